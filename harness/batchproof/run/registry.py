@@ -34,6 +34,9 @@ OWN = {
     "ragged": "batchproof_engines.ragged.engine:ragged",
     "paged": "batchproof_paged:paged",
 }
+TEACHING = {  # planted faults and oddities are parts of it: it runs only when it is named
+    "ragged-paged": "batchproof_engines.ragged_paged.build:ragged_paged",
+}
 PEERS = {  # adapters to released engines: they run only when they are named
     "transformers-cb": "batchproof_engines.adapters.transformers_cb:transformers_cb",
     "generate-static": "batchproof_engines.adapters.generate_static:generate_static",
@@ -43,8 +46,8 @@ PEERS = {  # adapters to released engines: they run only when they are named
     "onnxruntime": "batchproof_engines.adapters.released:onnxruntime",
     "transformers-serve": "batchproof_engines.adapters.released:transformers_serve",
 }
-IN_PROCESS = {*OWN, "transformers-cb", "generate-static"}
-BUILT_IN = OWN | PEERS
+IN_PROCESS = {*OWN, *TEACHING, "transformers-cb", "generate-static"}
+BUILT_IN = OWN | TEACHING | PEERS
 BY_DEFAULT = list(OWN)
 ENTRY_POINTS = "batchproof.engines"  # group; an entry is `name = "pkg.mod:factory"`
 FAULT_PREFIX = "fault:"

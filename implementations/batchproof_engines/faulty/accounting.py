@@ -19,39 +19,12 @@ from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.addressing import keys_and_values
 from batchproof_engines.faulty.fault import planted
+from batchproof_engines.ragged.delayed import (
+    DelayedEngine,
+    DelayedScheduler,
+)
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
-
-
-@planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang-jax#994")
-class LastBlockNeverFreed(Scheduler):
-    """A last block that is exactly full when its request ends is never counted as free again."""
-
-    def __init__(self, limits: Limits, config: EngineConfig) -> None:
-        super().__init__(limits, config)
-        self._num_lost = 0
-
-    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
-        """Records the step, and loses the last block of each finished sequence that has filled it."""
-        events, record = super().update(plan, token_ids)
-        self._num_lost += sum(
-            seq.num_computed_tokens % self._config.block_size == 0
-            for seq, _ in plan.scheduled
-            if seq.finish_reason is not None
-        )
-        return events, replace(record, num_free_blocks=self._num_free_blocks())
-
-    def _num_free_blocks(self) -> int | None:
-        free = super()._num_free_blocks()
-        return None if free is None else free - self._num_lost
-
-
-@planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang#30743")
-class PoolOvercommitted(Scheduler):
-    """A full pool blocks no request: more blocks are handed out than there are."""
-
-    def _fits(self, plan: dict[Sequence, int]) -> bool:  # noqa: ARG002
-        return True
 
 
 class Miscounting(Scheduler):
@@ -73,26 +46,64 @@ class Miscounting(Scheduler):
         return None if free is None else free - self._num_blocks(self._ghost.num_computed_tokens)
 
 
+@planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang-jax#994")
+class LastBlockNeverFreed(Scheduler):
+    """A last block that is exactly full when its request ends is never counted as free again."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._num_lost = 0
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        events, record = super().update(plan, token_ids)
+        self._num_lost += sum(
+            seq.num_computed_tokens % self._config.block_size == 0
+            for seq, _ in plan.scheduled
+            if seq.finish_reason is not None
+        )
+        return events, replace(record, num_free_blocks=self._num_free_blocks())
+
+    def _num_free_blocks(self) -> int | None:
+        free = super()._num_free_blocks()
+        return None if free is None else free - self._num_lost
+
+
+@planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang#30743")
+class PoolOvercommitted(Scheduler):
+    """A full pool blocks no request: more blocks are handed out than there are."""
+
+    def _fits(self, plan: dict[Sequence, int]) -> bool:  # noqa: ARG002
+        return True
+
+
 @planted(Promise.P11, Cause.ACCOUNTING, "vllm-project/vllm#42571")
 class TwoFinishersFreeABlockTwice(Miscounting):
     """When two requests finish in one step, one block goes into the free list twice."""
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
-        """Records the step, and counts one block too many as free if two requests finished in it."""
         events, record = super().update(plan, token_ids)
         if len(record.finished) == 2:
             self._lose(-1)
         return events, replace(record, num_free_blocks=self._num_free_blocks())
 
 
-@planted(Promise.P11, Cause.ACCOUNTING, "openvinotoolkit/openvino.genai#4332")
-class PreemptionLosesThePartialBlock(Miscounting):
-    """A preempted request gives back its full blocks only; the partial last one is lost for good."""
+class _HoldsBlocks(DelayedScheduler):
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        late = self._unread()
+        held = {seq.request_id: self._num_blocks(seq.num_computed_tokens + 1) for seq in late}
+        events, record = super().update(plan, token_ids)
+        free = record.num_free_blocks
+        if free is not None:
+            free -= sum(held.get(each, 0) for each in record.finished)
+        return events, replace(record, num_free_blocks=free)
 
-    def _preempt_youngest(self) -> str:
-        if self.running[-1].num_computed_tokens % self._config.block_size:
-            self._lose(1)
-        return super()._preempt_youngest()
+
+@planted(Promise.P11, Cause.ACCOUNTING, "vllm-project/vllm#45357")
+class BlocksHeldBehindALateEnd(DelayedEngine):
+    """Under a declared delay, the blocks of a late end are given back a step after the request has
+    finished."""
+
+    scheduler_class = _HoldsBlocks
 
 
 @planted(Promise.P5, Cause.ACCOUNTING, "sgl-project/mini-sglang#142")

@@ -7,7 +7,11 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from batchproof.api import Limits, RowRecord, TokenEvent
+from batchproof.api import (
+    Limits,
+    RowRecord,
+    TokenEvent,
+)
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
@@ -61,14 +65,6 @@ class _PagedReader(RaggedEngine):
         return DynamicCache([(k[:, :, places], v[:, :, places]) for k, v in layers])
 
 
-@planted(Promise.P1, Cause.ADDRESSING, "paiml/aprender#2762")
-class BlockSizeHardCoded(_PagedReader):
-    """Keys are looked up in blocks of 16 tokens whatever the block size (no lie below 17 tokens)."""
-
-    def _place(self, position: int) -> int:
-        return min(position, position // 16 * self._config.block_size + position % 16)
-
-
 @planted(Promise.P1, Cause.ADDRESSING, "GeeeekExplorer/nano-vllm#258")
 class BlockTableOneColumnShort(_PagedReader):
     """The block table lacks the column of the last, partial block of a context filled to its end."""
@@ -96,3 +92,24 @@ class DefragmentationCopiesTheWrongWay(RaggedEngine):
                     for each in keys_and_values(layer):
                         each[:, :, end - size : end] = each[:, :, end - 2 * size : end - size]
         return result
+
+
+@planted(Promise.P5, Cause.ADDRESSING, "vllm-project/vllm#13418")
+class PadsAreWrittenToSlotZero(RaggedEngine):
+    """Decodes are padded to a power of two, and the padding overwrites the oldest request's first
+    key."""
+
+    def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
+        super()._scatter(plan, cache)
+        num_rows = len(plan.rows)
+        is_decode = all(row.context_len and row.query_len == 1 for row in plan.rows)
+        if is_decode and num_rows & (num_rows - 1):
+            for layer in self._caches[plan.rows[0].request_id].layers:
+                for each in keys_and_values(layer):
+                    each[:, :, 0] = 0.0
+
+
+# HAND LanesOfTheFirstReplay
+
+
+# HAND TableOfTheFormerTenant

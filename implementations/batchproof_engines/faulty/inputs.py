@@ -23,7 +23,6 @@ class BadRequestTakesItsNeighboursDown(RaggedEngine):
     """One bad request in a call makes the engine refuse all requests of the call."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions, or the first refusal for every request."""
         refusals = filter(None, map(self._scheduler.refusal, requests))
         refusal = next(refusals, None)
         if refusal is None:
@@ -36,11 +35,9 @@ class PromptCutToTheContext(Scheduler):
     """A prompt too long for the context silently loses its beginning, and is answered."""
 
     def refusal(self, request: Request) -> str | None:
-        """Returns why the request cannot be served once its prompt is cut."""
         return super().refusal(self._cut(request))
 
     def add(self, request: Request) -> Sequence:
-        """Queues the request with its prompt cut to the context."""
         return super().add(self._cut(request))
 
     def _cut(self, request: Request) -> Request:
@@ -55,13 +52,11 @@ class DuplicateIdOverwrites(RaggedEngine):
     """Requests are kept in a dict by id: of two live ones the later replaces the earlier."""
 
     def add(self, request: Request) -> None:
-        """Queues the request in the place of a live one with its id."""
         if self._scheduler.abort(request.request_id):
             self._caches.pop(request.request_id, None)
         super().add(request)
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completion of the last request of each id."""
         by_id = {request.request_id: request for request in requests}
         completions = {each.request_id: each for each in super().generate(list(by_id.values()))}
         return [completions[request.request_id] for request in requests]
@@ -73,7 +68,6 @@ class RefusalAloneIsNeverDelivered(RaggedEngine):
 
     @property
     def has_unfinished(self) -> bool:
-        """Returns whether a request is waiting or running; undelivered events do not count."""
         return bool(self._scheduler.waiting or self._scheduler.running)
 
 
@@ -82,7 +76,6 @@ class FullContextIsRefused(Scheduler):
     """A request that fills the context to its last place is refused (>= instead of >)."""
 
     def refusal(self, request: Request) -> str | None:
-        """Returns why the request is refused, for filling the context exactly if for nothing else."""
         num_tokens = len(request.prompt_token_ids) + request.max_new_tokens
         if num_tokens == self._limits.max_model_len:
             return f"{num_tokens} tokens, but the context holds {self._limits.max_model_len}"
@@ -94,7 +87,6 @@ class RefusalSaysNothing(Scheduler):
     """Every bad request is refused in the same words, which say nothing of what is wrong."""
 
     def refusal(self, request: Request) -> str | None:
-        """Returns the same words for whatever is wrong."""
         return super().refusal(request) and "Bad Request"
 
 
@@ -130,14 +122,6 @@ class CapOfZeroYieldsAToken(_Mending):
         return replace(request, max_new_tokens=1) if request.max_new_tokens == 0 else request
 
 
-@planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#7746")
-class EmptyPromptGetsAStartToken(_Mending):
-    """An empty prompt is not refused: it is answered as if it were token 0."""
-
-    def _mend(self, request: Request) -> Request:
-        return request if request.prompt_token_ids else replace(request, prompt_token_ids=(0,))
-
-
 @planted(Promise.P1, Cause.INPUT, "ollama/ollama#4079")
 class ContextIsDividedAmongTheSlots(_Mending):
     """The slots share the context: a prompt longer than max_model_len / slots loses its beginning."""
@@ -155,7 +139,6 @@ class AddCutsTheCap(RaggedEngine):
     """`add` lowers a cap that the context cannot hold, whereas `generate` refuses the request."""
 
     def add(self, request: Request) -> None:
-        """Queues the request with its cap lowered to what the context can hold."""
         room = Limits.of(self._model, self._config).max_model_len - len(request.prompt_token_ids)
         cap = min(request.max_new_tokens, room) if room > 0 else request.max_new_tokens
         super().add(replace(request, max_new_tokens=cap))
@@ -170,11 +153,9 @@ class RefusedIdStaysLive(Scheduler):
         self._refused: set[str] = set()
 
     def is_live(self, request_id: str) -> bool:
-        """Returns whether the id is live or belonged to a refused request."""
         return request_id in self._refused or super().is_live(request_id)
 
     def refusal(self, request: Request) -> str | None:
-        """Returns why the request is refused, and remembers its id as live."""
         is_duplicate = self.is_live(request.request_id)
         reason = super().refusal(request)
         if reason is not None and not is_duplicate:
@@ -182,21 +163,12 @@ class RefusedIdStaysLive(Scheduler):
         return reason
 
 
-@planted(Promise.P12, Cause.INPUT, "Arthur-Ficial/apfel#235")
-class BadParametersAreAnInternalError(Scheduler):
-    """Parameters out of range are met deep inside, and reported as an error without a cause."""
+@planted(Promise.P19, Cause.SAMPLING, "gonka-ai/gonka#1170")
+class ParametersAreNotLookedAt(Scheduler):
+    """A request is taken whatever its parameters are; an unknown token in them is met in the step."""
 
     def refusal(self, request: Request) -> str | None:
-        refusal = super().refusal(request)
-        is_plain = super().refusal(replace(request, sampling=None)) == refusal
-        return refusal if is_plain else "GenerationError(code=-1)"
+        return super().refusal(replace(request, sampling=None))
 
 
-@planted(Promise.P12, Cause.INPUT, "EricLBuehler/candle-vllm#307")
-class TheWrongParameterIsBlamed(Scheduler):
-    """Whatever parameter is at fault, the refusal names top_p and what it must be."""
-
-    def refusal(self, request: Request) -> str | None:
-        refusal = super().refusal(request)
-        is_plain = super().refusal(replace(request, sampling=None)) == refusal
-        return refusal if is_plain else "top_p must be 1 when using greedy sampling"
+# HAND IdIsFreeWhileItsTokenFlies

@@ -9,7 +9,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from batchproof.api import RowRecord
+from batchproof.api import (
+    RowRecord,
+)
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
@@ -87,28 +89,37 @@ class WindowOffByOne(RaggedEngine):
         return super()._mask(rows, None if window is None else window + 1)
 
 
-@planted(Promise.P5, Cause.MASK, "ikawrakow/ik_llama.cpp#2186")
-class WindowOfTheSharedCache(RaggedEngine):
-    """Only the last rows x window cached keys of the packed step are read, whichever row they belong
-    to."""
-
-    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
-        mask = super()._mask(rows, window)
-        if window is not None:
-            num_cached = sum(row.context_len for row in rows)
-            mask[:, : max(0, num_cached - len(rows) * window)] = False
-        return mask
-
-
-@planted(Promise.P6, Cause.MASK, "EleutherAI/gpt-neox#1178")
-class WindowForgottenInDecode(RaggedEngine):
-    """Steps of single queries ignore the sliding window, though `attention_mask` shows it."""
+@planted(Promise.P1, Cause.MASK, "labscommunity/cascadia#151")
+class OneMaskForAllLayers(RaggedEngine):
+    """In a model that mixes them, layers with a window get the mask of those without."""
 
     def _additive_mask(self, rows: Seq[RowRecord]) -> Tensor | dict[str, Tensor]:
-        window = self._window
-        if all(row.query_len == 1 for row in rows):
-            self._window = None
-        try:
-            return super()._additive_mask(rows)
-        finally:
-            self._window = window
+        masks = super()._additive_mask(rows)
+        if isinstance(masks, dict):
+            masks = dict.fromkeys(masks, masks["full_attention"])
+        return masks
+
+
+@planted(Promise.P5, Cause.LEAK, "vllm-project/vllm#15492")
+class EmptyContextIsMerged(RaggedEngine):
+    """A new prompt beside a later chunk also attends to the first key of that chunk's context."""
+
+    def _additive_mask(self, rows: Seq[RowRecord]) -> Tensor | dict[str, Tensor]:
+        bias = super()._additive_mask(rows)
+        later = [i for i, row in enumerate(rows) if row.context_len and row.query_len > 1]
+        if not later:
+            return bias
+        key = sum(row.context_len for row in rows[: later[0]])
+        for row, end in zip(rows, accumulate(row.query_len for row in rows), strict=True):
+            for each in bias.values() if isinstance(bias, dict) else [bias]:
+                if row.context_len == 0:
+                    each[..., end - row.query_len : end, key] = 0.0
+        return bias
+
+
+@planted(Promise.P5, Cause.LEAK, "flashinfer-ai/flashinfer#942")
+class NanPassesTheMask(RaggedEngine):
+    """A masked key has the weight 0, but its value is still multiplied: NaN reaches every row."""
+
+    def _is_contagious(self, logits: Tensor) -> bool:  # noqa: ARG002
+        return False

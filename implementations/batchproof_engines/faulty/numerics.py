@@ -1,4 +1,5 @@
-"""Computation in a lower precision than the model's (no lie on a model that is in 16 bit itself)."""
+"""Computation in a lower precision than the model's (no lie on a model that is in 16 bit itself), and bits
+that depend on the shapes of a batch."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from batchproof.api import TokenEvent
+from batchproof.api import (
+    TokenEvent,
+)
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.addressing import keys_and_values
@@ -40,17 +43,6 @@ class KvScaleOfTheWholeStep(RaggedEngine):
         super()._scatter(plan, cache)
 
 
-@planted(Promise.P5, Cause.PRECISION, "vllm-project/vllm#42019")
-class LogitsOfLaterRowsInBfloat16(RaggedEngine):
-    """Only the first row's logits are float32; those of later rows are rounded to bfloat16."""
-
-    @torch.inference_mode()
-    def _forward(self, plan: SchedulerOutput) -> Tensor:
-        logits = super()._forward(plan)
-        logits[1:] = logits[1:].bfloat16().float()
-        return logits
-
-
 @planted(Promise.P1, Cause.PRECISION, "vllm-project/vllm#48271")
 class TokenChosenFromRoundedLogits(RaggedEngine):
     """The token is chosen from logits rounded to bfloat16; the logits returned are exact."""
@@ -78,3 +70,6 @@ class LongContextInBfloat16(RaggedEngine):
         is_long = any(row.context_len + row.query_len > 64 for row in plan.rows)
         with torch.autocast(self._model.device.type, torch.bfloat16, enabled=is_long):
             return super()._forward(plan)
+
+
+# HAND PromptOfAnotherChangesTheTiles

@@ -1,5 +1,4 @@
-"""Padding that affects results: in the waves of static batching, and in steps padded to a fixed
-shape."""
+"""Padding that affects results in the waves of static batching."""
 
 from __future__ import annotations
 
@@ -8,14 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
-from batchproof_engines.faulty.addressing import keys_and_values
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.ragged.engine import RaggedEngine
-from batchproof_engines.ragged.scheduler import SchedulerOutput
 from batchproof_engines.static import PAD_TOKEN_ID, StaticEngine
 
 
@@ -39,14 +34,6 @@ class _MaskedWaves(StaticEngine):
         return logits
 
 
-@planted(Promise.P5, Cause.PADDING, "Blaizzy/mlx-vlm#1542")
-class StaticPadsAttended(_MaskedWaves):
-    """Static waves: the padding is attended, so a row's answer depends on the longest prompt."""
-
-    def _visible(self, attention_mask: Tensor, num_new: int) -> Tensor:  # noqa: ARG002
-        return torch.ones_like(attention_mask)
-
-
 @planted(Promise.P5, Cause.PADDING, "huggingface/transformers#47651")
 class StaticPadsAttendedAtOneLengthInMany(_MaskedWaves):
     """Static waves: the padding is attended in steps whose padded length is 1 more than a multiple of
@@ -65,22 +52,6 @@ class StaticWithoutPositionIds(StaticEngine):
         return super()._position_ids(torch.ones_like(attention_mask))
 
 
-@planted(Promise.P5, Cause.PADDING, "ml-explore/mlx-lm#1906")
-class StaticPadsAttendedInDecode(_MaskedWaves):
-    """Static waves: a single query is computed without a mask, so decodes attend to the padding."""
-
-    def _visible(self, attention_mask: Tensor, num_new: int) -> Tensor:
-        return torch.ones_like(attention_mask) if num_new == 1 else attention_mask
-
-
-@planted(Promise.P5, Cause.PADDING, "microsoft/onnxruntime-genai#1639")
-class StaticMaskOfRowZero(_MaskedWaves):
-    """Static waves: the padding mask of the first row is applied to all rows."""
-
-    def _visible(self, attention_mask: Tensor, num_new: int) -> Tensor:  # noqa: ARG002
-        return attention_mask[:1].expand_as(attention_mask)
-
-
 @planted(Promise.P1, Cause.PADDING, "huggingface/transformers#18131")
 class StaticPromptTokenTakenForPadding(StaticEngine):
     """Static waves: the mask is derived from the ids, so a prompt's own token 0 is taken for
@@ -89,33 +60,3 @@ class StaticPromptTokenTakenForPadding(StaticEngine):
     def _left_pad(self, prompts: Seq[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
         ids, _ = super()._left_pad(prompts)
         return ids, (ids != PAD_TOKEN_ID).long()
-
-
-@planted(Promise.P7, Cause.PADDING, "huggingface/transformers#22161")
-class StaticDecodePositionsCountThePadding(StaticEngine):
-    """Static waves: a prompt's positions are right, but those of its decodes count the padding too."""
-
-    _is_decode = False
-
-    def _forward(self, input_ids: Tensor, attention_mask: Tensor, cache: dict[str, Any]) -> Tensor:
-        self._is_decode = input_ids.shape[1] == 1
-        return super()._forward(input_ids, attention_mask, cache)
-
-    def _position_ids(self, attention_mask: Tensor) -> Tensor:
-        counted = torch.ones_like(attention_mask) if self._is_decode else attention_mask
-        return super()._position_ids(counted)
-
-
-@planted(Promise.P5, Cause.ADDRESSING, "vllm-project/vllm#13418")
-class PadsAreWrittenToSlotZero(RaggedEngine):
-    """Decodes are padded to a power of two, and the padding overwrites the oldest request's first
-    key."""
-
-    def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
-        super()._scatter(plan, cache)
-        num_rows = len(plan.rows)
-        is_decode = all(row.context_len and row.query_len == 1 for row in plan.rows)
-        if is_decode and num_rows & (num_rows - 1):
-            for layer in self._caches[plan.rows[0].request_id].layers:
-                for each in keys_and_values(layer):
-                    each[:, :, 0] = 0.0

@@ -2,23 +2,74 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from torch import Tensor
 
-from batchproof.api import SamplingParams
+from batchproof.api import (
+    SamplingParams,
+)
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
-from batchproof_engines.faulty.choosing import _with as with_parameters
-from batchproof_engines.faulty.drawing import ResumedScheduler, ShiftedEngine, ShiftedSampler
 from batchproof_engines.faulty.fault import planted
+from batchproof_engines.faulty.random_tokens import (
+    ResumedScheduler,
+    ShiftedEngine,
+    ShiftedSampler,
+    with_parameters,
+)
 from batchproof_engines.sampler import GREEDY, Choice, SampledRow, Sampler
 
 PAD_ID = 0
-WINDOW = 20  # tokens
 NUM_PADDING = 7  # tokens of the vocabulary that no tokenizer knows, at its end
+
+
+@planted(Promise.P19, Cause.SAMPLING, "NVIDIA/logits-processor-zoo#14")
+class OnlyTheFirstRowIsProcessed(Sampler):
+    """Of a batch, only the first row's logits are changed as its request wants."""
+
+    def choose(self, logits: Tensor, rows: Seq[SampledRow]) -> list[Choice]:
+        plain = {"logit_bias": (), "allowed_token_ids": None, "min_tokens": 0}
+        rows = [row if not place else with_parameters(row, **plain) for place, row in enumerate(rows)]
+        return super().choose(logits, rows)
+
+
+@planted(Promise.P19, Cause.SAMPLING, "vllm-project/vllm-ascend#7769")
+class PenaltiesMissTheNewestToken(Sampler):
+    """Penalties see the tokens produced before the last step, which is read late."""
+
+    def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
+        asked = row.request.sampling or GREEDY
+        if asked.frequency_penalty or asked.presence_penalty or asked.repetition_penalty != 1.0:
+            row = row._replace(output_token_ids=row.output_token_ids[:-1])
+        return super().processed(logits, row)
+
+
+@planted(Promise.P19, Cause.SAMPLING, "vllm-project/vllm-metal#69")
+class FrequencyCountsThePrompt(Sampler):
+    """The frequency and presence penalties count tokens of the prompt as well."""
+
+    def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
+        asked = row.request.sampling or GREEDY
+        logits = super().processed(logits, row)
+        for token_id in row.request.prompt_token_ids:
+            logits[token_id] -= asked.frequency_penalty
+        return logits
+
+
+@planted(Promise.P19, Cause.SAMPLING, "NVIDIA/TensorRT-LLM#12358")
+class MinTokensCountThePrompt(Sampler):
+    """The prompt's tokens count toward min_tokens."""
+
+    def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
+        least = (row.request.sampling or GREEDY).min_tokens
+        least -= len(row.request.prompt_token_ids)
+        return super().processed(logits, with_parameters(row, min_tokens=max(0, least)))
+
+
+def _length(row: SampledRow) -> int:
+    return len(row.request.prompt_token_ids) + len(row.output_token_ids)
 
 
 @planted(Promise.P19, Cause.SAMPLING, "huggingface/text-generation-inference#1765")
@@ -38,10 +89,6 @@ class PaddingIsPenalised(Sampler):
         return logits
 
 
-def _length(row: SampledRow) -> int:
-    return len(row.request.prompt_token_ids) + len(row.output_token_ids)
-
-
 @planted(Promise.P19, Cause.SAMPLING, "huggingface/transformers#2302")
 class RepetitionRaisesNegativeLogits(Sampler):
     """The repetition penalty divides negative logits as well, which makes their tokens likelier."""
@@ -55,61 +102,6 @@ class RepetitionRaisesNegativeLogits(Sampler):
         )
         rest = {"allowed_token_ids": None, "min_tokens": 0, "logit_bias": ()}
         return super().processed(logits, with_parameters(row, **rest, repetition_penalty=1.0))
-
-
-@planted(Promise.P19, Cause.SAMPLING, "huggingface/transformers.js#1062")
-class RepetitionCompounds(Sampler):
-    """The repetition penalty is applied once for each occurrence of a token."""
-
-    def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
-        penalty = (row.request.sampling or GREEDY).repetition_penalty
-        logits = super().processed(logits, row)
-        for token_id, count in Counter([*row.request.prompt_token_ids, *row.output_token_ids]).items():
-            factor = penalty ** (count - 1)
-            logits[token_id] *= 1 / factor if logits[token_id] > 0 else factor
-        return logits
-
-
-@planted(Promise.P19, Cause.SAMPLING, "jundot/omlx#3012")
-class RepetitionLooksTwentyTokensBack(Sampler):
-    """The repetition penalty sees the last 20 tokens of prompt and answer."""
-
-    def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
-        room = max(0, WINDOW - len(row.output_token_ids))
-        seen = row.request.prompt_token_ids[-room:] if room else ()
-        return super().processed(
-            logits, row._replace(request=replace(row.request, prompt_token_ids=seen))
-        )
-
-
-@planted(Promise.P19, Cause.SAMPLING, "mlc-ai/mlc-llm#1693")
-class FrequencyIsThePresence(Sampler):
-    """The presence penalty is passed for both penalties."""
-
-    def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
-        presence = (row.request.sampling or GREEDY).presence_penalty
-        return super().processed(logits, with_parameters(row, frequency_penalty=presence))
-
-
-@planted(Promise.P19, Cause.SAMPLING, "vllm-project/vllm#913")
-class NegativePenaltiesAreSkipped(Sampler):
-    """A request is penalised only if one of its penalties is positive."""
-
-    def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
-        asked = row.request.sampling or GREEDY
-        if max(asked.frequency_penalty, asked.presence_penalty) <= 0:
-            row = with_parameters(row, frequency_penalty=0.0, presence_penalty=0.0)
-        return super().processed(logits, row)
-
-
-@planted(Promise.P19, Cause.SAMPLING, "youssofal/MTPLX#164")
-class GreedyRowsGoUnpenalised(Sampler):
-    """A greedy row takes a short way to its argmax, on which there are no penalties."""
-
-    def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
-        if (row.request.sampling or GREEDY).temperature == 0:
-            row = with_parameters(row, frequency_penalty=0.0, presence_penalty=0.0)
-        return super().processed(logits, row)
 
 
 @planted(Promise.P19, Cause.SAMPLING, "mlc-ai/xgrammar#694")

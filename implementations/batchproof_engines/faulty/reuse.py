@@ -1,4 +1,4 @@
-"""State that outlives its request: kept by a slot, an id or a captured step."""
+"""State that outlives its request: kept by a slot, an id, a buffer or a captured step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import random
 from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from itertools import accumulate
 from typing import ClassVar
 
 import torch
@@ -116,7 +115,6 @@ class ReusedIdKeepsItsFormerPrompt(Scheduler):
         self._buffers: dict[str, tuple[int, ...]] = {}
 
     def add(self, request: Request) -> Sequence:
-        """Queues the request with the first prompt of its id."""
         sequence = super().add(request)
         kept = self._buffers.setdefault(request.request_id, request.prompt_token_ids)
         num_kept = min(len(kept), len(request.prompt_token_ids))
@@ -135,24 +133,6 @@ class StepOfAKnownShapeIsReplayed(RaggedEngine):
     def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
         shape = tuple((row.context_len, row.query_len) for row in plan.rows)
         return self._captured.setdefault(shape, super()._packed_tokens(plan))
-
-
-@planted(Promise.P16, Cause.RACE, "NVIDIA/TensorRT-LLM#15546")
-class TokenBufferRace(RaggedEngine):
-    """At random, in one of four steps, decodes read the token buffer as it was one step earlier."""
-
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._clock = random.Random()  # a private generator, never seeded: the race
-
-    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
-        fed, positions = super()._packed_tokens(plan)
-        if self._clock.random() < 0.25:
-            ends = accumulate(row.query_len for row in plan.rows)
-            for (sequence, num_new), row, end in zip(plan.scheduled, plan.rows, ends, strict=True):
-                if num_new == 1 and row.context_len:
-                    fed[end - 1] = sequence.token_ids[row.context_len - 1]
-        return fed, positions
 
 
 @planted(Promise.P8, Cause.STALE, "vllm-project/vllm#45357")
@@ -195,23 +175,6 @@ class LateWriteIsARace(LateWriteLandsInTheNewcomer):
         return random.SystemRandom().random() < 0.5  # does not touch Python's global generator
 
 
-@planted(Promise.P8, Cause.STALE, "LMCache/LMCache#4385")
-class CapsOfTheCallBefore(RaggedEngine):
-    """In a later call, request i gets at most as many tokens as request i of the call before."""
-
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._caps: list[int] = []
-
-    def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions under the lower of each request's cap and the former one."""
-        given = list(requests)
-        for index, (request, cap) in enumerate(zip(requests, self._caps, strict=False)):
-            given[index] = replace(request, max_new_tokens=min(cap, request.max_new_tokens))
-        self._caps = [max(1, request.max_new_tokens) for request in requests]
-        return super().generate(given)
-
-
 @planted(Promise.P8, Cause.STALE, "openvinotoolkit/openvino.genai#3722")
 class FirstBlocksSharedByAWeakHash(Scheduler):
     """A prompt's first block is looked up by the sum of its tokens: equal sums share the first one's
@@ -222,7 +185,6 @@ class FirstBlocksSharedByAWeakHash(Scheduler):
         self._blocks: dict[int, list[int]] = {}
 
     def add(self, request: Request) -> Sequence:
-        """Queues the request with the first block that had the same sum."""
         sequence = super().add(request)
         block = sequence.token_ids[: self._config.block_size]
         if len(block) == self._config.block_size:
@@ -242,7 +204,6 @@ class LogitsShareABuffer(RaggedEngine):
         self._num_used = 0
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Answers the requests from the beginning of the buffer."""
         self._num_used = 0
         return super().generate(requests)
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from batchproof.api import (
     Completion,
     FinishReason,
     Request,
+    StepRecord,
     TokenEvent,
 )
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine
-from batchproof_engines.ragged.scheduler import SchedulerOutput
+from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput
 
 
 @planted(Promise.P4, Cause.ORDER, "vllm-project/vllm#394")
@@ -26,7 +26,6 @@ class ResultsInFinishOrder(RaggedEngine):
     """`generate` returns completions in the order in which they finished, refused ones first."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions in finish order."""
         num_steps = len(self._trace)
         completions = super().generate(requests)
         finished = [each for record in self._trace[num_steps:] for each in record.finished]
@@ -34,25 +33,11 @@ class ResultsInFinishOrder(RaggedEngine):
         return sorted(completions, key=lambda each: rank.get(each.request_id, -1))
 
 
-@planted(Promise.P5, Cause.ROUTING, "ml-explore/mlx-lm#965")
-class FullBatchMixesTwoRows(RaggedEngine):
-    """When every slot is taken, the first row gets the second row's logits."""
-
-    @torch.inference_mode()
-    def _forward(self, plan: SchedulerOutput) -> Tensor:
-        logits = super()._forward(plan)
-        if 1 < len(plan.rows) == self._config.max_num_seqs:
-            # Meant as a swap; the right side holds views, so both rows become the second one.
-            logits[0], logits[1] = logits[1], logits[0]
-        return logits
-
-
 @planted(Promise.P2, Cause.ROUTING, "deepspeedai/DeepSpeed-MII#384")
 class IdenticalPromptsShareAnAnswer(RaggedEngine):
     """Answers are looked up by prompt: all equal prompts of a call get the first one's answer."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns, for each prompt, the answer of the first request that has it."""
         first: dict[tuple[int, ...], Completion] = {}
         shared: list[Completion] = []
         for request, completion in zip(requests, super().generate(requests), strict=True):
@@ -69,10 +54,37 @@ class IdsAreStripped(RaggedEngine):
     """Ids are returned without leading and trailing white space."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions under stripped ids."""
         completions = super().generate(requests)
         return [replace(each, request_id=each.request_id.strip()) for each in completions]
 
     def step(self) -> list[TokenEvent]:
-        """Returns the events under stripped ids."""
         return [each._replace(request_id=each.request_id.strip()) for each in super().step()]
+
+
+@planted(Promise.P5, Cause.ROUTING, "torch-spyre/sendnn-inference#511")
+class TwoFinishersSwapTheirLastTokens(Scheduler):
+    """When two requests reach their caps in the same step, each gets the other's last token."""
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        tokens = list(token_ids)
+        last = [
+            index
+            for index, (seq, _) in enumerate(plan.scheduled)
+            if plan.rows[index].is_sampled
+            and len(seq.output_token_ids) + 1 == seq.request.max_new_tokens
+        ]
+        if len(last) > 1:
+            a, b = last[:2]
+            tokens[a], tokens[b] = tokens[b], tokens[a]
+        return super().update(plan, tokens)
+
+
+@planted(Promise.P5, Cause.ROUTING, "NVIDIA/TensorRT-LLM#6147")
+class LogitsAreHandedOutAfterCompaction(RaggedEngine):
+    """Logits are returned by row after finished rows have moved to the end; the tokens are right."""
+
+    def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
+        events, logits = super()._run_step()
+        finished = {event.request_id for event in events if event.finish_reason is not None}
+        compacted = sorted(logits, key=lambda request_id: request_id in finished)
+        return events, dict(zip(compacted, logits.values(), strict=True))

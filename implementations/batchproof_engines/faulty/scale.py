@@ -1,4 +1,4 @@
-"""What few short requests never reach: a ninth sequence, a hundredth request, a long context."""
+"""What few short requests never reach: a 33rd sequence, a hundredth request, a long context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from batchproof.api import Completion, EngineConfig, Limits, Request, RowRecord
+from batchproof.api import (
+    Completion,
+    EngineConfig,
+    Limits,
+    Request,
+    RowRecord,
+)
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
@@ -28,13 +34,6 @@ class NinthRowHasNoPlace(RaggedEngine):
     def _forward(self, plan: SchedulerOutput) -> Tensor:
         logits = super()._forward(plan)
         return logits[torch.arange(len(logits), device=logits.device).clamp(max=self.num_places - 1)]
-
-
-@planted(Promise.P5, Cause.ROUTING, "pegainfer-project/pegainfer#848")
-class SixteenthRowHasNoPlace(NinthRowHasNoPlace):
-    """A step has room for fifteen rows: the logits of each further one are those of the last."""
-
-    num_places = 15
 
 
 @planted(Promise.P5, Cause.ROUTING, "NVIDIA/TensorRT-LLM#10688")
@@ -55,19 +54,11 @@ class RingOf19Requests(Scheduler):
         self._first_tokens: list[int] = []
 
     def add(self, request: Request) -> Sequence:
-        """Queues the request, from the second round on with the first token of its place."""
         sequence = super().add(request)
         self._first_tokens.append(request.prompt_token_ids[0])
         if len(self._first_tokens) > self.num_places:
             sequence.token_ids[0] = self._first_tokens[-1 - self.num_places]
         return sequence
-
-
-@planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#27624")
-class RingOf99Requests(RingOf19Requests):
-    """Prompts are kept in a ring of 99 places; one that is used again keeps its first token."""
-
-    num_places = 99
 
 
 @planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#4185")
@@ -117,22 +108,6 @@ class PromptOfAPowerOfTwoLosesItsEnd(RaggedEngine):
         return fed, positions
 
 
-@planted(Promise.P1, Cause.MASK, "flashinfer-ai/flashinfer#5090")
-class FullTilesLoseTheirFirstKey(RaggedEngine):
-    """The last query of a prompt of 64, 128, 192 ... tokens, fed in one piece, misses the first key of
-    its last tile of 64."""
-
-    tile: ClassVar[int] = 64
-
-    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
-        mask = super()._mask(rows, window)
-        context_len = sum(row.context_len for row in rows)
-        for row, end in zip(rows, accumulate(row.query_len for row in rows), strict=True):
-            if row.query_len % self.tile == 0:
-                mask[end - 1, context_len + end - self.tile] = False
-        return mask
-
-
 @planted(Promise.P1, Cause.ROUTING, "ggml-org/llama.cpp#4251")
 class AnswersInARingOf64(RaggedEngine):
     """Answers are kept in a ring of 64 tokens: the 65th takes the place of the first."""
@@ -157,14 +132,12 @@ class ArrivalsWrapAt128Steps(Scheduler):
         self._arrivals: dict[str, int] = {}
 
     def add(self, request: Request) -> Sequence:
-        """Queues the request where its arrival belongs."""
         sequence = super().add(request)
         self._arrivals[request.request_id] = (self._num_steps + 128) % 256 - 128
         self.waiting = deque(sorted(self.waiting, key=lambda each: self._arrivals[each.request_id]))
         return sequence
 
     def schedule(self) -> SchedulerOutput:
-        """Returns the plan of a step, and counts it."""
         self._num_steps += 1
         return super().schedule()
 

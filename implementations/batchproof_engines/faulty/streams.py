@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
-
 from transformers import PreTrainedModel
 
-from batchproof.api import EngineConfig, StepRecord, TokenEvent
+from batchproof.api import (
+    EngineConfig,
+    TokenEvent,
+)
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
+from batchproof_engines.ragged.delayed import (
+    DelayedEngine,
+    DelayedScheduler,
+    DelayedSequence,
+)
 from batchproof_engines.ragged.engine import RaggedEngine
-from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput
 
 
 @planted(Promise.P14, Cause.STREAM, "NVIDIA/TensorRT-LLM#3241")
@@ -24,7 +29,6 @@ class FirstTokenStreamedTwice(RaggedEngine):
         self._first: dict[str, TokenEvent] = {}
 
     def step(self) -> list[TokenEvent]:
-        """Returns the events of the step, and repeats first tokens before second ones."""
         delivered: list[TokenEvent] = []
         for event in super().step():
             request_id = event.request_id
@@ -40,28 +44,11 @@ class FirstTokenStreamedTwice(RaggedEngine):
         return delivered
 
 
-@planted(Promise.P14, Cause.STREAM, "sgl-project/sglang#39645")
-class StreamRestartsAfterPreemption(Scheduler):
-    """A request that resumes after a preemption streams its earlier tokens once more."""
-
-    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
-        """Records the step, and repeats the events of resumed sequences."""
-        events, record = super().update(plan, token_ids)
-        again = [
-            TokenEvent(seq.request_id, token_id)
-            for (seq, _), row in zip(plan.scheduled, plan.rows, strict=True)
-            if seq.request_id in plan.admitted and row.is_sampled
-            for token_id in seq.output_token_ids[:-1]
-        ]
-        return again + events, record
-
-
 @planted(Promise.P14, Cause.STREAM, "exo-explore/exo#1691")
 class FinishReasonOnAnEventOfItsOwn(RaggedEngine):
     """The last token's event has no finish reason; a second event, without a token, carries it."""
 
     def step(self) -> list[TokenEvent]:
-        """Returns the events of the step, with each last one split in two."""
         delivered: list[TokenEvent] = []
         for event in super().step():
             if event.token_id is None or event.finish_reason is None:
@@ -80,7 +67,6 @@ class SecondEventBehindTheThird(RaggedEngine):
         self._held: dict[str, TokenEvent] = {}
 
     def step(self) -> list[TokenEvent]:
-        """Returns the events of the step, except that second tokens of a full batch are held back."""
         delivered: list[TokenEvent] = []
         events = super().step()
         lens = {seq.request_id: len(seq.output_token_ids) for seq in self._scheduler.running}
@@ -100,23 +86,22 @@ class AbortTakesUndeliveredEventsAlong(RaggedEngine):
     """An abort empties the queue of undelivered events, including those of other requests."""
 
     def abort(self, request_id: str) -> None:
-        """Aborts the request and drops all undelivered events."""
         if self._scheduler.is_live(request_id):
             self._undelivered.clear()
         super().abort(request_id)
 
 
-@planted(Promise.P14, Cause.STREAM, "sgl-project/sglang#39738")
-class TokenAfterAPreemptionIsNotStreamed(Scheduler):
-    """The first token after a preemption is kept, but its event is mistaken for one already sent."""
+class _StreamsTheSurplus(DelayedScheduler):
+    def _read(self, sequence: DelayedSequence) -> list[TokenEvent]:
+        surplus = sequence.token_ids[sequence.end :]
+        (eos,) = super()._read(sequence)
+        if not surplus:  # it was preempted
+            return [eos]
+        return [eos._replace(finish_reason=None), eos._replace(token_id=surplus[0])]
 
-    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
-        """Records the step, and drops the events of resumed sequences."""
-        resumed = {
-            seq.request_id
-            for seq, _ in plan.scheduled
-            if seq.request_id in plan.admitted and seq.output_token_ids
-        }
-        events, record = super().update(plan, token_ids)
-        is_sent = [each.request_id in resumed and each.finish_reason is None for each in events]
-        return [each for each, sent in zip(events, is_sent, strict=True) if not sent], record
+
+@planted(Promise.P14, Cause.STREAM, "huggingface/transformers#47912")
+class SurplusTokenIsStreamed(DelayedEngine):
+    """Under a declared delay, the token of the surplus row is streamed after the EOS."""
+
+    scheduler_class = _StreamsTheSurplus
