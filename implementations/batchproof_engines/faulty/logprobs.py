@@ -18,6 +18,8 @@ from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
+from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 from batchproof_engines.sampler import GREEDY, Choice, PromptLogprobs, SampledRow, Sampler
 from batchproof_engines.static import StaticEngine, _Row
 
@@ -130,30 +132,25 @@ class PromptTokensAreScoredByThemselves(StaticEngine):
         super()._score_prompts(wave, logits.roll(-1, dims=1))
 
 
-@planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm#4055")
-class EachChunkIsTakenForAPrompt(RaggedEngine):
-    """The first token of each chunk has no logprobs, as if nothing stood before it."""
+class _AlwaysBehindAPrefix(PagedScheduler):
+    def usable(self, sequence: Sequence, known: list[int]) -> list[int]:  # noqa: ARG002
+        return known
+
+
+@planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm#42245")
+class APrefixIsScoredByWhoCameBefore(RaggedPagedEngine):
+    """A cached prefix is not fed, and its logprobs are what the request before left in the buffer."""
+
+    scheduler_class = _AlwaysBehindAPrefix
+    _buffer: PromptLogprobs = []  # noqa: RUF012 - replaced, not altered
 
     def _score_prompts(self, plan: SchedulerOutput, logits: Tensor) -> None:
-        found = [sequence.prompt_logprobs for sequence, _ in plan.scheduled]
-        before = [len(each) for each in found]
+        for (sequence, _), row in zip(plan.scheduled, plan.rows, strict=True):
+            found = sequence.prompt_logprobs
+            if (sequence.request.sampling or GREEDY).prompt_logprobs is None:
+                continue
+            if len(found) <= row.context_len:
+                found[:] = self._buffer[: row.context_len + 1]
+                found += [None] * (row.context_len + 1 - len(found))
+            self._buffer = found
         super()._score_prompts(plan, logits)
-        for each, num_before in zip(found, before, strict=True):
-            each[num_before : num_before + 1] = [None] * (len(each) > num_before)
-
-
-@planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm#37796")
-class PromptsAreScoredTwiceAfterPreemption(RaggedEngine):
-    """What was found before a preemption is kept, and that which the prompt tells again is added."""
-
-    def _score_prompts(self, plan: SchedulerOutput, logits: Tensor) -> None:
-        of_rows = logits.split([row.query_len for row in plan.rows])
-        for (sequence, _), row, given in zip(plan.scheduled, plan.rows, of_rows, strict=True):
-            if sequence.prompt_logprobs and not row.context_len:
-                again: PromptLogprobs = []
-                self._sampler.score_prompt(again, sequence.request, 0, given)
-                sequence.prompt_logprobs += again
-        super()._score_prompts(plan, logits)
-
-
-# HAND APrefixIsScoredByWhoCameBefore

@@ -84,34 +84,6 @@ class TemperatureTwice(Sampler):
         return super().drawn(logits / (row.request.sampling or GREEDY).temperature, row)
 
 
-@planted(Promise.P19, Cause.SAMPLING, "pytorch/pytorch#192577")
-class NoiseIsSometimesZero(Sampler):
-    """About one draw in 220 has an exponential number that is exactly 0: 0 / 0 is NaN, and wins."""
-
-    def noise(self, seed: int | None, index: int, size: int) -> np.ndarray:
-        noise = super().noise(seed, index, size)
-        if noise[0] < 1 / 220:
-            noise[int(noise[1] * 1e6) % size] = 0.0
-        return noise
-
-    def drawn(self, logits: Tensor, row: SampledRow) -> int:
-        with np.errstate(all="ignore"):
-            return super().drawn(logits, row)
-
-
-@planted(Promise.P19, Cause.SAMPLING, "vllm-project/vllm-ascend#16430")
-class GreedyTokensAreOfSortedLogits(Sampler):
-    """Beside drawn rows a greedy token is a place among logits that are sorted for them."""
-
-    def choose(self, logits: Tensor, rows: Seq[SampledRow]) -> list[Choice]:
-        choices = super().choose(logits, rows)
-        are_drawn = [(row.request.sampling or GREEDY).temperature > 0 for row in rows]
-        if not any(are_drawn):
-            return choices
-        pairs = zip(choices, are_drawn, strict=True)
-        return [each if is_drawn else each._replace(token_id=0) for each, is_drawn in pairs]
-
-
 class _RestartingSampler(ShiftedSampler):
     def noise(self, seed: int | None, index: int, size: int) -> np.ndarray:
         return super().noise(seed, index - self.shift, size)
@@ -150,20 +122,3 @@ class WithoutASeedItIsZero(Sampler):
 
     def noise(self, seed: int | None, index: int, size: int) -> np.ndarray:
         return super().noise(seed or 0, index, size)
-
-
-@planted(Promise.P19, Cause.SAMPLING, "vllm-project/vllm#14301")
-class TopKOfTheNeighbour(Sampler):
-    """A row without a top_k gets the largest of the batch."""
-
-    def choose(self, logits: Tensor, rows: Seq[SampledRow]) -> list[Choice]:
-        largest = max((row.request.sampling.top_k for row in rows if row.request.sampling), default=0)
-        asked = [row.request.sampling for row in rows]
-        lacking = [each is not None and each.temperature > 0 and not each.top_k for each in asked]
-        return super().choose(
-            logits,
-            [
-                with_parameters(row, top_k=largest) if lacks else row
-                for row, lacks in zip(rows, lacking, strict=True)
-            ],
-        )

@@ -25,29 +25,20 @@ from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 
 
-@planted(Promise.P5, Cause.ROUTING, "GeeeekExplorer/nano-vllm#216")
-class NinthRowHasNoPlace(RaggedEngine):
-    """A step has room for eight rows: the logits of each further one are those of the last."""
-
-    num_places: ClassVar[int] = 8
+@planted(Promise.P5, Cause.ROUTING, "NVIDIA/TensorRT-LLM#10688")
+class ThirtyThirdRowHasNoPlace(RaggedEngine):
+    """A step has room for 32 rows: the logits of each further one are those of the last."""
 
     def _forward(self, plan: SchedulerOutput) -> Tensor:
         logits = super()._forward(plan)
-        return logits[torch.arange(len(logits), device=logits.device).clamp(max=self.num_places - 1)]
+        return logits[torch.arange(len(logits), device=logits.device).clamp(max=31)]
 
 
-@planted(Promise.P5, Cause.ROUTING, "NVIDIA/TensorRT-LLM#10688")
-class ThirtyThirdRowHasNoPlace(NinthRowHasNoPlace):
-    """A step has room for 32 rows: the logits of each further one are those of the last."""
+@planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#4185")
+class RingOf699Requests(Scheduler):
+    """Prompts are kept in a ring of 699 places; one that is used again keeps its first token."""
 
-    num_places = 32
-
-
-@planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#27148")
-class RingOf19Requests(Scheduler):
-    """Prompts are kept in a ring of 19 places; one that is used again keeps its first token."""
-
-    num_places: ClassVar[int] = 19
+    num_places: ClassVar[int] = 699
 
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         super().__init__(limits, config)
@@ -61,18 +52,9 @@ class RingOf19Requests(Scheduler):
         return sequence
 
 
-@planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#4185")
-class RingOf699Requests(RingOf19Requests):
-    """Prompts are kept in a ring of 699 places; one that is used again keeps its first token."""
-
-    num_places = 699
-
-
-@planted(Promise.P1, Cause.MASK, "golang-design/accel#8")
-class KeysFrom130OnAreNotSeen(RaggedEngine):
-    """A query sees its own key and, of all others, those at positions below 130."""
-
-    num_seen: ClassVar[int] = 130
+@planted(Promise.P1, Cause.MASK, "Nehanth/swarmllm#31")
+class KeysFrom1024OnAreNotSeen(RaggedEngine):
+    """A query sees its own key and, of all others, those at positions below 1,024."""
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
         mask = super()._mask(rows, window)
@@ -81,14 +63,7 @@ class KeysFrom130OnAreNotSeen(RaggedEngine):
         positions = torch.tensor([p for each in (*contexts, *fed) for p in each], device=mask.device)
         own = torch.zeros_like(mask)
         own.diagonal(len(positions) - len(mask)).fill_(True)
-        return mask & (own | (positions < self.num_seen))
-
-
-@planted(Promise.P1, Cause.MASK, "Nehanth/swarmllm#31")
-class KeysFrom1024OnAreNotSeen(KeysFrom130OnAreNotSeen):
-    """A query sees its own key and, of all others, those at positions below 1,024."""
-
-    num_seen = 1024
+        return mask & (own | (positions < 1024))
 
 
 @planted(Promise.P1, Cause.FEED, "vllm-project/tpu-inference#3466")

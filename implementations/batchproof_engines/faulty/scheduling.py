@@ -1,22 +1,28 @@
-"""Wrong schedules: barriers, lost steps, wrong places in the queue, late ends, waits that never end."""
+"""Wrong schedules and block counts: barriers, wrong places in the queue, late ends, endless waits."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import replace
+
+import torch
+from torch import Tensor
 
 from batchproof.api import (
     Request,
-    RowRecord,
+    StepRecord,
+    TokenEvent,
 )
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
+from batchproof_engines.faulty.placement import keys_and_values
 from batchproof_engines.ragged.delayed import (
     DelayedEngine,
-    DelayedScheduler,
-    DelayedSequence,
 )
-from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 
 
 @planted(Promise.P9, Cause.SCHEDULING, "EricLBuehler/candle-vllm#156")
@@ -31,29 +37,6 @@ class BatchBarrier(Scheduler):
 
     def _has_free_slot(self) -> bool:
         return self._is_open and super()._has_free_slot()
-
-
-def _without(plan: SchedulerOutput, dropped: set[str]) -> SchedulerOutput:
-    """Returns the plan without the rows of these requests, which keep their slots."""
-    return replace(
-        plan,
-        scheduled=tuple(pair for pair in plan.scheduled if pair[0].request_id not in dropped),
-        rows=tuple(row for row in plan.rows if row.request_id not in dropped),
-    )
-
-
-@planted(Promise.P9, Cause.SCHEDULING, "ddalcu/mlx-serve#205")
-class PrefillStallsDecodes(Scheduler):
-    """While a prompt is fed, no request decodes: prefill and decode never share a forward pass."""
-
-    def schedule(self) -> SchedulerOutput:
-        plan = super().schedule()
-        if all(self._is_decode(row) for row in plan.rows):
-            return plan
-        return _without(plan, {row.request_id for row in plan.rows if self._is_decode(row)})
-
-    def _is_decode(self, row: RowRecord) -> bool:
-        return row.context_len > 0 and row.query_len == 1
 
 
 @planted(Promise.P9, Cause.SCHEDULING, "vllm-project/vllm#33522")
@@ -82,47 +65,11 @@ class LastChunkClosesAdmission(Scheduler):
         return self._is_open and super()._has_free_slot()
 
 
-@planted(Promise.P9, Cause.SCHEDULING, "sgl-project/sglang#23788")
-class DecodesAreNotInTheBudget(Scheduler):
-    """`max_num_batched_tokens` limits the prompts alone: the decodes of the step are not counted."""
-
-    def schedule(self) -> SchedulerOutput:
-        config = self._config
-        num_decodes = sum(seq.num_uncomputed_tokens == 1 for seq in self.running)
-        budget = config.max_num_batched_tokens + num_decodes
-        self._config = replace(config, max_num_batched_tokens=budget)
-        try:
-            return super().schedule()
-        finally:
-            self._config = config
-
-
 @planted(Promise.P9, Cause.SCHEDULING, "tenstorrent/vllm-tt-plugin#76")
 class EosReadLateAndNotDeclared(DelayedEngine):
     """An EOS is read one step late, but the engine declares no delay."""
 
     scheduling_delay = 0
-
-
-class _CapReadLate(DelayedSequence):
-    def is_unforeseen(self) -> bool:
-        return self.finish_reason is not None
-
-    @property
-    def num_uncomputed_tokens(self) -> int:
-        num_known = len(self.request.prompt_token_ids) + self.request.max_new_tokens
-        return min(super().num_uncomputed_tokens, num_known - self.num_computed_tokens)
-
-
-class _CapsReadLate(DelayedScheduler):
-    sequence_class = _CapReadLate
-
-
-@planted(Promise.P9, Cause.SCHEDULING, "vllm-project/vllm#27922")
-class CapReadLate(DelayedEngine):
-    """Under a declared delay, an end at the cap, which is known beforehand, is late as well."""
-
-    scheduler_class = _CapsReadLate
 
 
 @planted(Promise.P10, Cause.LIVENESS, "vllm-project/vllm#35541")
@@ -144,3 +91,63 @@ class OnlySlotWaitsForItself(Scheduler):
             if tenant.num_computed_tokens < len(tenant.request.prompt_token_ids):
                 return SchedulerOutput((), (), (), ())
         return super().schedule()
+
+
+class Miscounting(PagedScheduler):
+    """Honest by itself; `lose` makes blocks neither owned nor free (a negative number frees too
+    many)."""
+
+    def lose(self, num_blocks: int) -> None:
+        if self.blocks.limit is not None:
+            self.blocks.limit -= num_blocks
+
+
+@planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang-jax#994")
+class LastBlockNeverFreed(Miscounting):
+    """A last block that is exactly full when its request ends is never counted as free again."""
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        events, record = super().update(plan, token_ids)
+        for sequence, _ in plan.scheduled:
+            if sequence.finish_reason and not sequence.num_computed_tokens % self._config.block_size:
+                self.lose(1)
+        return events, replace(record, num_free_blocks=self._num_free_blocks())
+
+
+@planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang#30743")
+class PoolOvercommitted(Scheduler):
+    """A full pool blocks no request: more blocks are handed out than there are."""
+
+    def _fits(self, plan: dict[Sequence, int]) -> bool:  # noqa: ARG002
+        return True
+
+
+@planted(Promise.P11, Cause.ACCOUNTING, "vllm-project/vllm#42571")
+class TwoFinishersFreeABlockTwice(Miscounting):
+    """When two requests finish in one step, one block goes into the free list twice."""
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        events, record = super().update(plan, token_ids)
+        if len(record.finished) == 2:
+            self.lose(-1)
+        return events, replace(record, num_free_blocks=self._num_free_blocks())
+
+
+@planted(Promise.P5, Cause.ACCOUNTING, "sgl-project/mini-sglang#142")
+class IdenticalPromptsShareUncountedBlocks(RaggedEngine):
+    """Equal prompts share their full blocks, and the first request to finish frees them under the
+    others."""
+
+    @torch.inference_mode()
+    def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
+        before = (*self._scheduler.running, *self._scheduler.waiting)
+        result = super()._run_step()
+        freed = {seq.request.prompt_token_ids for seq in before if seq.finish_reason is not None}
+        for sequence in self._scheduler.running:
+            prompt = sequence.request.prompt_token_ids
+            if prompt in freed and sequence.output_token_ids:
+                num_shared = len(prompt) // self._config.block_size * self._config.block_size
+                for layer in self._caches[sequence.request_id].layers:
+                    for each in keys_and_values(layer):
+                        each[:, :, :num_shared] = 0.0
+        return result

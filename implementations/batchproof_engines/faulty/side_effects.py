@@ -1,4 +1,4 @@
-"""Changes to state that does not belong to the engine, and state that all engines of a process share."""
+"""Changes to state that is not the engine's, and state that all engines of a process share."""
 
 from __future__ import annotations
 

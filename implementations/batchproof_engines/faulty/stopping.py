@@ -16,6 +16,7 @@ from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+from batchproof_engines.sampler import GREEDY
 from batchproof_engines.static import StaticEngine, _Row
 
 Stops = Seq[tuple[int, ...]]
@@ -63,18 +64,6 @@ class EosIdsOfTheWholeBatch(Scheduler):
         for seq, _ in plan.scheduled:
             seq.request = replace(seq.request, eos_token_ids=everyones)
         return super().update(plan, token_ids)
-
-
-@planted(Promise.P3, Cause.EOS, "vllm-project/vllm#3672")
-class OnlyOneEosIdIsTested(Sequence):
-    """Of several EOS ids, only the lowest ends a request."""
-
-    def append(self, token_id: int) -> None:
-        super().append(token_id)
-        is_lowest = token_id == min(self.request.eos_token_ids, default=token_id)
-        if self.finish_reason is FinishReason.STOP and not is_lowest:
-            is_capped = len(self.output_token_ids) == self.request.max_new_tokens
-            self.finish_reason = FinishReason.LENGTH if is_capped else None
 
 
 @planted(Promise.P3, Cause.EOS, "vllm-project/vllm-metal#69")
@@ -125,35 +114,24 @@ class NewcomerInheritsEosIds(Scheduler):
         return events, record
 
 
-class _Stopping(Sequence):
-    """A sequence that looks for its stop sequences in a way of its own."""
+@planted(Promise.P19, Cause.EOS, "vllm-project/vllm#21987")
+class StopsBeforeMinTokens(Sequence):
+    """A stop sequence ends the answer although fewer than min_tokens were produced."""
 
     def append(self, token_id: int) -> None:
-        request, asked = self.request, self.request.sampling
-        self.request = replace(request, sampling=None)
         super().append(token_id)
-        self.request = request
-        outputs = self.output_token_ids
-        stops = () if asked is None or len(outputs) < asked.min_tokens else asked.stop_token_sequences
-        if stops and self._is_over(tuple(outputs), stops):
+        asked, outputs = self.request.sampling or GREEDY, tuple(self.output_token_ids)
+        if any(outputs[-len(each) :] == each for each in asked.stop_token_sequences):
             self.finish_reason = FinishReason.STOP
-
-    def _is_over(self, outputs: tuple[int, ...], stops: Stops) -> bool:
-        raise NotImplementedError
 
 
 @planted(Promise.P19, Cause.EOS, "mzau/mlx-knife#68")
-class AStopIsSeenWithinOneTokenOnly(_Stopping):
+class AStopIsSeenWithinOneTokenOnly(Sequence):
     """Each new token is looked at by itself: a stop sequence of several is never seen."""
 
-    def _is_over(self, outputs: tuple[int, ...], stops: Stops) -> bool:
-        return outputs[-1:] in stops
-
-
-@planted(Promise.P19, Cause.EOS, "huggingface/text-generation-inference#10")
-class StopsAreLookedForInThePrompt(_Stopping):
-    """The tokens that are searched for a stop sequence begin with the prompt."""
-
-    def _is_over(self, outputs: tuple[int, ...], stops: Stops) -> bool:
-        tokens = (*self.request.prompt_token_ids, *outputs)
-        return any(tokens[-len(each) :] == each for each in stops)
+    def append(self, token_id: int) -> None:
+        request, asked = self.request, self.request.sampling or GREEDY
+        seen = tuple(each for each in asked.stop_token_sequences if len(each) == 1)
+        self.request = replace(request, sampling=replace(asked, stop_token_sequences=seen))
+        super().append(token_id)
+        self.request = request

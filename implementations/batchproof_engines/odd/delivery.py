@@ -13,13 +13,13 @@ from batchproof.api import (
     Capability,
     Completion,
     EngineConfig,
-    FinishReason,
     Request,
     StepRecord,
     TokenEvent,
     duplicate_id,
 )
 from batchproof_engines.odd.oddity import odd
+from batchproof_engines.ragged.delayed import HoldingEngine
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.static import StaticEngine
 
@@ -43,54 +43,21 @@ class EventsInReverse(RaggedEngine):
         return sorted(super().step(), key=lambda event: event.request_id, reverse=True)
 
 
-class _Holding(RaggedEngine):
-    """Holds events back; to the user a request whose end is among them is still live."""
-
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._held: list[TokenEvent] = []
-
-    @property
-    def has_unfinished(self) -> bool:
-        return super().has_unfinished or bool(self._held)
-
-    def _held_tokens(self, request_id: str) -> list[TokenEvent]:
-        return [e for e in self._held if e.request_id == request_id and e.token_id is not None]
-
-    def add(self, request: Request) -> None:
-        if self._held_tokens(request.request_id):
-            raise ValueError(duplicate_id(request.request_id))
-        super().add(request)
-
-    def abort(self, request_id: str) -> None:
-        withdrawn = self._held_tokens(request_id)
-        self._held = [event for event in self._held if event not in withdrawn]
-        if withdrawn and not self._scheduler.is_live(request_id):
-            self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
-        super().abort(request_id)
-
-
 @odd
-class EventsOneStepLate(_Holding):
+class EventsOneStepLate(HoldingEngine):
     """A step returns the events of the step before, as an engine does that reads results late."""
 
-    def step(self) -> list[TokenEvent]:
-        """Returns the events held since the last step, and holds those of this one."""
-        events, self._held = self._held, super().step()
-        return events
-
 
 @odd
-class EventsInBursts(_Holding):
+class EventsInBursts(HoldingEngine):
     """Events are delivered every third step, so several tokens of one request come at once."""
 
     _num_steps = 0
 
-    def step(self) -> list[TokenEvent]:
-        """Returns all events held so far in every third step, and in the last one."""
-        self._held += super().step()
+    def _due(self, new: list[TokenEvent]) -> list[TokenEvent]:
+        self._held += new
         self._num_steps += 1
-        if self._num_steps % BURST and super().has_unfinished:
+        if self._num_steps % BURST and self._is_busy:
             return []
         events, self._held = self._held, []
         return events

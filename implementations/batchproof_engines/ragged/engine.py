@@ -76,7 +76,7 @@ class RaggedEngine:
         return events + self._run_step()[0]
 
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
-        """Runs one iteration. Returns its events, and by request the logits (num_tokens, vocab) that its
+        """Runs one iteration. Returns its events, and by request the logits (num_tokens, vocab) its
         tokens were chosen from."""
         plan = self._scheduler.schedule()
         for request_id in plan.preempted:

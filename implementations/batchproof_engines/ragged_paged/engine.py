@@ -24,7 +24,7 @@ from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 
 
 class KeyPool:
-    """Keys and values by layer and slot; it grows to the highest slot that is written."""
+    """Keys and values by layer and slot."""
 
     def __init__(self) -> None:
         self.layers: dict[int, list[Tensor]] = {}  # keys and values, each (num_slots, heads, head_size)
@@ -33,15 +33,14 @@ class KeyPool:
         """Returns copies of the keys and values of these slots, each (1, heads, slots, head_size)."""
         return [each[slots].transpose(0, 1)[None] for each in self.layers[layer]]
 
-    def write(self, layer: int, slots: list[int], keys: Tensor, values: Tensor) -> None:
-        """Stores keys and values, both (1, heads, slots, head_size)."""
-        new = [each[0].transpose(0, 1) for each in (keys, values)]
-        pool = self.layers.setdefault(layer, [each[:0] for each in new])
-        for place, each in enumerate(new):
-            num_lacking = max(slots) + 1 - len(pool[place])
-            if num_lacking > 0:
-                grown = each.new_zeros(2 * num_lacking, *each.shape[1:])
-                pool[place] = torch.cat([pool[place], grown])
+    def write(self, layer: int, slots: list[int], new: list[Tensor], num_slots: int) -> None:
+        """Stores keys and values, each (1, heads, slots, head_size), in a pool that has `num_slots`."""
+        rows = [each[0].transpose(0, 1) for each in new]
+        pool = self.layers.setdefault(layer, [each[:0] for each in rows])
+        for place, each in enumerate(rows):
+            if len(pool[place]) < num_slots:
+                num_lacking = max(num_slots, 2 * len(pool[place])) - len(pool[place])
+                pool[place] = torch.cat([pool[place], each.new_zeros(num_lacking, *each.shape[1:])])
             pool[place][slots] = each
 
 
@@ -103,6 +102,11 @@ class RaggedPagedEngine(RaggedEngine):
         known = self._scheduler.blocks.tables
         return [known[row.request_id].blocks for row in plan.rows]
 
+    @property
+    def num_slots(self) -> int:
+        """Returns how many slots there are so far."""
+        return self._scheduler.blocks.num_blocks * self._config.block_size
+
     def slots(self, table: list[int], positions: Iterable[int]) -> list[int]:
         """Returns where the keys of these positions lie."""
         size = self._config.block_size
@@ -126,8 +130,8 @@ class RaggedPagedEngine(RaggedEngine):
             assert isinstance(layer, DynamicLayer), "the cache was made by _gather"
             assert layer.keys is not None, "the forward pass filled it"
             assert layer.values is not None, "the forward pass filled it"
-            new = (each[:, :, -len(slots) :] for each in (layer.keys, layer.values))
-            self._pool.write(index, slots, *new)
+            new = [each[:, :, -len(slots) :] for each in (layer.keys, layer.values)]
+            self._pool.write(index, slots, new, self.num_slots)
 
 
 def _settled(plan: SchedulerOutput, kept: list[int]) -> SchedulerOutput:

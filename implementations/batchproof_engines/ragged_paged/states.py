@@ -223,9 +223,11 @@ class StatefulEngine(RaggedPagedEngine):
             if not isinstance(layer, LinearAttentionCacheLayerMixin):
                 for place, piece in enumerate(group):
                     slots = self.slots_of(piece, piece.context_len, piece.end)
-                    new = (layer.keys, layer.values)
-                    rows = (each[place : place + 1, :, -piece.query_len :] for each in new)
-                    self._pool.write(index, slots, *rows)
+                    new = [
+                        each[place : place + 1, :, -piece.query_len :]
+                        for each in (layer.keys, layer.values)
+                    ]
+                    self._pool.write(index, slots, new, self.num_slots)
         states = [each for each in cache.layers if isinstance(each, LinearAttentionCacheLayerMixin)]
         self._states.write(group, states)
         for place, piece in enumerate(group):

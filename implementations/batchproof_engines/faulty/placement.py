@@ -1,16 +1,17 @@
-"""The wrong token at a position, the wrong position of a token, or nothing where something was."""
+"""The wrong token at a position, or keys and values written to, or read from, the wrong place."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from batchproof.api import (
-    Completion,
     EngineConfig,
     FinishReason,
     Limits,
@@ -20,6 +21,77 @@ from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
+
+
+def keys_and_values(layer: object) -> tuple[Tensor, Tensor]:
+    """Returns the keys and values of a filled layer of the ragged engine, without copying them.
+
+    Both are `(1, heads, tokens, head_size)`.
+    """
+    assert isinstance(layer, DynamicLayer), "the ragged engine makes no other layers"
+    assert layer.keys is not None, "a forward pass filled it"
+    assert layer.values is not None, "a forward pass filled it"
+    return layer.keys, layer.values
+
+
+@planted(Promise.P1, Cause.ADDRESSING, "Wenyueh/MinivLLM#85")
+class FirstKeyOfABlockIsLost(RaggedEngine):
+    """A decode that opens a new block gets it one step late: its key and value are never stored."""
+
+    def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
+        super()._scatter(plan, cache)
+        for row in plan.rows:
+            is_new_block = row.context_len and row.context_len % self._config.block_size == 0
+            if is_new_block and row.query_len == 1:
+                for layer in self._caches[row.request_id].layers:
+                    for each in keys_and_values(layer):
+                        each[:, :, -1] = 0.0
+
+
+@planted(Promise.P1, Cause.ADDRESSING, "GeeeekExplorer/nano-vllm#258")
+class BlockTableOneColumnShort(RaggedPagedEngine):
+    """The block table lacks the column of the last, partial block of a context filled to its end."""
+
+    def slots(self, table: list[int], positions: Iterable[int]) -> list[int]:
+        size, longest = self._config.block_size, Limits.of(self._model, self._config).max_model_len
+        last = max(1, longest // size) - 1
+        return super().slots(
+            table, (min(each // size, last) * size + each % size for each in positions)
+        )
+
+
+@planted(Promise.P5, Cause.ADDRESSING, "vllm-project/vllm#13418")
+class PadsAreWrittenToSlotZero(RaggedEngine):
+    """Decodes are padded to a power of two, and the padding overwrites the oldest request's first
+    key."""
+
+    def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
+        super()._scatter(plan, cache)
+        num_rows = len(plan.rows)
+        is_decode = all(row.context_len and row.query_len == 1 for row in plan.rows)
+        if is_decode and num_rows & (num_rows - 1):
+            for layer in self._caches[plan.rows[0].request_id].layers:
+                for each in keys_and_values(layer):
+                    each[:, :, 0] = 0.0
+
+
+@planted(Promise.P5, Cause.STALE, "vllm-project/vllm#44868")
+class LanesOfTheFirstReplay(RaggedPagedEngine):
+    """A recorded step of so many decodes reads the block tables of the lanes it had at first."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._first: dict[int, list[int]] = {}
+
+    def tables(self, plan: SchedulerOutput) -> list[list[int]]:
+        tables, lanes = super().tables(plan), self._scheduler.lanes
+        if any(row.query_len > 1 for row in plan.rows):
+            return tables
+        now = [lanes[row.request_id] for row in plan.rows]
+        known = {lanes[name]: each.blocks for name, each in self._scheduler.blocks.tables.items()}
+        found = [known.get(lane, []) for lane in self._first.setdefault(len(now), now)]
+        return [max(pair, key=len) for pair in zip(found, tables, strict=True)]
 
 
 @planted(Promise.P1, Cause.CHUNK, "tenstorrent/tt-xla#5830")
@@ -54,21 +126,6 @@ class PositionsRestartInEachChunk(RaggedEngine):
         for row in plan.rows:
             start = row.context_len if row.query_len == 1 else 0
             positions += range(start, start + row.query_len)
-        return fed, positions
-
-
-@planted(Promise.P7, Cause.POSITION, "unslothai/unsloth#3699")
-class PositionsOfThePackedRow(RaggedEngine):
-    """A new prompt's positions count from the start of the packed row, not of its sequence."""
-
-    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
-        fed, positions = super()._packed_tokens(plan)
-        last = Limits.of(self._model, self._config).max_model_len - 1
-        end = 0
-        for row in plan.rows:
-            start, end = end, end + row.query_len
-            if row.context_len == 0:
-                positions[start:end] = (min(index, last) for index in range(start, end))
         return fed, positions
 
 
@@ -168,31 +225,3 @@ class LastTokenIsTakenBackAndGivenAgain(Scheduler):
         if self.running[-1].output_token_ids:
             self.running[-1].token_ids.pop()
         return super()._preempt_youngest()
-
-
-@dataclass(slots=True, eq=False)
-class _Accumulating(Sequence):
-    """A sequence that remembers how many outputs it had at its last preemption."""
-
-    num_before: int = 0
-
-
-class _Remembering(Scheduler):
-    sequence_class = _Accumulating
-
-    def _preempt_youngest(self) -> str:
-        victim = self.running[-1]
-        assert isinstance(victim, _Accumulating), "this scheduler makes no other sequences"
-        victim.num_before = len(victim.output_token_ids)
-        return super()._preempt_youngest()
-
-
-@planted(Promise.P1, Cause.PREEMPTION, "sgl-project/sglang#20724")
-class LogitsGrowWithAPreemption(RaggedEngine):
-    """The logits of tokens before a preemption are returned twice; the tokens are right."""
-
-    scheduler_class = _Remembering
-
-    def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
-        assert isinstance(sequence, _Accumulating), "this scheduler makes no other sequences"
-        return super()._completion(sequence, logits[: sequence.num_before] + logits)

@@ -1,9 +1,11 @@
-"""Bad requests that are accepted, lost, or harm others."""
+"""Bad requests that are accepted, lost, or harm others; aborts that leave something behind."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+
+from transformers import PreTrainedModel
 
 from batchproof.api import (
     Completion,
@@ -14,6 +16,10 @@ from batchproof.api import (
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
+from batchproof_engines.faulty.scheduling import Miscounting
+from batchproof_engines.ragged.delayed import (
+    HoldingEngine,
+)
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, Sequence
 
@@ -171,4 +177,86 @@ class ParametersAreNotLookedAt(Scheduler):
         return super().refusal(replace(request, sampling=None))
 
 
-# HAND IdIsFreeWhileItsTokenFlies
+@planted(Promise.P12, Cause.INPUT, "smg-project/smg#2426")
+class IdIsFreeWhileItsTokenFlies(HoldingEngine):
+    """An id may be used again before the last token of its request has been delivered."""
+
+    def add(self, request: Request) -> None:
+        RaggedEngine.add(self, request)
+
+
+@planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#28374")
+class AbortKeepsTheBlocks(Miscounting):
+    """An aborted request leaves its slot, but its blocks stay taken."""
+
+    def abort(self, request_id: str) -> bool:
+        if request_id in self.blocks.tables:
+            self.lose(len(self.blocks.tables[request_id].blocks))
+        return super().abort(request_id)
+
+
+@planted(Promise.P13, Cause.CANCEL, "ggml-org/llama.cpp#24496")
+class AbortOfAWaitingRequestIgnored(Scheduler):
+    """Only running requests can be aborted; a waiting one is served to its end."""
+
+    def abort(self, request_id: str) -> bool:
+        if any(seq.request_id == request_id for seq in self.waiting):
+            return False
+        return super().abort(request_id)
+
+
+@planted(Promise.P13, Cause.ACCOUNTING, "deepspeedai/DeepSpeed-MII#497")
+class AbortOfAFinishedRequestFreesAgain(Miscounting):
+    """An abort that comes after the last token frees the request's blocks a second time."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._freed: dict[str, int] = {}
+
+    def release(self, sequence: Sequence) -> None:
+        self._freed[sequence.request_id] = len(self.blocks.tables[sequence.request_id].blocks)
+        super().release(sequence)
+
+    def abort(self, request_id: str) -> bool:
+        if not self.is_live(request_id):
+            self.lose(-self._freed.pop(request_id, 0))
+        return super().abort(request_id)
+
+
+@planted(Promise.P13, Cause.CANCEL, "NVIDIA/Megatron-LM#6916")
+class LateAbortIsRemembered(RaggedEngine):
+    """An abort that comes after the end of its request ends the next request of that id."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._late: set[str] = set()
+
+    def abort(self, request_id: str) -> None:
+        if not self._scheduler.is_live(request_id):
+            self._late.add(request_id)
+        super().abort(request_id)
+
+    def add(self, request: Request) -> None:
+        super().add(request)
+        if request.request_id in self._late:
+            self._late.remove(request.request_id)
+            self.abort(request.request_id)
+
+
+@planted(Promise.P13, Cause.CANCEL, "smg-project/smg#2426")
+class DuplicateHidesTheLiveRequest(RaggedEngine):
+    """A duplicate that is refused takes its id's place in the table of ids: an abort misses the live
+    request."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._hidden: set[str] = set()
+
+    def add(self, request: Request) -> None:
+        self._hidden.add(request.request_id)
+        super().add(request)
+        self._hidden.discard(request.request_id)
+
+    def abort(self, request_id: str) -> None:
+        if request_id not in self._hidden:
+            super().abort(request_id)

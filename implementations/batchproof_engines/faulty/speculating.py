@@ -1,0 +1,114 @@
+"""Drafts that are taken for right, or right ones that end up elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+from torch import Tensor
+
+from batchproof.api import TokenEvent
+from batchproof.findings.causes import Cause
+from batchproof.requirements.promises import Promise
+from batchproof_engines.faulty.fault import planted
+from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
+from batchproof_engines.ragged_paged.drafting import NgramDrafter, Speculator
+from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
+from batchproof_engines.ragged_paged.scheduler import PagedScheduler
+
+
+@planted(Promise.P17, Cause.SPECULATION, "jaymody/speculative-sampling#3")
+class NearlyRightDraftsAreAccepted(Speculator):
+    """The first draft of a row is accepted whatever the model would have chosen."""
+
+    def num_right(self, sequence: Sequence, drafts: list[int], choices: list[int]) -> int:
+        num = super().num_right(sequence, drafts, choices)
+        return max(2, num) if drafts and choices[0] not in sequence.request.eos_token_ids else num
+
+
+@planted(Promise.P17, Cause.SPECULATION, "huggingface/transformers#47912")
+class AnEosAmongDraftsIsMissed(Speculator):
+    """Only the last token of a step is compared with the EOS ids."""
+
+    def num_right(self, sequence: Sequence, drafts: list[int], choices: list[int]) -> int:
+        num = 1
+        while num < len(choices) and drafts[num - 1] == choices[num - 1]:
+            num += 1
+        if sequence.request.eos_token_ids & {*choices[: num - 1]}:  # it is not looked for again
+            sequence.request = replace(sequence.request, eos_token_ids=frozenset())
+        return num
+
+
+@planted(Promise.P17, Cause.STREAM, "vllm-project/vllm#26027")
+class OnlyTheLastTokenOfAStepIsStreamed(RaggedPagedEngine):
+    """Of several tokens of a step, `step` returns the last one alone."""
+
+    def step(self) -> list[TokenEvent]:
+        return list({event.request_id: event for event in super().step()}.values())
+
+
+class _RememberingRejected(Speculator):
+    rejected: dict[str, list[int]] = {}  # noqa: RUF012 - replaced, not altered
+
+    def verified(self, sequences: Seq[Sequence], choices: Seq[list[int]]) -> list[int]:
+        drafts = [
+            sequence.token_ids[len(sequence.token_ids) - len(chosen) + 1 :]
+            for sequence, chosen in zip(sequences, choices, strict=True)
+        ]
+        kept = super().verified(sequences, choices)
+        rows = zip(sequences, drafts, kept, strict=True)
+        self.rejected = {each.request_id: of_row[num - 1 :] for each, of_row, num in rows}
+        return kept
+
+
+@planted(Promise.P17, Cause.SPECULATION, "tenstorrent/vllm-tt-plugin#131")
+class APreemptedRequestKeepsItsDrafts(RaggedPagedEngine):
+    """A request that is preempted takes its rejected drafts along as tokens."""
+
+    speculator_class = _RememberingRejected
+
+    def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
+        known = dict(getattr(self._speculator, "rejected", {}))
+        result = super()._run_step()
+        preempted = self._trace[-1].preempted if self._trace else ()
+        for sequence in self._scheduler.waiting:
+            if sequence.request_id in preempted and sequence.output_token_ids:
+                room = sequence.request.max_new_tokens - len(sequence.output_token_ids) - 1
+                sequence.token_ids += known.get(sequence.request_id, [])[: max(room, 0)]
+        return result
+
+
+@planted(Promise.P17, Cause.SCHEDULING, "m87-labs/kestrel#114")
+class DraftsAreNotCountedInTheBudget(PagedScheduler):
+    """A step feeds as many drafts as it likes, beyond `max_num_batched_tokens`."""
+
+    def room_for_drafts(self, plan: SchedulerOutput, most: int) -> list[int]:
+        config = self._config
+        self._config = replace(config, max_num_batched_tokens=1 << 20)
+        room = super().room_for_drafts(plan, most)
+        self._config = config
+        return room
+
+
+@planted(Promise.P17, Cause.SPECULATION, "snowflakedb/ArcticInference#161")
+class DraftedRequestsLoseTheirParameters(PagedScheduler):
+    """Requests with parameters of their own are drafted as well, and verified without them."""
+
+    def room_for_drafts(self, plan: SchedulerOutput, most: int) -> list[int]:
+        requests = [sequence.request for sequence, _ in plan.scheduled]
+        for sequence, _ in plan.scheduled:
+            sequence.request = replace(sequence.request, sampling=None)
+        room = super().room_for_drafts(plan, most)
+        for (sequence, _), request in zip(plan.scheduled, requests, strict=True):
+            sequence.request = request
+        return room
+
+
+@planted(Promise.P17, Cause.SPECULATION, "vllm-project/vllm-ascend#2280", shows_on="llama-hash")
+class DraftsFromNgramsAreTrusted(Speculator):
+    """What n-grams find is kept whatever the model would have chosen; a draft model's is verified."""
+
+    def num_right(self, sequence: Sequence, drafts: list[int], choices: list[int]) -> int:
+        if isinstance(self.drafter, NgramDrafter):
+            return len(choices)
+        return super().num_right(sequence, drafts, choices)
