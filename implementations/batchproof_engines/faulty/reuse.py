@@ -19,6 +19,7 @@ from batchproof.api import (
     Limits,
     Request,
     RowRecord,
+    TokenEvent,
 )
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise

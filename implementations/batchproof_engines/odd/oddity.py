@@ -1,7 +1,8 @@
 """What an honest oddity is, and how it is registered.
 
-An oddity is an engine, or a part of a teaching engine, that overrides as little as possible. Its docstring says what is odd; its name in snake case follows `--engine odd:`. It claims only
-the capabilities whose promises it keeps.
+An oddity is an engine, or a part of a teaching engine, that overrides as little as possible. Its
+docstring says what is odd; its name in snake case follows `--engine odd:`. It claims only the
+capabilities whose promises it keeps.
 """
 
 from __future__ import annotations
