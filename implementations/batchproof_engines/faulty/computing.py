@@ -11,11 +11,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from batchproof.api import (
-    Capability,
-    RowRecord,
-    TokenEvent,
-)
+from batchproof.api import Capability, RowRecord, TokenEvent
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted

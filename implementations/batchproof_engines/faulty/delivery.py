@@ -8,14 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    FinishReason,
-    Request,
-    StepRecord,
-    TokenEvent,
-)
+from batchproof.api import Completion, EngineConfig, FinishReason, Request, StepRecord, TokenEvent
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted

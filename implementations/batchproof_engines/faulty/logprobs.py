@@ -7,12 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from batchproof.api import (
-    Completion,
-    FinishReason,
-    TokenEvent,
-    TokenLogprobs,
-)
+from batchproof.api import Completion, FinishReason, TokenEvent, TokenLogprobs
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted

@@ -11,11 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from batchproof.api import (
-    EngineConfig,
-    FinishReason,
-    Limits,
-)
+from batchproof.api import EngineConfig, FinishReason, Limits
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
@@ -53,12 +49,19 @@ class FirstKeyOfABlockIsLost(RaggedEngine):
 class BlockTableOneColumnShort(RaggedPagedEngine):
     """The block table lacks the column of the last, partial block of a context filled to its end."""
 
+    _is_reading = False
+
+    def _gather(self, plan: SchedulerOutput) -> DynamicCache:
+        self._is_reading = True
+        cache = super()._gather(plan)
+        self._is_reading = False
+        return cache
+
     def slots(self, table: list[int], positions: Iterable[int]) -> list[int]:
         size, longest = self._config.block_size, Limits.of(self._model, self._config).max_model_len
-        last = max(1, longest // size) - 1
-        return super().slots(
-            table, (min(each // size, last) * size + each % size for each in positions)
-        )
+        last = max(1, longest // size) - 1 if self._is_reading else len(table) - 1
+        near = [min(each // size, last) * size + each % size for each in positions]
+        return super().slots(table, near)
 
 
 @planted(Promise.P5, Cause.ADDRESSING, "vllm-project/vllm#13418")

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from batchproof.api import (
-    SamplingParams,
-)
+from batchproof.api import SamplingParams
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted

@@ -7,19 +7,12 @@ from dataclasses import replace
 
 from transformers import PreTrainedModel
 
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    Limits,
-    Request,
-)
+from batchproof.api import Completion, EngineConfig, Limits, Request
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.faulty.scheduling import Miscounting
-from batchproof_engines.ragged.delayed import (
-    HoldingEngine,
-)
+from batchproof_engines.ragged.delayed import HoldingEngine
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, Sequence
 

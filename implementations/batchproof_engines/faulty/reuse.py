@@ -13,14 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    Limits,
-    Request,
-    RowRecord,
-    TokenEvent,
-)
+from batchproof.api import Completion, EngineConfig, Limits, Request, RowRecord, TokenEvent
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted

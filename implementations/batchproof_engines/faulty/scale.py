@@ -11,13 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    Limits,
-    Request,
-    RowRecord,
-)
+from batchproof.api import Completion, EngineConfig, Limits, Request, RowRecord
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted

@@ -11,13 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    FinishReason,
-    Request,
-    TokenEvent,
-)
+from batchproof.api import Completion, EngineConfig, FinishReason, Request, TokenEvent
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from batchproof.api import (
-    EngineConfig,
-    FinishReason,
-    Limits,
-    StepRecord,
-    TokenEvent,
-)
+from batchproof.api import EngineConfig, FinishReason, Limits, StepRecord, TokenEvent
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted

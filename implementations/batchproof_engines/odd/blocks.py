@@ -73,8 +73,6 @@ class PreemptsTheSecondOldest(AtWill):
     _is_crowded = False
 
     def schedule(self) -> SchedulerOutput:
-        """Plans a step after preempting until all running sequences would fit; admits none if it had
-        to."""
         victims = []
         while not self._fits({each: each.num_uncomputed_tokens for each in self.running}):
             victims.append(self._preempt_youngest())

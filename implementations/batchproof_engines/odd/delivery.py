@@ -38,7 +38,6 @@ class EventsInReverse(RaggedEngine):
     """The events of one step are sorted by id in descending order."""
 
     def step(self) -> list[TokenEvent]:
-        """Returns the events of the step, sorted by id in descending order."""
         # Stable: two events of one id, such as an abort and a new request, keep their order.
         return sorted(super().step(), key=lambda event: event.request_id, reverse=True)
 
@@ -74,15 +73,12 @@ class WorksInAThread(RaggedEngine):
         self._thread = ThreadPoolExecutor(max_workers=1)
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions that the thread has computed."""
         return self._thread.submit(super().generate, requests).result()
 
     def step(self) -> list[TokenEvent]:
-        """Returns the events of a step that the thread has run."""
         return self._thread.submit(super().step).result()
 
     def close(self) -> None:
-        """Ends the thread."""
         self._thread.shutdown()
 
 
@@ -112,7 +108,6 @@ class AnswersLazily(StaticEngine):
     """Nothing is computed until the list that `generate` returned is read."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns a list that serves the requests when it is first read."""
         asked, answer = tuple(requests), super().generate
         return _Lazy(lambda: answer(asked))
 
@@ -136,24 +131,19 @@ class RenamesRequests(RaggedEngine):
         return replace(request, request_id=self._number(request.request_id))
 
     def add(self, request: Request) -> None:
-        """Queues the request under its number. Raises `ValueError`, with the user's id, if it is
-        live."""
         if self._scheduler.is_live(self._number(request.request_id)):
             raise ValueError(duplicate_id(request.request_id))
         super().add(self._numbered(request))
 
     def abort(self, request_id: str) -> None:
-        """Aborts the request of that number."""
         super().abort(self._number(request_id))
 
     def step(self) -> list[TokenEvent]:
-        """Returns the events of the step under the users' ids."""
         events = super().step()
         names = self._names([event.request_id for event in events])
         return [e._replace(request_id=name) for e, name in zip(events, names, strict=True)]
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions under the users' ids."""
         answers = super().generate([self._numbered(request) for request in requests])
         return [self._renamed_answer(*pair) for pair in zip(requests, answers, strict=True)]
 
@@ -165,7 +155,6 @@ class RenamesRequests(RaggedEngine):
 
     @property
     def trace(self) -> Seq[StepRecord]:
-        """Returns the records of all steps under the users' ids."""
         return [self._renamed(record) for record in super().trace]
 
     def _renamed(self, record: StepRecord) -> StepRecord:

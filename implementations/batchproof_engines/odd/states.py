@@ -6,6 +6,7 @@ import io
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -91,46 +92,43 @@ class AlwaysInAFreshCopy(StatesByLane):
 
 @odd
 class EachInACacheOfItsOwn(StatesByLane):
-    """States are kept by sequence, and not by lane, until the lane has another tenant."""
+    """Between passes the states of each sequence are elsewhere than in the lanes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._own: dict[int, tuple[int, States]] = {}  # by lane: its tenant, and the tenant's states
+        self._elsewhere: dict[int, Any] = {}  # by lane
 
     def read(self, group: list[Piece]) -> States | None:
         for piece in group:
-            tenant, states = self._own.get(piece.lane, (0, []))
-            if tenant == id(piece.sequence) and piece.lane not in self.lanes:
-                self.lanes[piece.lane] = states
+            kept = self._elsewhere.pop(piece.lane, None)
+            if kept is not None and piece.lane not in self.lanes:
+                self.lanes[piece.lane] = self._unpacked(kept)
         return super().read(group)
 
     def write(self, group: list[Piece], states: States) -> None:
         super().write(group, states)
         for piece in group:
-            self._own[piece.lane] = id(piece.sequence), self.lanes.pop(piece.lane)
+            self._elsewhere[piece.lane] = self._packed(self.lanes.pop(piece.lane))
+
+    def _packed(self, states: States) -> Any:
+        return states
+
+    def _unpacked(self, kept: Any) -> States:
+        return cast(States, kept)
 
 
 @odd
-class KeptAsBytes(StatesByLane):
+class KeptAsBytes(EachInACacheOfItsOwn):
     """Between passes the states are bytes, as in a file."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._files: dict[int, io.BytesIO] = {}  # by lane
+    def _packed(self, states: States) -> Any:
+        file = io.BytesIO()
+        torch.save(states, file)
+        return file
 
-    def read(self, group: list[Piece]) -> States | None:
-        for piece in group:
-            file = self._files.pop(piece.lane, None)
-            if file is not None and piece.lane not in self.lanes:
-                file.seek(0)
-                self.lanes[piece.lane] = torch.load(file, weights_only=False)
-        return super().read(group)
-
-    def write(self, group: list[Piece], states: States) -> None:
-        super().write(group, states)
-        for piece in group:
-            self._files[piece.lane] = file = io.BytesIO()
-            torch.save(self.lanes.pop(piece.lane), file)
+    def _unpacked(self, kept: Any) -> States:
+        kept.seek(0)
+        return cast(States, torch.load(kept, weights_only=False))
 
 
 @odd
