@@ -92,7 +92,7 @@ class WindowOffByOne(RaggedEngine):
         return super()._mask(rows, None if window is None else window + 1)
 
 
-@planted(Promise.P1, Cause.MASK, "labscommunity/cascadia#151")
+@planted(Promise.P1, Cause.MASK, "labscommunity/cascadia#151", shows_on="qwen2-mixed")
 class OneMaskForAllLayers(RaggedEngine):
     """In a model that mixes them, layers with a window get the mask of those without."""
 
@@ -103,7 +103,7 @@ class OneMaskForAllLayers(RaggedEngine):
         return masks
 
 
-@planted(Promise.P5, Cause.LEAK, "flashinfer-ai/flashinfer#942")
+@planted(Promise.P5, Cause.LEAK, "flashinfer-ai/flashinfer#942", shows_on="gpt2-nan")
 class NanPassesTheMask(RaggedEngine):
     """A masked key has the weight 0, but its value is still multiplied: NaN reaches every row."""
 
