@@ -111,7 +111,7 @@ class Checkpoints:
 
     def keep(self, piece: Piece, states: States, place: int) -> None:
         """Keeps one row of the states if the piece ends at a checkpoint."""
-        if piece.query_len > 1 and piece.end in self.places(piece.sequence):
+        if piece.end in self.places(piece.sequence):
             prefix = self.blocks.prefix(piece.sequence, piece.end // self.blocks.block_size - 1)
             self.kept[prefix] = joined([(states, place)])
 
