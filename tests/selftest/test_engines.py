@@ -85,6 +85,7 @@ def eager_gpt2() -> PreTrainedModel:
         (mamba, "ragged", "'ragged' cannot serve MambaForCausalLM"),
         (mamba, "transformers-cb", "'transformers-cb' cannot serve MambaForCausalLM"),
         (bloom, "ragged", "'ragged' cannot serve BloomForCausalLM"),
+        (bloom, "ragged-paged", "'ragged-paged' cannot serve BloomForCausalLM"),
         # transformers serves it without an error, and wrongly.
         pytest.param(
             *(bloom, "transformers-cb", "BloomForCausalLM: in a batch it chooses tokens"),
@@ -103,7 +104,8 @@ def test_a_model_that_an_engine_would_answer_wrongly_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("build", "name"), [(mamba, "paged"), (bloom, "static"), (eager_gpt2, "ragged")]
+    ("build", "name"),
+    [(mamba, "paged"), (bloom, "static"), (eager_gpt2, "ragged"), (eager_gpt2, "ragged-paged")],
 )
 def test_an_unusual_model_is_served_as_by_the_reference(
     build: Callable[[], PreTrainedModel], name: str

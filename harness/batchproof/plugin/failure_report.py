@@ -20,7 +20,7 @@ from batchproof.findings.failure import Failure
 from batchproof.findings.failure_text import failure_text
 from batchproof.plugin.failure_entry import record_failure
 from batchproof.records.trial_record import FailureRecord
-from batchproof.run.registry import COMMAND_PREFIX
+from batchproof.run.engine_names import COMMAND_PREFIX
 from batchproof.run.time_limit import contained
 
 if TYPE_CHECKING:

@@ -43,7 +43,10 @@ PEERS_ELSEWHERE = {  # in a process of their own
     **{name: f"{RELEASED}:{name}" for name in _released_names()},
 }
 PEERS = PEERS_HERE | PEERS_ELSEWHERE  # adapters to released engines: they run only when they are named
-BUILT_IN = OWN | PEERS
+TEACHING = {  # planted faults and oddities are parts of it: it runs only when it is named
+    "ragged-paged": "batchproof_engines.ragged_paged.build:ragged_paged",
+}
+BUILT_IN = OWN | TEACHING | PEERS
 BY_DEFAULT = list(OWN)
 ENTRY_POINTS = "batchproof.engines"  # group; an entry is `name = "pkg.mod:factory"`
 FAULT_PREFIX = "fault:"

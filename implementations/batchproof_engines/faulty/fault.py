@@ -1,6 +1,6 @@
 """What a planted fault is, and how it is registered.
 
-A fault is one class that overrides one thing of an honest engine or of one of its components (see
+A fault is one class that overrides one thing of an honest engine or of one of its parts (see
 `substitution.py`). Its docstring states the lie; its name in snake case follows `--engine fault:`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from batchproof.api import EngineFactory
 from batchproof.findings.causes import Cause
@@ -34,29 +34,29 @@ class Fault:
 
 REGISTERED: dict[str, Fault] = {}  # filled when the modules of this package are imported
 
-Component = TypeVar("Component", bound=type)
+Part = TypeVar("Part", bound=type)
 
 
 def planted(
-    promise: Promise, cause: Cause, thread: str, shows_on: str | None = None, **options: Any
-) -> Callable[[Component], Component]:
-    """Returns a decorator that registers a class as a planted fault.
+    promise: Promise, cause: Cause, thread: str, shows_on: str | None = None
+) -> Callable[[Part], Part]:
+    """Returns a decorator that registers a class as a planted fault; `thread` is "owner/repo#123"."""
 
-    `thread` is "owner/repo#123"; `options` are those of the paged engine that the class is a component
-    of.
-    """
-
-    def register(component: Component) -> Component:
-        name = re.sub(r"(?<!^)(?=[A-Z])", "_", component.__name__).lower()
-        assert component.__doc__, f"fault {name} must state its lie in its docstring"
-        summary = " ".join(component.__doc__.split())
+    def register(part: Part) -> Part:
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", part.__name__).lower()
+        assert part.__doc__, f"fault {name} must state its lie in its docstring"
         assert name not in REGISTERED, f"fault {name} is planted twice"
-        kind = component.__module__.rpartition(".")[-1]
-        # No trial batch: it might refuse the lie.
-        factory = engine_with(component, **options)
         REGISTERED[name] = Fault(
-            name, summary, kind, promise, cause, thread, component, factory, shows_on
+            name,
+            " ".join(part.__doc__.split()),
+            part.__module__.rpartition(".")[-1],
+            promise,
+            cause,
+            thread,
+            part,
+            engine_with(part),  # no trial batch: it might refuse the lie
+            shows_on,
         )
-        return component
+        return part
 
     return register

@@ -1,4 +1,4 @@
-"""Logprobs of other logits, other tokens or other requests."""
+"""Logprobs of other logits, other tokens or other requests, of answers and of prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
-from batchproof_engines.sampler import GREEDY, Choice, SampledRow, Sampler
+from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
+from batchproof_engines.ragged_paged.scheduler import PagedScheduler
+from batchproof_engines.sampler import GREEDY, Choice, PromptLogprobs, SampledRow, Sampler
+from batchproof_engines.static import StaticEngine, _Row
 
 
 @planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm#9453")
@@ -27,19 +30,6 @@ class LogprobsOfProcessedLogits(Sampler):
             return choice
         changed = self.processed(logits[place].float().clone(), row)
         return choice._replace(logprobs=self.logprobs(changed, choice.token_id, asked.logprobs or 0))
-
-
-@planted(Promise.P18, Cause.LOGPROBS, "NVIDIA/TensorRT-LLM#17701")
-class PenaltiesReachTheLogits(Sampler):
-    """Logits are changed in place, before logprobs are taken of them."""
-
-    def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
-        self._changed = super().processed(logits, row)
-        return self._changed
-
-    def logprobs(self, logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
-        changed = self.__dict__.pop("_changed", logits)
-        return super().logprobs(changed, token_id, num_top)
 
 
 @planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm#29216")
@@ -66,16 +56,6 @@ class LogprobOfASortedPlace(Sampler):
         return found._replace(logprob=float(ordered[token_id]))
 
 
-@planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm#36746")
-class TheChosenIsNotAmongTheLikeliest(Sampler):
-    """The chosen token is left out of the likeliest, for it is told already."""
-
-    def logprobs(self, logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
-        found = super().logprobs(logits, token_id, num_top + 1)
-        others = tuple(each for each in found.top if each[0] != token_id)
-        return found._replace(top=others[:num_top])
-
-
 @planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm#15420")
 class RanksCountTiesAndThemselves(Sampler):
     """The rank counts the tokens that are as likely as the chosen one, itself included, plus one."""
@@ -83,30 +63,6 @@ class RanksCountTiesAndThemselves(Sampler):
     def logprobs(self, logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
         found = super().logprobs(logits, token_id, num_top)
         return found._replace(rank=int((logits >= logits[token_id]).sum()) + 1)
-
-
-@planted(Promise.P18, Cause.LOGPROBS, "sgl-project/sglang#2664")
-class LogprobsAfterTemperature(Sampler):
-    """Logprobs are of logits divided by the temperature."""
-
-    def _choice(self, logits: Tensor, place: int, row: SampledRow) -> Choice:
-        choice, asked = super()._choice(logits, place, row), row.request.sampling or GREEDY
-        if choice.logprobs is None or not asked.temperature:
-            return choice
-        scaled = logits[place].float() / asked.temperature
-        return choice._replace(logprobs=self.logprobs(scaled, choice.token_id, asked.logprobs or 0))
-
-
-@planted(Promise.P18, Cause.LOGPROBS, "huggingface/text-generation-inference#1629")
-class LogprobsOfWhatMayBeDrawn(Sampler):
-    """Logprobs are of what top_k, top_p and min_p leave, and -inf for all other tokens."""
-
-    def _choice(self, logits: Tensor, place: int, row: SampledRow) -> Choice:
-        choice, asked = super()._choice(logits, place, row), row.request.sampling or GREEDY
-        if choice.logprobs is None or not asked.temperature:
-            return choice
-        kept = self.truncated(logits[place].float(), asked)
-        return choice._replace(logprobs=self.logprobs(kept, choice.token_id, asked.logprobs or 0))
 
 
 @planted(Promise.P18, Cause.LOGPROBS, "tenstorrent/vllm#350")
@@ -119,41 +75,12 @@ class ZeroLogprobsAreNone(Sampler):
         return choice if asked.logprobs else choice._replace(logprobs=None)
 
 
-@planted(Promise.P18, Cause.LOGPROBS, "NVIDIA/TensorRT-LLM#7756")
-class AsManyAsANeighbourAsksFor(Sampler):
-    """Each row gets as many of the likeliest tokens as any row of the batch asks for."""
-
-    _most = 0
-
-    def choose(self, logits: Tensor, rows: Seq[SampledRow]) -> list[Choice]:
-        self._most = max(((row.request.sampling or GREEDY).logprobs or 0 for row in rows), default=0)
-        return super().choose(logits, rows)
-
-    def logprobs(self, logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:  # noqa: ARG002
-        return super().logprobs(logits, token_id, self._most)
-
-
 @planted(Promise.P18, Cause.PRECISION, "genlm/genlm-backend#66")
 class LogprobsInBfloat16(Sampler):
     """Logprobs are computed in bfloat16."""
 
     def logprobs(self, logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
         return super().logprobs(logits.bfloat16(), token_id, num_top)
-
-
-@planted(Promise.P18, Cause.LOGPROBS, "sgl-project/sglang#9841")
-class ACursorThatSkipsRows(Sampler):
-    """Logprobs are read at a cursor that moves on only behind rows that ask for them."""
-
-    def choose(self, logits: Tensor, rows: Seq[SampledRow]) -> list[Choice]:
-        choices = super().choose(logits, rows)
-        cursor = 0
-        for place, (token_id, found) in enumerate(choices):
-            if found is not None:
-                read = self.logprobs(logits[cursor].float(), token_id, len(found.top))
-                choices[place] = Choice(token_id, read)
-                cursor += 1
-        return choices
 
 
 @planted(Promise.P18, Cause.LOGPROBS, "sgl-project/sglang#2403")
@@ -176,7 +103,6 @@ class TheStopHasNoLogprob(RaggedEngine):
         return replace(completion, logprobs=completion.logprobs[:-1])
 
     def step(self) -> list[TokenEvent]:
-        """Returns the events, those of a STOP without logprobs."""
         stop = FinishReason.STOP
         return [
             each._replace(logprobs=None) if each.finish_reason is stop else each
@@ -191,3 +117,35 @@ class APreemptionRepeatsALogprob(Scheduler):
     def _preempt_youngest(self) -> str:
         self.running[-1].logprobs += self.running[-1].logprobs[-1:]
         return super()._preempt_youngest()
+
+
+@planted(Promise.P18, Cause.LOGPROBS, "AI-Hypercomputer/maxtext#2102")
+class PromptTokensAreScoredByThemselves(StaticEngine):
+    """A prompt token's logprob is read from the logits at its own position, which have seen it."""
+
+    def _score_prompts(self, wave: list[_Row], logits: Tensor) -> None:
+        super()._score_prompts(wave, logits.roll(-1, dims=1))
+
+
+class _AlwaysBehindAPrefix(PagedScheduler):
+    def usable(self, sequence: Sequence, known: list[int]) -> list[int]:  # noqa: ARG002
+        return known
+
+
+@planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm#42245")
+class APrefixIsScoredByWhoCameBefore(RaggedPagedEngine):
+    """A cached prefix is not fed, and its logprobs are what the request before left in the buffer."""
+
+    scheduler_class = _AlwaysBehindAPrefix
+    _buffer: PromptLogprobs = []  # noqa: RUF012 - replaced, not altered
+
+    def _score_prompts(self, plan: SchedulerOutput, logits: Tensor) -> None:
+        for (sequence, _), row in zip(plan.scheduled, plan.rows, strict=True):
+            found = sequence.prompt_logprobs
+            if (sequence.request.sampling or GREEDY).prompt_logprobs is None:
+                continue
+            if len(found) <= row.context_len:
+                found[:] = self._buffer[: row.context_len + 1]
+                found += [None] * (row.context_len + 1 - len(found))
+            self._buffer = found
+        super()._score_prompts(plan, logits)

@@ -1,43 +1,25 @@
-"""State that outlives its request: kept by a slot, an id or a captured step."""
+"""State that outlives its request: kept by a slot, an id, a buffer or a captured step."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
 from collections.abc import Sequence as Seq
+from copy import deepcopy
 from dataclasses import replace
 from itertools import accumulate
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    Limits,
-    Request,
-    RowRecord,
-)
+from batchproof.api import Completion, EngineConfig, Limits, Request, RowRecord, TokenEvent
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
-from batchproof_engines.faulty.addressing import keys_and_values
 from batchproof_engines.faulty.fault import planted
+from batchproof_engines.faulty.placement import keys_and_values
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
-
-
-class _Slots(dict[str, DynamicCache]):
-    """The caches by request; what tenants leave behind waits here for the next ones, oldest first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_tenants: dict[str, int] = {}  # so far of the request's slot, itself included
-        self.left_behind: deque[tuple[int, DynamicCache]] = deque()
-
-    def __delitem__(self, request_id: str) -> None:
-        self.left_behind.append((self.num_tenants[request_id], self.pop(request_id)))
 
 
 @planted(Promise.P8, Cause.STALE, "waybarrios/vllm-mlx#384")
@@ -45,66 +27,51 @@ class SlotKeepsFormerKeys(RaggedEngine):
     """A slot keeps its length: keys of a longer former tenant stay visible behind those of the new
     one."""
 
-    first_bad_tenant: ClassVar[int] = 2
-
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
-        self._caches = self._slots = _Slots()
+        self._left: deque[DynamicCache] = deque()  # by former tenants, for the next ones
         self._former: dict[str, DynamicCache] = {}
 
-    def _move_in(self, request_id: str) -> None:
-        num_before = 0
-        self._former.pop(request_id, None)
-        if self._slots.left_behind:
-            num_before, cache = self._slots.left_behind.popleft()
-            if num_before + 1 >= self.first_bad_tenant:
-                self._former[request_id] = cache
-        self._slots.num_tenants[request_id] = num_before + 1
+    def _settle(
+        self, plan: SchedulerOutput, logits: Tensor
+    ) -> tuple[list[TokenEvent], dict[str, Tensor]]:
+        caches = dict(self._caches)
+        result = super()._settle(plan, logits)
+        self._left += (caches[each] for each in self._trace[-1].finished)
+        return result
 
-    def _num_kept(self, row: RowRecord) -> int:
-        """Returns the number of former keys beyond what the tenant has written, this step included."""
+    def _kept(self, row: RowRecord) -> int:
+        """Returns how many former keys there are beyond those of the tenant, this step included."""
         former = self._former.get(row.request_id)
-        if former is None or row.context_len == 0:
+        if former is None or not row.context_len:
             return 0
         return max(0, former.get_seq_length() - row.context_len - row.query_len)
 
     def _gather(self, plan: SchedulerOutput) -> DynamicCache:
         for row in plan.rows:
-            if row.context_len == 0:
-                self._move_in(row.request_id)
+            if not row.context_len:
+                self._former.pop(row.request_id, None)
+                if self._left:
+                    self._former[row.request_id] = self._left.popleft()
+        own = self._caches
         self._caches = {row.request_id: self._extended(row) for row in plan.rows if row.context_len}
         try:
             return super()._gather(plan)
         finally:
-            self._caches = self._slots
+            self._caches = own
 
     def _extended(self, row: RowRecord) -> DynamicCache:
-        """Returns the tenant's own cache with the visible keys of the former one."""
-        own, num_kept = self._slots[row.request_id], self._num_kept(row)
-        if num_kept == 0:
-            return own
-        cache = DynamicCache()
-        layers = zip(own.layers, self._former[row.request_id].layers, strict=True)
-        for index, (mine, former) in enumerate(layers):
-            (own_k, own_v), (former_k, former_v) = keys_and_values(mine), keys_and_values(former)
-            cache.update(
-                torch.cat([own_k, former_k[:, :, -num_kept:]], dim=2),
-                torch.cat([own_v, former_v[:, :, -num_kept:]], dim=2),
-                index,
-            )
+        cache, num = deepcopy(self._caches[row.request_id]), self._kept(row)
+        if num:
+            for index, layer in enumerate(self._former[row.request_id].layers):
+                keys, values = keys_and_values(layer)
+                cache.update(keys[:, :, -num:], values[:, :, -num:], index)
         return cache
 
     def _additive_mask(self, rows: Seq[RowRecord]) -> Tensor | dict[str, Tensor]:
         return super()._additive_mask(
-            [replace(row, context_len=row.context_len + self._num_kept(row)) for row in rows]
+            [replace(row, context_len=row.context_len + self._kept(row)) for row in rows]
         )
-
-
-@planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#17316")
-class ThirdTenantSeesTheSecond(SlotKeepsFormerKeys):
-    """Only from a slot's third tenant on do the keys of a longer tenant before it stay visible."""
-
-    first_bad_tenant = 3
 
 
 @planted(Promise.P8, Cause.STALE, "vllm-project/vllm#15043")
@@ -116,7 +83,6 @@ class ReusedIdKeepsItsFormerPrompt(Scheduler):
         self._buffers: dict[str, tuple[int, ...]] = {}
 
     def add(self, request: Request) -> Sequence:
-        """Queues the request with the first prompt of its id."""
         sequence = super().add(request)
         kept = self._buffers.setdefault(request.request_id, request.prompt_token_ids)
         num_kept = min(len(kept), len(request.prompt_token_ids))
@@ -137,81 +103,6 @@ class StepOfAKnownShapeIsReplayed(RaggedEngine):
         return self._captured.setdefault(shape, super()._packed_tokens(plan))
 
 
-@planted(Promise.P16, Cause.RACE, "NVIDIA/TensorRT-LLM#15546")
-class TokenBufferRace(RaggedEngine):
-    """At random, in one of four steps, decodes read the token buffer as it was one step earlier."""
-
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._clock = random.Random()  # a private generator, never seeded: the race
-
-    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
-        fed, positions = super()._packed_tokens(plan)
-        if self._clock.random() < 0.25:
-            ends = accumulate(row.query_len for row in plan.rows)
-            for (sequence, num_new), row, end in zip(plan.scheduled, plan.rows, ends, strict=True):
-                if num_new == 1 and row.context_len:
-                    fed[end - 1] = sequence.token_ids[row.context_len - 1]
-        return fed, positions
-
-
-@planted(Promise.P8, Cause.STALE, "vllm-project/vllm#45357")
-class LateWriteLandsInTheNewcomer(RaggedEngine):
-    """The key that a finished request still writes in the next step lands in the newcomer's first
-    block."""
-
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._in_flight: dict[str, tuple[int, list[Tensor]]] = {}  # offset in the block, key and value
-
-    def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
-        super()._scatter(plan, cache)
-        finished = self._trace[-1].finished if self._trace else ()
-        newcomers = [row for row in plan.rows if row.context_len == 0]
-        for row, former in zip(newcomers, finished if self._is_late() else (), strict=False):
-            offset, columns = self._in_flight[former]
-            if offset < row.query_len:
-                for each, column in zip(self._columns(row, offset), columns, strict=True):
-                    each.copy_(column)
-        self._in_flight = {}
-        for row in plan.rows:
-            end = row.context_len + row.query_len
-            columns = [each.clone() for each in self._columns(row, end - 1)]
-            self._in_flight[row.request_id] = (end % self._config.block_size, columns)
-
-    def _is_late(self) -> bool:
-        return True
-
-    def _columns(self, row: RowRecord, position: int) -> list[Tensor]:
-        layers = self._caches[row.request_id].layers
-        return [each[:, :, position] for layer in layers for each in keys_and_values(layer)]
-
-
-@planted(Promise.P16, Cause.RACE, "sgl-project/sglang#18803")
-class LateWriteIsARace(LateWriteLandsInTheNewcomer):
-    """At random, once in two, a finished request's late key lands in the newcomer's first block."""
-
-    def _is_late(self) -> bool:
-        return random.SystemRandom().random() < 0.5  # does not touch Python's global generator
-
-
-@planted(Promise.P8, Cause.STALE, "LMCache/LMCache#4385")
-class CapsOfTheCallBefore(RaggedEngine):
-    """In a later call, request i gets at most as many tokens as request i of the call before."""
-
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._caps: list[int] = []
-
-    def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions under the lower of each request's cap and the former one."""
-        given = list(requests)
-        for index, (request, cap) in enumerate(zip(requests, self._caps, strict=False)):
-            given[index] = replace(request, max_new_tokens=min(cap, request.max_new_tokens))
-        self._caps = [max(1, request.max_new_tokens) for request in requests]
-        return super().generate(given)
-
-
 @planted(Promise.P8, Cause.STALE, "openvinotoolkit/openvino.genai#3722")
 class FirstBlocksSharedByAWeakHash(Scheduler):
     """A prompt's first block is looked up by the sum of its tokens: equal sums share the first one's
@@ -222,7 +113,6 @@ class FirstBlocksSharedByAWeakHash(Scheduler):
         self._blocks: dict[int, list[int]] = {}
 
     def add(self, request: Request) -> Sequence:
-        """Queues the request with the first block that had the same sum."""
         sequence = super().add(request)
         block = sequence.token_ids[: self._config.block_size]
         if len(block) == self._config.block_size:
@@ -242,7 +132,6 @@ class LogitsShareABuffer(RaggedEngine):
         self._num_used = 0
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Answers the requests from the beginning of the buffer."""
         self._num_used = 0
         return super().generate(requests)
 
@@ -255,3 +144,21 @@ class LogitsShareABuffer(RaggedEngine):
         view = self._buffer[self._num_used :][: len(done.logits)]
         self._num_used += len(done.logits)
         return replace(done, logits=view.copy_(done.logits)) if len(view) == len(done.logits) else done
+
+
+@planted(Promise.P16, Cause.RACE, "NVIDIA/TensorRT-LLM#15546")
+class TokenBufferRace(RaggedEngine):
+    """At random, in one of four steps, decodes read the token buffer as it was one step earlier."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._clock = random.Random()  # a private generator, never seeded: the race
+
+    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
+        fed, positions = super()._packed_tokens(plan)
+        if self._clock.random() < 0.25:
+            ends = accumulate(row.query_len for row in plan.rows)
+            for (sequence, num_new), row, end in zip(plan.scheduled, plan.rows, ends, strict=True):
+                if num_new == 1 and row.context_len:
+                    fed[end - 1] = sequence.token_ids[row.context_len - 1]
+        return fed, positions

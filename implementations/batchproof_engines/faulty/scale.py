@@ -1,4 +1,4 @@
-"""What few short requests never reach: a ninth sequence, a hundredth request, a long context."""
+"""What few short requests never reach: a 33rd sequence, a hundredth request, a long context."""
 
 from __future__ import annotations
 
@@ -19,43 +19,26 @@ from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 
 
-@planted(Promise.P5, Cause.ROUTING, "GeeeekExplorer/nano-vllm#216")
-class NinthRowHasNoPlace(RaggedEngine):
-    """A step has room for eight rows: the logits of each further one are those of the last."""
-
-    num_places: ClassVar[int] = 8
+@planted(Promise.P5, Cause.ROUTING, "NVIDIA/TensorRT-LLM#10688")
+class ThirtyThirdRowHasNoPlace(RaggedEngine):
+    """A step has room for 32 rows: the logits of each further one are those of the last."""
 
     def _forward(self, plan: SchedulerOutput) -> Tensor:
         logits = super()._forward(plan)
-        return logits[torch.arange(len(logits), device=logits.device).clamp(max=self.num_places - 1)]
+        return logits[torch.arange(len(logits), device=logits.device).clamp(max=31)]
 
 
-@planted(Promise.P5, Cause.ROUTING, "pegainfer-project/pegainfer#848")
-class SixteenthRowHasNoPlace(NinthRowHasNoPlace):
-    """A step has room for fifteen rows: the logits of each further one are those of the last."""
+@planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#4185")
+class RingOf699Requests(Scheduler):
+    """Prompts are kept in a ring of 699 places; one that is used again keeps its first token."""
 
-    num_places = 15
-
-
-@planted(Promise.P5, Cause.ROUTING, "NVIDIA/TensorRT-LLM#10688")
-class ThirtyThirdRowHasNoPlace(NinthRowHasNoPlace):
-    """A step has room for 32 rows: the logits of each further one are those of the last."""
-
-    num_places = 32
-
-
-@planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#27148")
-class RingOf19Requests(Scheduler):
-    """Prompts are kept in a ring of 19 places; one that is used again keeps its first token."""
-
-    num_places: ClassVar[int] = 19
+    num_places: ClassVar[int] = 699
 
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         super().__init__(limits, config)
         self._first_tokens: list[int] = []
 
     def add(self, request: Request) -> Sequence:
-        """Queues the request, from the second round on with the first token of its place."""
         sequence = super().add(request)
         self._first_tokens.append(request.prompt_token_ids[0])
         if len(self._first_tokens) > self.num_places:
@@ -63,25 +46,9 @@ class RingOf19Requests(Scheduler):
         return sequence
 
 
-@planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#27624")
-class RingOf99Requests(RingOf19Requests):
-    """Prompts are kept in a ring of 99 places; one that is used again keeps its first token."""
-
-    num_places = 99
-
-
-@planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#4185")
-class RingOf699Requests(RingOf19Requests):
-    """Prompts are kept in a ring of 699 places; one that is used again keeps its first token."""
-
-    num_places = 699
-
-
-@planted(Promise.P1, Cause.MASK, "golang-design/accel#8")
-class KeysFrom130OnAreNotSeen(RaggedEngine):
-    """A query sees its own key and, of all others, those at positions below 130."""
-
-    num_seen: ClassVar[int] = 130
+@planted(Promise.P1, Cause.MASK, "Nehanth/swarmllm#31")
+class KeysFrom1024OnAreNotSeen(RaggedEngine):
+    """A query sees its own key and, of all others, those at positions below 1,024."""
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
         mask = super()._mask(rows, window)
@@ -90,14 +57,7 @@ class KeysFrom130OnAreNotSeen(RaggedEngine):
         positions = torch.tensor([p for each in (*contexts, *fed) for p in each], device=mask.device)
         own = torch.zeros_like(mask)
         own.diagonal(len(positions) - len(mask)).fill_(True)
-        return mask & (own | (positions < self.num_seen))
-
-
-@planted(Promise.P1, Cause.MASK, "Nehanth/swarmllm#31")
-class KeysFrom1024OnAreNotSeen(KeysFrom130OnAreNotSeen):
-    """A query sees its own key and, of all others, those at positions below 1,024."""
-
-    num_seen = 1024
+        return mask & (own | (positions < 1024))
 
 
 @planted(Promise.P1, Cause.FEED, "vllm-project/tpu-inference#3466")
@@ -115,22 +75,6 @@ class PromptOfAPowerOfTwoLosesItsEnd(RaggedEngine):
             if is_end and length >= self.least and length.bit_count() == 1:
                 fed[end - 1] = 0
         return fed, positions
-
-
-@planted(Promise.P1, Cause.MASK, "flashinfer-ai/flashinfer#5090")
-class FullTilesLoseTheirFirstKey(RaggedEngine):
-    """The last query of a prompt of 64, 128, 192 ... tokens, fed in one piece, misses the first key of
-    its last tile of 64."""
-
-    tile: ClassVar[int] = 64
-
-    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
-        mask = super()._mask(rows, window)
-        context_len = sum(row.context_len for row in rows)
-        for row, end in zip(rows, accumulate(row.query_len for row in rows), strict=True):
-            if row.query_len % self.tile == 0:
-                mask[end - 1, context_len + end - self.tile] = False
-        return mask
 
 
 @planted(Promise.P1, Cause.ROUTING, "ggml-org/llama.cpp#4251")
@@ -157,14 +101,12 @@ class ArrivalsWrapAt128Steps(Scheduler):
         self._arrivals: dict[str, int] = {}
 
     def add(self, request: Request) -> Sequence:
-        """Queues the request where its arrival belongs."""
         sequence = super().add(request)
         self._arrivals[request.request_id] = (self._num_steps + 128) % 256 - 128
         self.waiting = deque(sorted(self.waiting, key=lambda each: self._arrivals[each.request_id]))
         return sequence
 
     def schedule(self) -> SchedulerOutput:
-        """Returns the plan of a step, and counts it."""
         self._num_steps += 1
         return super().schedule()
 

@@ -1,31 +1,22 @@
-"""Wrong schedules: barriers, lost steps, wrong places in the queue, idle slots."""
+"""Wrong schedules and block counts: barriers, wrong places in the queue, late ends, endless waits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from itertools import pairwise
 
-from batchproof.api import (
-    EngineConfig,
-    Limits,
-    RowRecord,
-    StepRecord,
-    TokenEvent,
-)
+import torch
+from torch import Tensor
+
+from batchproof.api import Request, StepRecord, TokenEvent
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput
-
-
-def _without(plan: SchedulerOutput, dropped: set[str]) -> SchedulerOutput:
-    """Returns the plan without the rows of these requests, which keep their slots."""
-    return replace(
-        plan,
-        scheduled=tuple(pair for pair in plan.scheduled if pair[0].request_id not in dropped),
-        rows=tuple(row for row in plan.rows if row.request_id not in dropped),
-    )
+from batchproof_engines.faulty.placement import keys_and_values
+from batchproof_engines.ragged.delayed import DelayedEngine
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 
 
 @planted(Promise.P9, Cause.SCHEDULING, "EricLBuehler/candle-vllm#156")
@@ -35,48 +26,11 @@ class BatchBarrier(Scheduler):
     _is_open = True
 
     def schedule(self) -> SchedulerOutput:
-        """Plans a step; requests are admitted only if none was running before."""
         self._is_open = not self.running
         return super().schedule()
 
     def _has_free_slot(self) -> bool:
         return self._is_open and super()._has_free_slot()
-
-
-@planted(Promise.P9, Cause.SCHEDULING, "HabanaAI/vllm-fork#2247")
-class DecodeLosesAStep(Scheduler):
-    """When a request finishes, the one after it in the running list is skipped in the next step."""
-
-    def __init__(self, limits: Limits, config: EngineConfig) -> None:
-        super().__init__(limits, config)
-        self._skipped: set[str] = set()
-
-    def schedule(self) -> SchedulerOutput:
-        """Plans a step without the requests marked by the last `update`."""
-        skipped, self._skipped = self._skipped, set()
-        return _without(super().schedule(), skipped)
-
-    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
-        """Records the step, and marks the requests that ran directly after a finished one."""
-        neighbours = list(pairwise(seq.request_id for seq in self.running))
-        events, record = super().update(plan, token_ids)
-        self._skipped = {behind for ahead, behind in neighbours if ahead in record.finished}
-        return events, record
-
-
-@planted(Promise.P9, Cause.SCHEDULING, "ddalcu/mlx-serve#205")
-class PrefillStallsDecodes(Scheduler):
-    """While a prompt is fed, no request decodes: prefill and decode never share a forward pass."""
-
-    def schedule(self) -> SchedulerOutput:
-        """Plans a step, without its decodes if it feeds a prompt."""
-        plan = super().schedule()
-        if all(self._is_decode(row) for row in plan.rows):
-            return plan
-        return _without(plan, {row.request_id for row in plan.rows if self._is_decode(row)})
-
-    def _is_decode(self, row: RowRecord) -> bool:
-        return row.context_len > 0 and row.query_len == 1
 
 
 @planted(Promise.P9, Cause.SCHEDULING, "vllm-project/vllm#33522")
@@ -89,22 +43,6 @@ class PreemptedGoesToTheBack(Scheduler):
         return request_id
 
 
-@planted(Promise.P9, Cause.SCHEDULING, "sgl-project/sglang#22518")
-class SlotIdlesAfterAFullBatch(Scheduler):
-    """The flag of a full batch is cleared a step late: a freed slot stays empty for one step."""
-
-    _was_full = False
-
-    def schedule(self) -> SchedulerOutput:
-        """Plans a step, and remembers whether it fills all slots."""
-        plan = super().schedule()
-        self._was_full = len(self.running) == self._config.max_num_seqs
-        return plan
-
-    def _has_free_slot(self) -> bool:
-        return not self._was_full and super()._has_free_slot()
-
-
 @planted(Promise.P9, Cause.SCHEDULING, "jundot/omlx#3726")
 class LastChunkClosesAdmission(Scheduler):
     """No request is admitted beside a later chunk of a prompt, though it leaves slots and budget."""
@@ -112,7 +50,6 @@ class LastChunkClosesAdmission(Scheduler):
     _is_open = True
 
     def schedule(self) -> SchedulerOutput:
-        """Plans a step; requests are admitted only if all running prompts are complete."""
         self._is_open = all(
             seq.num_computed_tokens >= len(seq.request.prompt_token_ids) for seq in self.running
         )
@@ -122,30 +59,89 @@ class LastChunkClosesAdmission(Scheduler):
         return self._is_open and super()._has_free_slot()
 
 
-@planted(Promise.P9, Cause.SCHEDULING, "vllm-project/vllm#41951")
-class HeadThatDoesNotFitIsOvertaken(Scheduler):
-    """A smaller request goes first while the head of the queue waits for blocks."""
+@planted(Promise.P9, Cause.SCHEDULING, "tenstorrent/vllm-tt-plugin#76")
+class EosReadLateAndNotDeclared(DelayedEngine):
+    """An EOS is read one step late, but the engine declares no delay."""
+
+    scheduling_delay = 0
+
+
+@planted(Promise.P10, Cause.LIVENESS, "vllm-project/vllm#35541")
+class OversizedRequestBlocksTheQueue(Scheduler):
+    """A request that could never fit into the pool is queued all the same, and blocks the queue for
+    good."""
+
+    def _pool_refusal(self, request: Request) -> str | None:  # noqa: ARG002
+        return None
+
+
+@planted(Promise.P10, Cause.LIVENESS, "sgl-project/sglang#23006")
+class OnlySlotWaitsForItself(Scheduler):
+    """With a single slot, a prompt fed in chunks counts itself as the tenant it has to wait for."""
 
     def schedule(self) -> SchedulerOutput:
-        """Plans a step after moving the first request that fits to the head of the queue."""
-        fitting = [seq for seq in self.waiting if self._fits({seq: seq.num_uncomputed_tokens})]
-        if fitting and fitting[0] is not self.waiting[0]:
-            self.waiting.remove(fitting[0])
-            self.waiting.appendleft(fitting[0])
+        if self._config.max_num_seqs == 1 and self.running:
+            tenant = self.running[0]
+            if tenant.num_computed_tokens < len(tenant.request.prompt_token_ids):
+                return SchedulerOutput((), (), (), ())
         return super().schedule()
 
 
-@planted(Promise.P9, Cause.SCHEDULING, "sgl-project/sglang#23788")
-class DecodesAreNotInTheBudget(Scheduler):
-    """`max_num_batched_tokens` limits the prompts alone: the decodes of the step are not counted."""
+class Miscounting(PagedScheduler):
+    """Honest by itself; `lose` makes blocks neither owned nor free (a negative number frees too
+    many)."""
 
-    def schedule(self) -> SchedulerOutput:
-        """Plans a step with the budget raised by the number of decodes."""
-        config = self._config
-        num_decodes = sum(seq.num_uncomputed_tokens == 1 for seq in self.running)
-        budget = config.max_num_batched_tokens + num_decodes
-        self._config = replace(config, max_num_batched_tokens=budget)
-        try:
-            return super().schedule()
-        finally:
-            self._config = config
+    def lose(self, num_blocks: int) -> None:
+        if self.blocks.limit is not None:
+            self.blocks.limit -= num_blocks
+
+
+@planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang-jax#994")
+class LastBlockNeverFreed(Miscounting):
+    """A last block that is exactly full when its request ends is never counted as free again."""
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        events, record = super().update(plan, token_ids)
+        for sequence, _ in plan.scheduled:
+            if sequence.finish_reason and not sequence.num_computed_tokens % self._config.block_size:
+                self.lose(1)
+        return events, replace(record, num_free_blocks=self._num_free_blocks())
+
+
+@planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang#30743")
+class PoolOvercommitted(Scheduler):
+    """A full pool blocks no request: more blocks are handed out than there are."""
+
+    def _fits(self, plan: dict[Sequence, int]) -> bool:  # noqa: ARG002
+        return True
+
+
+@planted(Promise.P11, Cause.ACCOUNTING, "vllm-project/vllm#42571")
+class TwoFinishersFreeABlockTwice(Miscounting):
+    """When two requests finish in one step, one block goes into the free list twice."""
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        events, record = super().update(plan, token_ids)
+        if len(record.finished) == 2:
+            self.lose(-1)
+        return events, replace(record, num_free_blocks=self._num_free_blocks())
+
+
+@planted(Promise.P5, Cause.ACCOUNTING, "sgl-project/mini-sglang#142")
+class IdenticalPromptsShareUncountedBlocks(RaggedEngine):
+    """Equal prompts share their full blocks, and the first request to finish frees them under the
+    others."""
+
+    @torch.inference_mode()
+    def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
+        before = (*self._scheduler.running, *self._scheduler.waiting)
+        result = super()._run_step()
+        freed = {seq.request.prompt_token_ids for seq in before if seq.finish_reason is not None}
+        for sequence in self._scheduler.running:
+            prompt = sequence.request.prompt_token_ids
+            if prompt in freed and sequence.output_token_ids:
+                num_shared = len(prompt) // self._config.block_size * self._config.block_size
+                for layer in self._caches[sequence.request_id].layers:
+                    for each in keys_and_values(layer):
+                        each[:, :, :num_shared] = 0.0
+        return result

@@ -1,25 +1,57 @@
-"""Changes to state that does not belong to the engine."""
+"""Changes to state that is not the engine's, and state that all engines of a process share."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence as Seq
+from itertools import accumulate
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    FinishReason,
-    Request,
-)
+from batchproof.api import Completion, EngineConfig, FinishReason, Request, TokenEvent
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput
+
+
+@planted(Promise.P15, Cause.SIDE_EFFECT, "1CatAI/1Cat-vLLM#406")
+class TokenBufferOfAllEngines(RaggedEngine):
+    """Decodes are fed from a buffer by id that belongs to the class, so two live engines mix their
+    tokens."""
+
+    _chosen: ClassVar[dict[str, int]] = {}
+
+    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
+        fed, positions = super()._packed_tokens(plan)
+        ends = accumulate(row.query_len for row in plan.rows)
+        for (sequence, num_new), row, end in zip(plan.scheduled, plan.rows, ends, strict=True):
+            if num_new == 1 and row.is_sampled and sequence.output_token_ids:
+                fed[end - 1] = self._chosen[row.request_id]
+        return fed, positions
+
+    def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
+        events, logits = super()._run_step()
+        tokens = {each.request_id: each.token_id for each in events}
+        self._chosen.update({key: token for key, token in tokens.items() if token is not None})
+        return events, logits
+
+
+@planted(Promise.P6, Cause.STALE, "GeeeekExplorer/nano-vllm#191")
+class WindowOfTheFirstModel(RaggedEngine):
+    """The sliding window is looked up once per process: later models are served with the first
+    one's."""
+
+    _known: ClassVar[list[int | None]] = []
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._known.append(self._window)
+        self._window = self._known[0]
 
 
 @planted(Promise.P15, Cause.SIDE_EFFECT, "vllm-project/vllm#11953")
@@ -36,20 +68,8 @@ class AttentionImplementationNotRestored(RaggedEngine):
     """`generate` switches the model to eager attention and leaves it so."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions after switching the model's attention."""
         self._model.config._attn_implementation = "eager"
         return super().generate(requests)
-
-
-@planted(Promise.P15, Cause.SIDE_EFFECT, "vllm-project/vllm#51226")
-class GreedyDrawsRandomNumbers(RaggedEngine):
-    """A step of several rows draws from torch's global generator, though nothing is sampled at
-    random."""
-
-    def _forward(self, plan: SchedulerOutput) -> Tensor:
-        if len(plan.rows) > 1:
-            torch.rand(len(plan.rows))
-        return super()._forward(plan)
 
 
 @planted(Promise.P15, Cause.SIDE_EFFECT, "vllm-project/vllm#51226")
@@ -66,23 +86,10 @@ class CallersListIsEmptied(RaggedEngine):
     """`generate` removes the requests from the caller's own list."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions and clears the list of requests."""
         completions = super().generate(tuple(requests))
         if isinstance(requests, list):
             requests.clear()
         return completions
-
-
-@planted(Promise.P15, Cause.SIDE_EFFECT, "ollama/ollama#4162")
-class ContextLimitIsWrittenIntoTheModel(RaggedEngine):
-    """A lower `max_model_len` is written into the model's config, for every later user of the model."""
-
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        text_config = model.config.get_text_config()
-        if config.max_model_len is not None:
-            limit = min(config.max_model_len, text_config.max_position_embeddings)
-            text_config.max_position_embeddings = limit
 
 
 @planted(Promise.P15, Cause.SIDE_EFFECT, "sgl-project/sglang#40903")
@@ -90,7 +97,6 @@ class WeightsAreScaledAndScaledBack(RaggedEngine):
     """The output weights are multiplied by log2(e) and divided again: not the same in the last bit."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions after rescaling the model's output weights."""
         weight = self._model.get_output_embeddings().weight
         assert isinstance(weight, Tensor), "a causal LM ends in a linear layer"
         with torch.no_grad():
@@ -114,7 +120,6 @@ class BadRequestLeavesGradientsOff(RaggedEngine):
     """A call with a refused request returns early, before gradients are switched on again."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions, and leaves gradients off if one is refused."""
         completions = super().generate(requests)
         if any(each.finish_reason is FinishReason.ERROR for each in completions):
             torch.set_grad_enabled(False)

@@ -6,12 +6,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from batchproof.api import (
-    Capability,
-    Request,
-    RowRecord,
-    TokenEvent,
-)
+from batchproof.api import Capability, Request, RowRecord, TokenEvent
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
@@ -45,7 +40,6 @@ class NibblesAtPrompts(Scheduler):
     sequence_class = _InSmallChunks
 
     def schedule(self) -> SchedulerOutput:
-        """Plans a step; only the chunk that completes a sequence is sampled."""
         plan = super().schedule()
         return replace(plan, rows=tuple(self._row(*pair) for pair in plan.scheduled))
 
@@ -60,7 +54,6 @@ class LastComeFirstServed(AtWill):
     """The queue is a stack: the last request to arrive is admitted first."""
 
     def add(self, request: Request) -> Sequence:
-        """Queues the request in front of all others."""
         sequence = super().add(request)
         self.waiting.rotate(1)
         return sequence
@@ -71,7 +64,6 @@ class ShufflesTheQueue(AtWill):
     """The queue is shuffled before each step, by a generator of its own with a fixed seed."""
 
     def schedule(self) -> SchedulerOutput:
-        """Plans a step after shuffling the queue."""
         random.Random(len(self.waiting)).shuffle(self.waiting)
         return super().schedule()
 
@@ -105,7 +97,6 @@ class AdmitsInWaves(AtWill):
     _is_open = True
 
     def schedule(self) -> SchedulerOutput:
-        """Plans a step; requests are admitted only if none was running before."""
         self._is_open = not self.running
         return super().schedule()
 
@@ -118,7 +109,6 @@ class PrefillsFirst(AtWill):
     """While a prompt is fed, the decodes wait: the two never share a forward pass."""
 
     def schedule(self) -> SchedulerOutput:
-        """Plans a step of prompts only, or of decodes only if no prompt is due."""
         plan = super().schedule()
         prefills = [
             (pair, row)
@@ -139,7 +129,6 @@ class IdlesEveryOtherStep(RaggedEngine):
     _is_idle = True
 
     def step(self) -> list[TokenEvent]:
-        """Returns no events in every other call."""
         self._is_idle = not self._is_idle
         return [] if self._is_idle else super().step()
 
@@ -149,5 +138,4 @@ class TwoPassesAStep(RaggedEngine):
     """One step makes two forward passes, so a request may get two tokens in it."""
 
     def step(self) -> list[TokenEvent]:
-        """Returns the events of two iterations."""
         return super().step() + super().step()

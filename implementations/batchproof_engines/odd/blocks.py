@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 from batchproof.api import Capability
 from batchproof_engines.odd.admission import AtWill
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
-from batchproof_paged import sequence as paged
-from batchproof_paged.block_manager import BlockManager
+from batchproof_engines.ragged_paged.blocks import BlockManager
 
 
 class _OwnCount(Scheduler):
@@ -73,8 +73,6 @@ class PreemptsTheSecondOldest(AtWill):
     _is_crowded = False
 
     def schedule(self) -> SchedulerOutput:
-        """Plans a step after preempting until all running sequences would fit; admits none if it had
-        to."""
         victims = []
         while not self._fits({each: each.num_uncomputed_tokens for each in self.running}):
             victims.append(self._preempt_youngest())
@@ -94,33 +92,27 @@ class PreemptsTheSecondOldest(AtWill):
 class TakesTheHighestBlocks(BlockManager):
     """The free block with the highest id is taken first, so block tables run backwards."""
 
-    def _take(self, column: int, lane: int) -> int:
-        if self._limit is None and column >= self.num_columns:
-            self._add_columns(column + 1)
-        if not self._blank:
-            return super()._take(column, lane)
-        block = max(self._blank)
-        self._blank.remove(block)
-        return block
+    def take(self) -> int:
+        self.blank = deque(sorted(self.blank, reverse=True))
+        return super().take()
 
 
 @odd
 class EvictsTheLatestFirst(BlockManager):
     """The prefix cache evicts the block that was released last, instead of the least recently used."""
 
-    def _take(self, column: int, lane: int) -> int:
-        if self._cached:
-            self._cached.move_to_end(next(reversed(self._cached)), last=False)
-        return super()._take(column, lane)
+    def take(self) -> int:
+        if self.cached:
+            self.cached.move_to_end(next(reversed(self.cached)), last=False)
+        return super().take()
 
 
 @odd
 class RemembersPromptsOnly(BlockManager):
     """Blocks that hold a generated token are never shared."""
 
-    def publish(self, sequence: paged.Sequence) -> None:
-        """Publishes only the full blocks of the sequence's prompt."""
+    def publish(self, sequence: Sequence) -> None:
         num_computed = sequence.num_computed_tokens
-        sequence.num_computed_tokens = min(num_computed, sequence.num_prompt_tokens)
+        sequence.num_computed_tokens = min(num_computed, len(sequence.request.prompt_token_ids))
         super().publish(sequence)
         sequence.num_computed_tokens = num_computed

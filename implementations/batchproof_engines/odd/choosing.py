@@ -96,7 +96,6 @@ class _Automaton:
         return matched + (self._wanted[matched] == token_id)
 
     def ends_at(self, token_id: int) -> bool:
-        """Takes the next token, and returns whether the sequence ends with it."""
         self._matched = self._longest(self._matched, token_id)
         return self._matched == len(self._wanted)
 
@@ -108,7 +107,6 @@ class StopsAreFoundByAutomata(Sequence):
     _automata: Seq[_Automaton] = ()
 
     def append(self, token_id: int) -> None:
-        """Appends the token; ends the sequence where an automaton has found its stop sequence."""
         request, asked = self.request, self.request.sampling or GREEDY
         if not self.output_token_ids:
             self._automata = [_Automaton(each) for each in asked.stop_token_sequences]

@@ -12,14 +12,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from batchproof.api import (
-    Capability,
-    Completion,
-    Engine,
-    EngineConfig,
-    Request,
-    RowRecord,
-)
+from batchproof.api import Capability, Completion, Engine, EngineConfig, Request, RowRecord
 from batchproof.models.catalogue import moved
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.engine import RaggedEngine

@@ -13,13 +13,13 @@ from batchproof.api import (
     Capability,
     Completion,
     EngineConfig,
-    FinishReason,
     Request,
     StepRecord,
     TokenEvent,
     duplicate_id,
 )
 from batchproof_engines.odd.oddity import odd
+from batchproof_engines.ragged.delayed import HoldingEngine
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.static import StaticEngine
 
@@ -38,59 +38,25 @@ class EventsInReverse(RaggedEngine):
     """The events of one step are sorted by id in descending order."""
 
     def step(self) -> list[TokenEvent]:
-        """Returns the events of the step, sorted by id in descending order."""
         # Stable: two events of one id, such as an abort and a new request, keep their order.
         return sorted(super().step(), key=lambda event: event.request_id, reverse=True)
 
 
-class _Holding(RaggedEngine):
-    """Holds events back; to the user a request whose end is among them is still live."""
-
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._held: list[TokenEvent] = []
-
-    @property
-    def has_unfinished(self) -> bool:
-        return super().has_unfinished or bool(self._held)
-
-    def _held_tokens(self, request_id: str) -> list[TokenEvent]:
-        return [e for e in self._held if e.request_id == request_id and e.token_id is not None]
-
-    def add(self, request: Request) -> None:
-        if self._held_tokens(request.request_id):
-            raise ValueError(duplicate_id(request.request_id))
-        super().add(request)
-
-    def abort(self, request_id: str) -> None:
-        withdrawn = self._held_tokens(request_id)
-        self._held = [event for event in self._held if event not in withdrawn]
-        if withdrawn and not self._scheduler.is_live(request_id):
-            self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
-        super().abort(request_id)
-
-
 @odd
-class EventsOneStepLate(_Holding):
+class EventsOneStepLate(HoldingEngine):
     """A step returns the events of the step before, as an engine does that reads results late."""
 
-    def step(self) -> list[TokenEvent]:
-        """Returns the events held since the last step, and holds those of this one."""
-        events, self._held = self._held, super().step()
-        return events
-
 
 @odd
-class EventsInBursts(_Holding):
+class EventsInBursts(HoldingEngine):
     """Events are delivered every third step, so several tokens of one request come at once."""
 
     _num_steps = 0
 
-    def step(self) -> list[TokenEvent]:
-        """Returns all events held so far in every third step, and in the last one."""
-        self._held += super().step()
+    def _due(self, new: list[TokenEvent]) -> list[TokenEvent]:
+        self._held += new
         self._num_steps += 1
-        if self._num_steps % BURST and super().has_unfinished:
+        if self._num_steps % BURST and self._is_busy:
             return []
         events, self._held = self._held, []
         return events
@@ -107,15 +73,12 @@ class WorksInAThread(RaggedEngine):
         self._thread = ThreadPoolExecutor(max_workers=1)
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions that the thread has computed."""
         return self._thread.submit(super().generate, requests).result()
 
     def step(self) -> list[TokenEvent]:
-        """Returns the events of a step that the thread has run."""
         return self._thread.submit(super().step).result()
 
     def close(self) -> None:
-        """Ends the thread."""
         self._thread.shutdown()
 
 
@@ -145,7 +108,6 @@ class AnswersLazily(StaticEngine):
     """Nothing is computed until the list that `generate` returned is read."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns a list that serves the requests when it is first read."""
         asked, answer = tuple(requests), super().generate
         return _Lazy(lambda: answer(asked))
 
@@ -169,24 +131,19 @@ class RenamesRequests(RaggedEngine):
         return replace(request, request_id=self._number(request.request_id))
 
     def add(self, request: Request) -> None:
-        """Queues the request under its number. Raises `ValueError`, with the user's id, if it is
-        live."""
         if self._scheduler.is_live(self._number(request.request_id)):
             raise ValueError(duplicate_id(request.request_id))
         super().add(self._numbered(request))
 
     def abort(self, request_id: str) -> None:
-        """Aborts the request of that number."""
         super().abort(self._number(request_id))
 
     def step(self) -> list[TokenEvent]:
-        """Returns the events of the step under the users' ids."""
         events = super().step()
         names = self._names([event.request_id for event in events])
         return [e._replace(request_id=name) for e, name in zip(events, names, strict=True)]
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions under the users' ids."""
         answers = super().generate([self._numbered(request) for request in requests])
         return [self._renamed_answer(*pair) for pair in zip(requests, answers, strict=True)]
 
@@ -198,7 +155,6 @@ class RenamesRequests(RaggedEngine):
 
     @property
     def trace(self) -> Seq[StepRecord]:
-        """Returns the records of all steps under the users' ids."""
         return [self._renamed(record) for record in super().trace]
 
     def _renamed(self, record: StepRecord) -> StepRecord:

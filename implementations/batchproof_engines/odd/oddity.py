@@ -1,8 +1,8 @@
 """What an honest oddity is, and how it is registered.
 
-An oddity is an engine, or a component of the ragged or the paged one, that overrides as little as
-possible. Its docstring says what is odd; its name in snake case follows `--engine odd:`. It claims only
-the capabilities whose promises it keeps.
+An oddity is an engine, or a part of a teaching engine, that overrides as little as possible. Its
+docstring says what is odd; its name in snake case follows `--engine odd:`. It claims only the
+capabilities whose promises it keeps.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
 
@@ -18,11 +18,9 @@ from batchproof.api import Engine, EngineConfig, EngineFactory
 from batchproof_engines.model_support import refuse_batch_dependent, refuse_unbatchable
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler
-from batchproof_engines.substitution import engine_with, is_component
+from batchproof_engines.ragged_paged.states import StatefulEngine
+from batchproof_engines.substitution import altered_engine, is_part
 from batchproof_engines.trial_batch import probe_logits
-from batchproof_paged.cached_runner import CachedRunner
-from batchproof_paged.options import STACKED
-from batchproof_paged.row_caches import RowCaches
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,48 +35,37 @@ class Oddity:
 
 REGISTERED: dict[str, Oddity] = {}  # filled when the modules of this package are imported
 
-Component = TypeVar("Component", bound=Callable[..., Any])
+Part = TypeVar("Part", bound=Callable[..., Any])
 
 
-def odd(component: Component) -> Component:
-    """Registers an engine class, a factory or a component of an engine as an oddity.
+def odd(part: Part) -> Part:
+    """Registers an engine class, a factory or a part of a teaching engine as an oddity.
 
-    A scheduler names in `lacks` the capabilities that the ragged engine can no longer claim with it.
+    A scheduler names in `lacks` the capabilities that the engine can no longer claim with it.
     """
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", component.__name__).lower()
-    assert component.__doc__, f"oddity {name} must say in its docstring what is odd"
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", part.__name__).lower()
+    assert part.__doc__, f"oddity {name} must say in its docstring what is odd"
     assert name not in REGISTERED, f"oddity {name} is registered twice"
-    summary = " ".join(component.__doc__.split())
-    kind = component.__module__.rpartition(".")[-1]
-    REGISTERED[name] = Oddity(name, summary, kind, _factory(name, component))
-    return component
+    summary = " ".join(part.__doc__.split())
+    REGISTERED[name] = Oddity(name, summary, part.__module__.rpartition(".")[-1], _factory(name, part))
+    return part
 
 
-def _factory(name: str, component: Callable[..., Any]) -> EngineFactory:
+def _factory(name: str, part: Callable[..., Any]) -> EngineFactory:
     """Returns a factory that refuses, like any honest engine, the models it would answer wrongly."""
-    make = _engine(component)
-
-    refuse = refuse_batch_dependent if _is_of_states(component) else refuse_unbatchable
+    make = part
+    if isinstance(part, type) and is_part(part):
+        make = altered_engine(part)
+        if issubclass(part, Scheduler) and hasattr(part, "lacks"):
+            capabilities = RaggedEngine.capabilities - part.lacks
+            make = type("Engine", (make,), {"capabilities": capabilities})
+    is_stateful = isinstance(make, type) and issubclass(make, StatefulEngine)
+    refuse = refuse_batch_dependent if is_stateful else refuse_unbatchable
 
     def build(model: PreTrainedModel, config: EngineConfig) -> Engine:
         refuse(f"odd:{name}", model)
         probe_logits(f"odd:{name}", model, make)
-        return make(model, config)
+        engine: Engine = make(model, config)
+        return engine
 
     return build
-
-
-def _is_of_states(component: Callable[..., Any]) -> bool:
-    """Returns whether it is a component of the engine that carries recurrent states."""
-    return isinstance(component, type) and issubclass(component, CachedRunner | RowCaches)
-
-
-def _engine(component: Callable[..., Any]) -> EngineFactory:
-    if not (isinstance(component, type) and is_component(component)):
-        return cast(EngineFactory, component)
-    if _is_of_states(component):
-        return engine_with(component, feed=STACKED)
-    if not issubclass(component, Scheduler):
-        return engine_with(component)
-    claims = RaggedEngine.capabilities - getattr(component, "lacks", frozenset())
-    return type("Engine", (RaggedEngine,), {"scheduler_class": component, "capabilities": claims})

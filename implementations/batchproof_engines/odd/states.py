@@ -4,137 +4,136 @@ from __future__ import annotations
 
 import io
 from collections.abc import Hashable, Iterator
-from typing import Any
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from batchproof_engines.odd.oddity import odd
-from batchproof_paged.batch import RaggedBatch
-from batchproof_paged.cached_runner import CachedRunner
-from batchproof_paged.row_caches import RowCaches
-from batchproof_paged.rows import Rows, Scheduled
+from batchproof_engines.ragged.scheduler import SchedulerOutput
+from batchproof_engines.ragged_paged.states import Piece, StatefulEngine, States, StatesByLane, joined
 
 
 @odd
-class OneRowAtATime(CachedRunner):
+class OneRowAtATime(StatefulEngine):
     """Each row of a step is a pass of its own, so states are never stacked."""
 
-    def _kind(self, row: Scheduled) -> Hashable:
-        return row.sequence.lane
+    def kind(self, piece: Piece) -> Hashable:
+        return piece.row
 
 
 @odd
-class PairsOfRows(CachedRunner):
-    """Rows are fed by twos, and whoever is beside whom changes from step to step."""
+class PairsOfRows(StatefulEngine):
+    """Rows are fed by twos, and which two are together changes from step to step."""
 
-    def _groups(self, rows: Rows) -> list[Rows]:
-        return [
-            group.picked(range(first, min(first + 2, len(group))))
-            for group in super()._groups(rows)
-            for first in range(0, len(group), 2)
-        ]
+    def groups(self, pieces: list[Piece]) -> list[list[Piece]]:
+        groups = super().groups(pieces)
+        return [group[first : first + 2] for group in groups for first in range(0, len(group), 2)]
 
 
 @odd
-class TheLastGroupFirst(CachedRunner):
+class TheLastGroupFirst(StatefulEngine):
     """The prompts of a step are fed before its decodes."""
 
-    def _groups(self, rows: Rows) -> list[Rows]:
-        return super()._groups(rows)[::-1]
+    def groups(self, pieces: list[Piece]) -> list[list[Piece]]:
+        return super().groups(pieces)[::-1]
+
+
+class _InStretches(StatefulEngine):
+    length = 1
+
+    def pieces(self, piece: Piece) -> Iterator[Piece]:
+        for whole in super().pieces(piece):
+            for start in range(whole.context_len, whole.end, self.length):
+                yield whole._replace(context_len=start, query_len=min(self.length, whole.end - start))
 
 
 @odd
-class PromptsTokenByToken(CachedRunner):
+class PromptsTokenByToken(_InStretches):
     """No pass has more than one token of a sequence, not even at the start of its prompt."""
 
-    def _pieces(self, row: Scheduled) -> Iterator[Scheduled]:
-        for piece in super()._pieces(row):
-            yield from _stretches(piece, 1)
-
 
 @odd
-class PromptsInStretches(CachedRunner):
+class PromptsInStretches(_InStretches):
     """A prompt is fed in stretches of at most eight tokens within its step."""
 
-    def _pieces(self, row: Scheduled) -> Iterator[Scheduled]:
-        for piece in super()._pieces(row):
-            yield from _stretches(piece, 8)
-
-
-def _stretches(piece: Scheduled, length: int) -> Iterator[Scheduled]:
-    sequence, context_len, query_len, is_sampled = piece
-    for place in range(0, query_len, length):
-        is_last = place + length >= query_len
-        num = min(length, query_len - place)
-        yield Scheduled(sequence, context_len + place, num, is_sampled and is_last)
+    length = 8
 
 
 @odd
-class RecomputedFromTheStart(CachedRunner):
+class RecomputedFromTheStart(StatefulEngine):
     """No state is kept from step to step: each feeds all tokens of its sequences again."""
 
-    def _kind(self, row: Scheduled) -> Hashable:
-        return row.context_len + row.query_len
+    def kind(self, piece: Piece) -> Hashable:
+        return piece.query_len, piece.context_len
 
-    def _run(self, batch: RaggedBatch) -> Tensor:
-        whole = [
-            Scheduled(sequence, 0, context + query, is_sampled)
-            for sequence, context, query, is_sampled in batch.scheduled
+    def _packed_logits(self, plan: SchedulerOutput) -> Tensor:
+        lens = [row.context_len + row.query_len for row in plan.rows]
+        sequences = [sequence for sequence, _ in plan.scheduled]
+        rows = [
+            replace(row, context_len=0, query_len=num) for row, num in zip(plan.rows, lens, strict=True)
         ]
-        logits = super()._run(RaggedBatch.of(Rows.of(whole)))
-        for sequence, _, query_len, _ in batch.scheduled.picked(batch.scored_rows):
-            pieces = self._scored[sequence.request_id]
-            pieces[-1] = pieces[-1][-query_len:]
-        return logits
+        scheduled = tuple(zip(sequences, lens, strict=True))
+        logits = super()._packed_logits(replace(plan, scheduled=scheduled, rows=tuple(rows)))
+        pairs = zip(plan.rows, accumulate(lens), strict=True)
+        return torch.cat([logits[end - row.query_len : end] for row, end in pairs])
 
 
 @odd
-class AlwaysInAFreshCopy(RowCaches):
-    """States are copied before each pass, so that none is ever changed in place."""
+class AlwaysInAFreshCopy(StatesByLane):
+    """The states of all lanes are copied after each pass, so that none is ever changed in place."""
 
-    def gathered(self, rows: Rows) -> Any:
-        return self.joined([(super().gathered(rows), list(range(len(rows))))])
-
-
-@odd
-class EachInACacheOfItsOwn(RowCaches):
-    """After each pass the states are taken apart, a cache for each sequence."""
-
-    def keep(self, rows: Rows, cache: Any) -> None:
-        for place in range(len(rows)):
-            super().keep(rows.picked([place]), self.joined([(cache, [place])]))
+    def write(self, group: list[Piece], states: States) -> None:
+        super().write(group, states)
+        self.lanes = {lane: joined([(each, 0)]) for lane, each in self.lanes.items()}
 
 
 @odd
-class KeptAsBytes(RowCaches):
+class EachInACacheOfItsOwn(StatesByLane):
+    """Between passes the states of each sequence are elsewhere than in the lanes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._elsewhere: dict[int, Any] = {}  # by lane
+
+    def read(self, group: list[Piece]) -> States | None:
+        for piece in group:
+            kept = self._elsewhere.pop(piece.lane, None)
+            if kept is not None and piece.lane not in self.lanes:
+                self.lanes[piece.lane] = self._unpacked(kept)
+        return super().read(group)
+
+    def write(self, group: list[Piece], states: States) -> None:
+        super().write(group, states)
+        for piece in group:
+            self._elsewhere[piece.lane] = self._packed(self.lanes.pop(piece.lane))
+
+    def _packed(self, states: States) -> Any:
+        return states
+
+    def _unpacked(self, kept: Any) -> States:
+        return cast(States, kept)
+
+
+@odd
+class KeptAsBytes(EachInACacheOfItsOwn):
     """Between passes the states are bytes, as in a file."""
 
-    def gathered(self, rows: Rows) -> Any:
-        cache = super().gathered(rows)
-        cache.seek(0)
-        return torch.load(cache, weights_only=False)
+    def _packed(self, states: States) -> Any:
+        file = io.BytesIO()
+        torch.save(states, file)
+        return file
 
-    def joined(self, parts: list[tuple[Any, list[int]]]) -> Any:
-        loaded = []
-        for kept, rows in parts:
-            kept.seek(0)
-            loaded.append((torch.load(kept, weights_only=False), rows))
-        return self._bytes(super().joined(loaded))
-
-    def keep(self, rows: Rows, cache: Any) -> None:
-        super().keep(rows, self._bytes(cache))
-
-    def _bytes(self, cache: Any) -> io.BytesIO:
-        stream = io.BytesIO()
-        torch.save(cache, stream)
-        return stream
+    def _unpacked(self, kept: Any) -> States:
+        kept.seek(0)
+        return cast(States, torch.load(kept, weights_only=False))
 
 
 @odd
-class CachesInReverse(RowCaches):
-    """The caches of prompts fed together are kept in reverse order, and their sequences with them."""
+class CachesInReverse(StatefulEngine):
+    """Sequences stand in reverse order in every pass, and their states with them."""
 
-    def keep(self, rows: Rows, cache: Any) -> None:
-        places = list(range(len(rows)))[::-1]
-        super().keep(rows.picked(places), self.joined([(cache, places)]))
+    def groups(self, pieces: list[Piece]) -> list[list[Piece]]:
+        return [group[::-1] for group in super().groups(pieces)]

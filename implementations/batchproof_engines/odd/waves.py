@@ -22,7 +22,6 @@ class WavesSortedByLength(StaticEngine):
     call."""
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns the completions in the order of the requests, but serves them in that of `place`."""
         refusals = self._limits.refusals(requests)  # in input order
         pairs = list(zip(requests, refusals, strict=True))
         good = [request for request, refusal in pairs if refusal is None]
@@ -34,7 +33,6 @@ class WavesSortedByLength(StaticEngine):
         ]
 
     def place(self, request: Request) -> float:
-        """Returns by what the requests of a call are sorted."""
         return len(request.prompt_token_ids)
 
 

@@ -65,11 +65,8 @@ class _Worded(Scheduler):
             yield "pool"
 
     def _facts(self, request: Request) -> dict[str, Any]:
-        vocab, context, pool = (
-            self._limits.vocab_size,
-            self._limits.max_model_len,
-            self._config.num_blocks,
-        )
+        limits, pool = self._limits, self._config.num_blocks
+        vocab, context = limits.vocab_size, limits.max_model_len
         prompt, cap, size = request.prompt_token_ids, request.max_new_tokens, self._config.block_size
         unknown = [index for index, token in enumerate(prompt) if not 0 <= token < vocab]
         length, index = len(prompt), unknown[0] if unknown else None

@@ -7,7 +7,7 @@
 An end at the cap is known beforehand, so it is never late. To the user a request is live until its EOS
 has been read: that is when the event comes. No device is kept busy here; the module shows to the suite
 what an engine that overlaps scheduling with computation does (an oddity), and what such an engine may
-get wrong (faults).
+get wrong (faults). `HoldingEngine` reads all tokens in time, and delivers their events late.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from batchproof.api import (
     CHOOSING,
     Completion,
+    EngineConfig,
     FinishReason,
+    Request,
     StepRecord,
     TokenEvent,
+    duplicate_id,
 )
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
@@ -95,3 +99,47 @@ class DelayedEngine(RaggedEngine):
 
     def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
         return super()._completion(sequence, logits[: len(sequence.output_token_ids)])
+
+
+class HoldingEngine(RaggedEngine):
+    """Returns the events of the step before; to the user a request whose end is held back is still
+    live."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._held: list[TokenEvent] = []
+
+    def step(self) -> list[TokenEvent]:
+        """Runs one iteration, and returns the events that are due."""
+        return self._due(super().step())
+
+    def _due(self, new: list[TokenEvent]) -> list[TokenEvent]:
+        """Holds the new events, and returns those held so far."""
+        events, self._held = self._held, new
+        return events
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Returns whether a request is unfinished or an event is held back."""
+        return self._is_busy or bool(self._held)
+
+    @property
+    def _is_busy(self) -> bool:
+        return super().has_unfinished
+
+    def add(self, request: Request) -> None:
+        """Queues a request. Raises `ValueError` if its id is live, also by a token held back."""
+        if self._held_tokens(request.request_id):
+            raise ValueError(duplicate_id(request.request_id))
+        super().add(request)
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request, and withdraws its tokens that are held back."""
+        withdrawn = self._held_tokens(request_id)
+        self._held = [event for event in self._held if event not in withdrawn]
+        if withdrawn and not self._scheduler.is_live(request_id):
+            self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
+        super().abort(request_id)
+
+    def _held_tokens(self, request_id: str) -> list[TokenEvent]:
+        return [e for e in self._held if e.request_id == request_id and e.token_id is not None]

@@ -76,21 +76,26 @@ class RaggedEngine:
         return events + self._run_step()[0]
 
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
-        """Runs one iteration. Returns its events, and by request the logits (vocab,) each token was
-        chosen from."""
+        """Runs one iteration. Returns its events, and by request the logits (num_tokens, vocab) its
+        tokens were chosen from."""
         plan = self._scheduler.schedule()
         for request_id in plan.preempted:
             del self._caches[request_id]
         if not plan.scheduled:
             return [], {}
-        logits = self._forward(plan)
+        return self._settle(plan, self._forward(plan))
+
+    def _settle(
+        self, plan: SchedulerOutput, logits: Tensor
+    ) -> tuple[list[TokenEvent], dict[str, Tensor]]:
+        """Chooses the tokens of a step from its logits (rows, vocab), and records its outcome."""
         events, record = self._scheduler.update(plan, self._chosen_tokens(plan, logits))
         events = [each._replace(logprobs=self._logprobs.pop(each.request_id, None)) for each in events]
         for request_id in self._caches.keys() & set(record.finished):
             del self._caches[request_id]
         self._trace.append(record)
         sampled = zip(plan.rows, logits, strict=True)
-        return events, {row.request_id: each for row, each in sampled if row.is_sampled}
+        return events, {row.request_id: each[None] for row, each in sampled if row.is_sampled}
 
     def _chosen_tokens(self, plan: SchedulerOutput, logits: Tensor) -> list[int]:
         """Returns a token for each row, and keeps the logprobs of those that are sampled."""
@@ -105,11 +110,15 @@ class RaggedEngine:
 
     @torch.inference_mode()
     def _forward(self, plan: SchedulerOutput) -> Tensor:
-        """Feeds all scheduled tokens in one pass, or each row alone if a logit is not finite. Stores
-        their keys and values.
+        """Feeds all scheduled tokens; returns the float32 logits (rows, vocab) of the last of each
+        row."""
+        packed = self._packed_logits(plan)
+        self._score_prompts(plan, packed)
+        return packed[_last_places(plan)].float()
 
-        Returns the float32 logits (rows, vocab) of the last token of each row.
-        """
+    def _packed_logits(self, plan: SchedulerOutput) -> Tensor:
+        """Feeds all scheduled tokens in one pass, or each row alone if a logit is not finite. Stores
+        their keys and values; returns logits (total_q, vocab)."""
         device = self._model.device
         fed, positions = self._packed_tokens(plan)
         cache = self._gather(plan)
@@ -120,12 +129,10 @@ class RaggedEngine:
             past_key_values=cache,
             use_cache=True,
         )
-        last = torch.tensor([row.query_len for row in plan.rows], device=device).cumsum(0) - 1
-        logits = output.logits[0, last].float()
-        if len(plan.rows) > 1 and self._is_contagious(logits):
+        logits: Tensor = output.logits[0]
+        if len(plan.rows) > 1 and self._is_contagious(logits[_last_places(plan)]):
             # As planned here: a subclass that adds rows has added them.
-            return torch.cat([RaggedEngine._forward(self, alone) for alone in plan.row_by_row()])
-        self._score_prompts(plan, output.logits[0])
+            return torch.cat([RaggedEngine._packed_logits(self, row) for row in plan.row_by_row()])
         self._scatter(plan, cache)
         return logits
 
@@ -248,7 +255,7 @@ class RaggedEngine:
         while self.has_unfinished:
             for request_id, row_logits in self._run_step()[1].items():
                 if self._config.return_logits:
-                    logits[request_id].append(row_logits)
+                    logits[request_id] += row_logits
         return [
             Completion.refused(request.request_id, answer)
             if isinstance(answer, str)
@@ -270,6 +277,11 @@ class RaggedEngine:
             logprobs=tuple(sequence.logprobs) or None,
             prompt_logprobs=tuple(sequence.prompt_logprobs) or None,
         )
+
+
+def _last_places(plan: SchedulerOutput) -> list[int]:
+    """Returns where the last token of each row stands in the packed step."""
+    return [end - 1 for end in accumulate(row.query_len for row in plan.rows)]
 
 
 def packed_mask(rows: Seq[RowRecord], window: int | None, device: torch.device | str = "cpu") -> Tensor:

@@ -1,19 +1,18 @@
-"""Bad requests that are accepted, lost, or harm others."""
+"""Bad requests that are accepted, lost, or harm others; aborts that leave something behind."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    Limits,
-    Request,
-)
+from transformers import PreTrainedModel
+
+from batchproof.api import Completion, EngineConfig, Limits, Request
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
+from batchproof_engines.faulty.scheduling import Miscounting
+from batchproof_engines.ragged.delayed import HoldingEngine
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, Sequence
 
@@ -23,7 +22,6 @@ class BadRequestTakesItsNeighboursDown(RaggedEngine):
     """One bad request in a call makes the engine refuse all requests of the call."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completions, or the first refusal for every request."""
         refusals = filter(None, map(self._scheduler.refusal, requests))
         refusal = next(refusals, None)
         if refusal is None:
@@ -36,11 +34,9 @@ class PromptCutToTheContext(Scheduler):
     """A prompt too long for the context silently loses its beginning, and is answered."""
 
     def refusal(self, request: Request) -> str | None:
-        """Returns why the request cannot be served once its prompt is cut."""
         return super().refusal(self._cut(request))
 
     def add(self, request: Request) -> Sequence:
-        """Queues the request with its prompt cut to the context."""
         return super().add(self._cut(request))
 
     def _cut(self, request: Request) -> Request:
@@ -55,13 +51,11 @@ class DuplicateIdOverwrites(RaggedEngine):
     """Requests are kept in a dict by id: of two live ones the later replaces the earlier."""
 
     def add(self, request: Request) -> None:
-        """Queues the request in the place of a live one with its id."""
         if self._scheduler.abort(request.request_id):
             self._caches.pop(request.request_id, None)
         super().add(request)
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns the completion of the last request of each id."""
         by_id = {request.request_id: request for request in requests}
         completions = {each.request_id: each for each in super().generate(list(by_id.values()))}
         return [completions[request.request_id] for request in requests]
@@ -73,7 +67,6 @@ class RefusalAloneIsNeverDelivered(RaggedEngine):
 
     @property
     def has_unfinished(self) -> bool:
-        """Returns whether a request is waiting or running; undelivered events do not count."""
         return bool(self._scheduler.waiting or self._scheduler.running)
 
 
@@ -82,7 +75,6 @@ class FullContextIsRefused(Scheduler):
     """A request that fills the context to its last place is refused (>= instead of >)."""
 
     def refusal(self, request: Request) -> str | None:
-        """Returns why the request is refused, for filling the context exactly if for nothing else."""
         num_tokens = len(request.prompt_token_ids) + request.max_new_tokens
         if num_tokens == self._limits.max_model_len:
             return f"{num_tokens} tokens, but the context holds {self._limits.max_model_len}"
@@ -94,7 +86,6 @@ class RefusalSaysNothing(Scheduler):
     """Every bad request is refused in the same words, which say nothing of what is wrong."""
 
     def refusal(self, request: Request) -> str | None:
-        """Returns the same words for whatever is wrong."""
         return super().refusal(request) and "Bad Request"
 
 
@@ -130,14 +121,6 @@ class CapOfZeroYieldsAToken(_Mending):
         return replace(request, max_new_tokens=1) if request.max_new_tokens == 0 else request
 
 
-@planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#7746")
-class EmptyPromptGetsAStartToken(_Mending):
-    """An empty prompt is not refused: it is answered as if it were token 0."""
-
-    def _mend(self, request: Request) -> Request:
-        return request if request.prompt_token_ids else replace(request, prompt_token_ids=(0,))
-
-
 @planted(Promise.P1, Cause.INPUT, "ollama/ollama#4079")
 class ContextIsDividedAmongTheSlots(_Mending):
     """The slots share the context: a prompt longer than max_model_len / slots loses its beginning."""
@@ -155,7 +138,6 @@ class AddCutsTheCap(RaggedEngine):
     """`add` lowers a cap that the context cannot hold, whereas `generate` refuses the request."""
 
     def add(self, request: Request) -> None:
-        """Queues the request with its cap lowered to what the context can hold."""
         room = Limits.of(self._model, self._config).max_model_len - len(request.prompt_token_ids)
         cap = min(request.max_new_tokens, room) if room > 0 else request.max_new_tokens
         super().add(replace(request, max_new_tokens=cap))
@@ -170,11 +152,9 @@ class RefusedIdStaysLive(Scheduler):
         self._refused: set[str] = set()
 
     def is_live(self, request_id: str) -> bool:
-        """Returns whether the id is live or belonged to a refused request."""
         return request_id in self._refused or super().is_live(request_id)
 
     def refusal(self, request: Request) -> str | None:
-        """Returns why the request is refused, and remembers its id as live."""
         is_duplicate = self.is_live(request.request_id)
         reason = super().refusal(request)
         if reason is not None and not is_duplicate:
@@ -182,21 +162,94 @@ class RefusedIdStaysLive(Scheduler):
         return reason
 
 
-@planted(Promise.P12, Cause.INPUT, "Arthur-Ficial/apfel#235")
-class BadParametersAreAnInternalError(Scheduler):
-    """Parameters out of range are met deep inside, and reported as an error without a cause."""
+@planted(Promise.P19, Cause.SAMPLING, "gonka-ai/gonka#1170")
+class ParametersAreNotLookedAt(Scheduler):
+    """A request is taken whatever its parameters are; an unknown token in them is met in the step."""
 
     def refusal(self, request: Request) -> str | None:
-        refusal = super().refusal(request)
-        is_plain = super().refusal(replace(request, sampling=None)) == refusal
-        return refusal if is_plain else "GenerationError(code=-1)"
+        return super().refusal(replace(request, sampling=None))
 
 
-@planted(Promise.P12, Cause.INPUT, "EricLBuehler/candle-vllm#307")
-class TheWrongParameterIsBlamed(Scheduler):
-    """Whatever parameter is at fault, the refusal names top_p and what it must be."""
+@planted(Promise.P12, Cause.INPUT, "smg-project/smg#2426")
+class IdIsFreeWhileItsTokenFlies(HoldingEngine):
+    """An id may be used again before the last token of its request has been delivered."""
 
-    def refusal(self, request: Request) -> str | None:
-        refusal = super().refusal(request)
-        is_plain = super().refusal(replace(request, sampling=None)) == refusal
-        return refusal if is_plain else "top_p must be 1 when using greedy sampling"
+    def add(self, request: Request) -> None:
+        RaggedEngine.add(self, request)
+
+
+@planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#28374")
+class AbortKeepsTheBlocks(Miscounting):
+    """An aborted request leaves its slot, but its blocks stay taken."""
+
+    def abort(self, request_id: str) -> bool:
+        if request_id in self.blocks.tables:
+            self.lose(len(self.blocks.tables[request_id].blocks))
+        return super().abort(request_id)
+
+
+@planted(Promise.P13, Cause.CANCEL, "ggml-org/llama.cpp#24496")
+class AbortOfAWaitingRequestIgnored(Scheduler):
+    """Only running requests can be aborted; a waiting one is served to its end."""
+
+    def abort(self, request_id: str) -> bool:
+        if any(seq.request_id == request_id for seq in self.waiting):
+            return False
+        return super().abort(request_id)
+
+
+@planted(Promise.P13, Cause.ACCOUNTING, "deepspeedai/DeepSpeed-MII#497")
+class AbortOfAFinishedRequestFreesAgain(Miscounting):
+    """An abort that comes after the last token frees the request's blocks a second time."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._freed: dict[str, int] = {}
+
+    def release(self, sequence: Sequence) -> None:
+        self._freed[sequence.request_id] = len(self.blocks.tables[sequence.request_id].blocks)
+        super().release(sequence)
+
+    def abort(self, request_id: str) -> bool:
+        if not self.is_live(request_id):
+            self.lose(-self._freed.pop(request_id, 0))
+        return super().abort(request_id)
+
+
+@planted(Promise.P13, Cause.CANCEL, "NVIDIA/Megatron-LM#6916")
+class LateAbortIsRemembered(RaggedEngine):
+    """An abort that comes after the end of its request ends the next request of that id."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._late: set[str] = set()
+
+    def abort(self, request_id: str) -> None:
+        if not self._scheduler.is_live(request_id):
+            self._late.add(request_id)
+        super().abort(request_id)
+
+    def add(self, request: Request) -> None:
+        super().add(request)
+        if request.request_id in self._late:
+            self._late.remove(request.request_id)
+            self.abort(request.request_id)
+
+
+@planted(Promise.P13, Cause.CANCEL, "smg-project/smg#2426")
+class DuplicateHidesTheLiveRequest(RaggedEngine):
+    """A duplicate that is refused takes its id's place in the table of ids: an abort misses the live
+    request."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._hidden: set[str] = set()
+
+    def add(self, request: Request) -> None:
+        self._hidden.add(request.request_id)
+        super().add(request)
+        self._hidden.discard(request.request_id)
+
+    def abort(self, request_id: str) -> None:
+        if request_id not in self._hidden:
+            super().abort(request_id)

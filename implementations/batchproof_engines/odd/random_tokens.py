@@ -32,7 +32,6 @@ class _DrawsByShares(Sampler):
         return self.token_of(shares.numpy(), row)
 
     def token_of(self, shares: np.ndarray, row: SampledRow) -> int:
-        """Returns a token drawn with these probabilities, float64 (vocab,)."""
         raise NotImplementedError
 
 
@@ -151,7 +150,6 @@ class DrawnRequestsGoLast(WavesSortedByLength):
     """Static waves: the requests of a call whose tokens are drawn are served after all others."""
 
     def place(self, request: Request) -> float:
-        """Returns by what the requests of a call are sorted."""
         return (request.sampling or GREEDY).temperature
 
 

@@ -1,0 +1,176 @@
+"""Recurrent states that are lost, doubled, rounded, of another sequence, or not those of a prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from torch import Tensor
+
+from batchproof.findings.causes import Cause
+from batchproof.models.embedded import STATE_MODEL
+from batchproof.requirements.promises import Promise
+from batchproof_engines.faulty.fault import planted
+from batchproof_engines.ragged.scheduler import Sequence
+from batchproof_engines.ragged_paged.states import (
+    Checkpoints,
+    Piece,
+    StatefulEngine,
+    States,
+    StatesByLane,
+    joined,
+)
+
+Part = TypeVar("Part", bound=type)
+CONVOLUTION, RECURRENCE = "conv_states", "recurrent_states"
+
+
+def planted_in_states(
+    promise: Promise, thread: str, shows_on: str = STATE_MODEL
+) -> Callable[[Part], Part]:
+    """Returns a decorator that registers a part of the engine that carries states as a fault."""
+    return planted(promise, Cause.STATE, thread, shows_on=shows_on)
+
+
+def tensors(states: States, kind: str) -> Iterator[Tensor]:
+    """Yields the states of a kind of all layers, each (B, ...)."""
+    for layer in states:
+        yield from (each for each in getattr(layer, kind).values() if each is not None)
+
+
+@planted_in_states(Promise.P8, "vllm-project/vllm#56524")
+class StateIsLeftToTheNextTenant(StatesByLane):
+    """Nothing clears the state of a lane: a prompt starts from what the last tenant left there."""
+
+    def read(self, group: list[Piece]) -> States | None:
+        if any(piece.context_len or not self.is_left(piece) for piece in group):
+            return super().read(group)
+        return joined([(self.lanes[piece.lane], 0) for piece in group])
+
+    def is_left(self, piece: Piece) -> bool:
+        return piece.lane in self.lanes
+
+
+class _LeftByAborted(StateIsLeftToTheNextTenant):
+    def __init__(self) -> None:
+        super().__init__()
+        self.aborted: set[int] = set()  # lanes whose last tenant was aborted
+
+    def is_left(self, piece: Piece) -> bool:
+        return piece.lane in self.aborted
+
+    def write(self, group: list[Piece], states: States) -> None:
+        super().write(group, states)
+        self.aborted -= {piece.lane for piece in group}
+
+
+@planted_in_states(Promise.P13, "ml-explore/mlx-lm#1736")
+class StateOutlivesAnAbort(StatefulEngine):
+    """An abort clears nothing: the next tenant of the lane starts from the aborted one's state."""
+
+    states_class = _LeftByAborted
+    _states: _LeftByAborted
+
+    def abort(self, request_id: str) -> None:
+        lane = self._scheduler.lanes.get(request_id)
+        if lane in self._states.lanes:
+            self._states.aborted.add(lane)
+        super().abort(request_id)
+
+
+@planted_in_states(Promise.P5, "vllm-project/vllm#56196")
+class ConvolutionsStayWhenOneLeaves(StatesByLane):
+    """When a sequence leaves the batch, the recurrences are compacted and the windows are not."""
+
+    _last: list[int] = []  # noqa: RUF012 - the lanes of the last pass; replaced, not altered
+
+    def read(self, group: list[Piece]) -> States | None:
+        states, last = super().read(group), self._last
+        self._last = [piece.lane for piece in group]
+        if states is not None and len(group) < len(last):
+            stayed = joined([(self.lanes[lane], 0) for lane in last[: len(group)]])
+            pairs = zip(tensors(states, CONVOLUTION), tensors(stayed, CONVOLUTION), strict=True)
+            for new, old in pairs:
+                new.copy_(old)
+        return states
+
+
+@planted_in_states(Promise.P7, "vllm-project/vllm#8533")
+class ChunksForgetTheWindow(StatesByLane):
+    """A chunk goes on with the recurrence, but the convolution sees zeros before it."""
+
+    def read(self, group: list[Piece]) -> States | None:
+        states = super().read(group)
+        if states is not None and group[0].query_len > 1:
+            for each in tensors(states, CONVOLUTION):
+                each.zero_()
+        return states
+
+
+@planted_in_states(Promise.P1, "sgl-project/sglang#34760")
+class TheLastTokenOfAPromptCountsTwice(StatefulEngine):
+    """A prompt's last token is fed to the states again before the first decode."""
+
+    def feed(self, group: list[Piece]) -> Tensor:
+        lens = [len(piece.sequence.request.prompt_token_ids) for piece in group]
+        again = [
+            piece._replace(context_len=piece.context_len - 1)
+            for piece, num in zip(group, lens, strict=True)
+            if piece.query_len == 1 and piece.context_len == num > 1
+        ]
+        if again:
+            super().feed(again)
+        return super().feed(group)
+
+
+@planted_in_states(Promise.P1, "vllm-project/vllm#35157")
+class RecomputingGoesOnFromTheOldState(StatesByLane):
+    """A preempted request is fed from the start again, upon the state that it had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[int, States] = {}
+
+    def read(self, group: list[Piece]) -> States | None:
+        if any(piece.context_len or not piece.sequence.output_token_ids for piece in group):
+            return super().read(group)
+        return joined([(self._known[id(piece.sequence)], 0) for piece in group])
+
+    def write(self, group: list[Piece], states: States) -> None:
+        super().write(group, states)
+        self._known.update((id(piece.sequence), self.lanes[piece.lane]) for piece in group)
+
+
+@planted_in_states(Promise.P1, "vllm-project/vllm#13466", shows_on="bamba-random")
+class RecurrenceIsKeptInBfloat16(StatesByLane):
+    """Between passes the recurrence is kept in bfloat16, whatever the model's dtype."""
+
+    def write(self, group: list[Piece], states: States) -> None:
+        for each in tensors(states, RECURRENCE):
+            each.copy_(each.bfloat16().to(each.dtype))
+        super().write(group, states)
+
+
+@planted_in_states(Promise.P1, "ggml-org/llama.cpp#26557")
+class StateOfALongerPromptIsTaken(Checkpoints):
+    """Behind a known prefix a prompt starts with the states of the longest prompt that has it, which
+    hold that prompt's other tokens as well."""
+
+    def behind(self, sequence: Sequence, num_blocks: int) -> States | None:
+        prefix = self.blocks.prefix(sequence, num_blocks - 1)
+        longer = [each for each in self.kept if each[: len(prefix)] == prefix]
+        return self.kept[max(longer, key=len)] if longer else None
+
+
+@planted_in_states(Promise.P7, "vllm-project/vllm#47861")
+class StateIsAheadOfItsBorder(Checkpoints):
+    """A chunk is not cut at a block border: the states behind it are kept for the border before."""
+
+    def places(self, sequence: Sequence) -> set[int]:  # noqa: ARG002
+        return set()
+
+    def keep(self, piece: Piece, states: States, place: int) -> None:
+        num_blocks = (piece.end - 1) // self.blocks.block_size
+        if piece.query_len > 1 and num_blocks:
+            prefix = self.blocks.prefix(piece.sequence, num_blocks - 1)
+            self.kept[prefix] = joined([(states, place)])

@@ -1,0 +1,104 @@
+"""Speculative decoding: where drafts come from, and how many of them hold.
+
+    schedule -> drafted: a decode gets as many drafts as budget, blocks and cap have room for
+             -> one pass over all rows, which chooses a token behind each token of such a row
+             -> settled: drafts that equal the choice before them stay, up to the first that does not
+
+Drafts that are rejected leave keys behind, which the next step overwrites before anything reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
+from batchproof_engines.ragged_paged.scheduler import PagedScheduler
+
+NGRAM_LENS = (3, 2)  # the longer one, if it occurred before
+
+
+class Drafter(Protocol):
+    """Proposes how a sequence goes on."""
+
+    def propose(self, token_ids: list[int], num: int) -> list[int]:
+        """Returns up to `num` tokens behind those of a sequence."""
+        ...
+
+
+class NgramDrafter:
+    """Proposes what followed the last earlier occurrence of a sequence's last tokens: prompt lookup
+    decoding (Saxena, 2023)."""
+
+    def propose(self, token_ids: list[int], num: int) -> list[int]:
+        """Returns up to `num` tokens behind those of a sequence."""
+        for length in NGRAM_LENS:
+            last = token_ids[-length:]
+            for end in range(len(token_ids) - 1, length - 1, -1):
+                if token_ids[end - length : end] == last:
+                    return token_ids[end : end + num]
+        return []
+
+
+class ModelDrafter:
+    """Lets a draft model go on greedily, by a pass over all tokens for each draft."""
+
+    def __init__(self, draft: PreTrainedModel) -> None:
+        self._draft = draft
+
+    @torch.inference_mode()
+    def propose(self, token_ids: list[int], num: int) -> list[int]:
+        """Returns `num` tokens behind those of a sequence."""
+        tokens = list(token_ids)
+        for _ in range(num):
+            fed = torch.tensor([tokens], device=self._draft.device)
+            logits: Tensor = self._draft(input_ids=fed, use_cache=False).logits
+            tokens.append(int(logits[0, -1].argmax()))
+        return tokens[len(token_ids) :]
+
+
+class Speculator:
+    """Extends the rows of a step by drafts, and judges afterwards which of them hold."""
+
+    def __init__(self, drafter: Drafter, most: int) -> None:
+        self.drafter = drafter
+        self.most = most
+
+    def drafted(self, plan: SchedulerOutput, scheduler: PagedScheduler) -> SchedulerOutput:
+        """Returns the plan with drafts in its decodes; they are tokens of their sequences until the
+        step is settled."""
+        scheduled, rows = list(plan.scheduled), list(plan.rows)
+        for place, num in enumerate(scheduler.room_for_drafts(plan, self.most)):
+            (sequence, num_new), row = scheduled[place], rows[place]
+            drafts = self.drafter.propose(sequence.token_ids, num) if num else []
+            sequence.token_ids += drafts
+            scheduled[place] = sequence, num_new + len(drafts)
+            query_len = row.query_len + len(drafts)
+            rows[place] = replace(row, query_len=query_len, num_drafted=len(drafts))
+        return replace(plan, scheduled=tuple(scheduled), rows=tuple(rows))
+
+    def verified(self, sequences: Seq[Sequence], choices: Seq[list[int]]) -> list[int]:
+        """Returns how many of its choices each sequence keeps, at least one. Takes rejected drafts off
+        the sequences, so that all of their tokens but the last choice are there."""
+        kept: list[int] = []
+        for sequence, chosen in zip(sequences, choices, strict=True):
+            first = len(sequence.token_ids) - len(chosen) + 1
+            drafts = sequence.token_ids[first:]
+            num = self.num_right(sequence, drafts, chosen)
+            sequence.token_ids[first:] = chosen[: num - 1]
+            kept.append(num)
+        return kept
+
+    def num_right(self, sequence: Sequence, drafts: list[int], choices: list[int]) -> int:
+        """Returns how many of a row's choices stay: those behind right drafts, up to an EOS."""
+        num = 1
+        for draft, choice in zip(drafts, choices, strict=False):
+            if draft != choice or choice in sequence.request.eos_token_ids:
+                break
+            num += 1
+        return num

@@ -1,0 +1,144 @@
+"""The ragged engine over a pool of blocks, with drafts.
+
+Keys and values of all sequences lie in one pool for each layer, `(num_slots, heads, head_size)`; slot
+`block * block_size + offset` is that of a position. A step reads the contexts of its rows by their
+block tables, and writes the new keys by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from batchproof.api import Capability, EngineConfig, TokenEvent
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.scheduler import SchedulerOutput
+from batchproof_engines.ragged_paged.drafting import Drafter, ModelDrafter, NgramDrafter, Speculator
+from batchproof_engines.ragged_paged.scheduler import PagedScheduler
+
+
+class KeyPool:
+    """Keys and values by layer and slot."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, list[Tensor]] = {}  # keys and values, each (num_slots, heads, head_size)
+
+    def read(self, layer: int, slots: list[int]) -> list[Tensor]:
+        """Returns copies of the keys and values of these slots, each (1, heads, slots, head_size)."""
+        return [each[slots].transpose(0, 1)[None] for each in self.layers[layer]]
+
+    def write(self, layer: int, slots: list[int], new: list[Tensor], num_slots: int) -> None:
+        """Stores keys and values, each (1, heads, slots, head_size), in a pool that has `num_slots`."""
+        rows = [each[0].transpose(0, 1) for each in new]
+        pool = self.layers.setdefault(layer, [each[:0] for each in rows])
+        for place, each in enumerate(rows):
+            if len(pool[place]) < num_slots:
+                num_lacking = max(num_slots, 2 * len(pool[place])) - len(pool[place])
+                pool[place] = torch.cat([pool[place], each.new_zeros(num_lacking, *each.shape[1:])])
+            pool[place][slots] = each
+
+
+class RaggedPagedEngine(RaggedEngine):
+    """Serves requests first come, first served, out of blocks that equal prefixes may share."""
+
+    capabilities = frozenset(Capability) - {Capability.CLOSING, Capability.INVARIANCE}
+    scheduler_class: type[PagedScheduler] = PagedScheduler
+    speculator_class = Speculator
+    _scheduler: PagedScheduler
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._pool = KeyPool()
+        self._speculator: Speculator | None = None
+        if config.num_speculative_tokens and Capability.SPECULATION in self.capabilities:
+            drafter = self.drafter(config.draft_model(model))
+            self._speculator = self.speculator_class(drafter, config.num_speculative_tokens)
+
+    def drafter(self, draft: PreTrainedModel | None) -> Drafter:
+        """Returns where drafts come from: this model, or n-grams if there is none."""
+        return NgramDrafter() if draft is None else ModelDrafter(draft)
+
+    def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
+        plan = self._scheduler.schedule()
+        if not plan.scheduled:
+            return [], {}
+        if self._speculator is None:
+            return self._settle(plan, self._forward(plan))
+        return self._settle_drafts(self._speculator, self._speculator.drafted(plan, self._scheduler))
+
+    @torch.inference_mode()
+    def _settle_drafts(
+        self, speculator: Speculator, plan: SchedulerOutput
+    ) -> tuple[list[TokenEvent], dict[str, Tensor]]:
+        """Runs a step with drafts; its rows may produce several tokens each."""
+        packed = self._packed_logits(plan)
+        self._score_prompts(plan, packed)
+        ends = accumulate(row.query_len for row in plan.rows)
+        verified = [
+            packed[end - 1 - row.num_drafted : end].float()
+            for row, end in zip(plan.rows, ends, strict=True)
+        ]
+        choices = [each.argmax(dim=-1).tolist() for each in verified]
+        sequences = [sequence for sequence, _ in plan.scheduled]
+        kept = speculator.verified(sequences, choices)
+        last = torch.stack([each[num - 1] for each, num in zip(verified, kept, strict=True)])
+        events, logits = self._settle(_settled(plan, kept), last)
+        for row, chosen, of_row, num in zip(plan.rows, choices, verified, kept, strict=True):
+            if num > 1:
+                name = row.request_id
+                logits[name] = of_row[:num]
+                place = next(i for i, each in enumerate(events) if each.request_id == name)
+                events[place:place] = [TokenEvent(name, token_id) for token_id in chosen[: num - 1]]
+        return events, logits
+
+    def tables(self, plan: SchedulerOutput) -> list[list[int]]:
+        """Returns the block table of each row of a step."""
+        known = self._scheduler.blocks.tables
+        return [known[row.request_id].blocks for row in plan.rows]
+
+    @property
+    def num_slots(self) -> int:
+        """Returns how many slots there are so far."""
+        return self._scheduler.blocks.num_blocks * self._config.block_size
+
+    def slots(self, table: list[int], positions: Iterable[int]) -> list[int]:
+        """Returns where the keys of these positions lie."""
+        size = self._config.block_size
+        return [table[each // size] * size + each % size for each in positions]
+
+    def _gather(self, plan: SchedulerOutput) -> DynamicCache:
+        pairs = zip(plan.rows, self.tables(plan), strict=True)
+        slots = [slot for row, table in pairs for slot in self.slots(table, range(row.context_len))]
+        if not slots:
+            return DynamicCache()
+        return DynamicCache([tuple(self._pool.read(layer, slots)) for layer in self._pool.layers])
+
+    def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
+        pairs = zip(plan.rows, self.tables(plan), strict=True)
+        slots = [
+            slot
+            for row, table in pairs
+            for slot in self.slots(table, range(row.context_len, row.context_len + row.query_len))
+        ]
+        for index, layer in enumerate(cache.layers):
+            assert isinstance(layer, DynamicLayer), "the cache was made by _gather"
+            assert layer.keys is not None, "the forward pass filled it"
+            assert layer.values is not None, "the forward pass filled it"
+            new = [each[:, :, -len(slots) :] for each in (layer.keys, layer.values)]
+            self._pool.write(index, slots, new, self.num_slots)
+
+
+def _settled(plan: SchedulerOutput, kept: list[int]) -> SchedulerOutput:
+    """Returns the plan of a step with drafts as it turned out: what each row computes for good."""
+    triples = list(zip(plan.scheduled, plan.rows, kept, strict=True))
+    scheduled = tuple(
+        (sequence, num_new - row.num_drafted + num - 1) for (sequence, num_new), row, num in triples
+    )
+    rows = tuple(replace(row, num_accepted=num - 1) for _, row, num in triples)
+    return replace(plan, scheduled=scheduled, rows=rows)
