@@ -12,8 +12,7 @@ import source_text as source
 from source_text import code, table
 
 from batchproof.cases.files import load_cases
-from batchproof.findings.finding import Rule
-from batchproof.findings.rule_texts import TEMPLATES
+from batchproof.findings.rules import Rule
 from batchproof.places import PACKAGE, SUITE
 from batchproof.requirements.promises import Promise
 from batchproof.run.registry import faults
@@ -52,8 +51,8 @@ def promises() -> Iterator[str]:
 def _rules(promise: Promise, decided: dict[Rule, list[str]]) -> str:
     rows = []
     for rule in Rule:
-        if rule.promise is promise and rule in TEMPLATES:
-            shown = re.sub(r"\{(\w+)[^}]*\}", r"*\1*", TEMPLATES[rule][0])
+        if rule.promise is promise:
+            shown = re.sub(r"\{(\w+)[^}]*\}", r"*\1*", rule.words[0])
             rows.append((code(rule.id), shown, "<br>".join(decided.get(rule, []))))
     if not rows:
         raise ValueError(f"no rule can find {promise} broken")

@@ -17,7 +17,8 @@ from batchproof.bench.forwards import ForwardLog, record_forwards
 from batchproof.bench.laps import Laps
 from batchproof.bench.memory import PeakMemory
 from batchproof.bench.verification import Verifier
-from batchproof.checks.conduct import check_conduct
+from batchproof.checks.broken import require
+from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.environment import require_same, settings_of
 from batchproof.errors import EngineHang
 from batchproof.run.registry import REFERENCE
@@ -93,13 +94,14 @@ class TimedEngine:
         need arrivals in steps, which a clock does not give, so nothing is checked then."""
         if self._laps.arrivals(0).is_at_once:
             checked = Workload(self._laps[0], self._config)
-            check_conduct(
+            findings = conduct_findings(
                 checked,
                 Outcome(first.completions),
                 trace,
                 self.trial.capabilities,
                 delay=self.trial.scheduling_delay,
             )
+            require(findings)
 
     def time_round(self, number: int) -> None:
         """Runs one timed round; they count from 1."""

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 
 from batchproof.api import Completion, Request
 from batchproof.checks.answers import (
-    check_choices,
-    check_near_tie_budget,
     check_order,
-    check_structure,
-    check_tokens,
+    choice_findings,
+    near_tie_findings,
+    structure_findings,
+    token_findings,
 )
+from batchproof.checks.broken import require
 from batchproof.oracle.oracle import Oracle
 from batchproof.records.trial_record import Ledger
 
@@ -44,11 +45,11 @@ class Verifier:
         """Checks one round. Raises `BrokenPromise` at the first wrong answer."""
         check_order(requests, completions)
         for request, completion in zip(requests, completions, strict=True):
-            check_structure(request, completion)
+            require(structure_findings(request, completion))
         self._num_completions += len(requests)
         for index in self._chosen(lap, len(requests)):
             self._check(requests[index], completions[index])
-        check_near_tie_budget(self._oracle, self._ledger)
+        require(near_tie_findings(self._oracle, self._ledger))
 
     def _chosen(self, lap: int, num_requests: int) -> Sequence[int]:
         if self._sample_size is None or self._sample_size >= num_requests:
@@ -58,10 +59,10 @@ class Verifier:
 
     def _check(self, request: Request, completion: Completion) -> None:
         if self._sample_size is None or self._oracle.subject.oracle is not None:
-            check_tokens(request, completion, self._oracle, self._ledger)
+            require(token_findings(request, completion, self._oracle, self._ledger))
             self._num_by_reference += 1
         else:
-            check_choices(request, completion, self._oracle, self._ledger)
+            require(choice_findings(request, completion, self._oracle, self._ledger))
             self._num_scored += 1
         self._ledger.num_steps += len(completion.token_ids)
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Completion, FinishReason, Request
-from batchproof.checks.answers import check_structure
-from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.answers import structure_findings
 from batchproof.findings.finding_text import headline
 from batchproof.models.catalogue import ModelUnderTest, moved
 from batchproof.oracle.choosing import amplification, processed, sampling_of
@@ -78,10 +77,8 @@ class Scorer:
     def _reading(self, answered: Answered, scores: Mapping[object, Tensor]) -> Reading:
         request, answer = answered.request, answered.completion
         logits = scores.get(answered.tokens)
-        try:
-            check_structure(request, answer)
-        except BrokenPromise as error:
-            return Reading(request, answer, wrong=headline(error.finding))
+        if slip := next(structure_findings(request, answer), None):
+            return Reading(request, answer, wrong=headline(slip))
         if logits is None:
             return Reading(request, answer, wrong="it holds a token outside the vocabulary")
         asked = sampling_of(request)
