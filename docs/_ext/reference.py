@@ -21,7 +21,6 @@ from batchproof import records
 from batchproof.__main__ import COMMANDS, PLUMBING
 from batchproof.cli.commands import Command
 from batchproof.findings.finding import Rule
-from batchproof.findings.rule_texts import TEMPLATES
 from batchproof.places import SUITE
 from batchproof.plugin.options import pytest_addoption
 from batchproof.records.file_kinds import FileKind
@@ -57,10 +56,10 @@ def promises() -> Iterator[str]:
     for promise in Promise:
         threads = sorted({each.thread for each in planted if each.promise is promise})
         yield f"## {promise}\n\n> {promise.sentence}"
-        rules = [each for each in Rule if each.promise is promise and each in TEMPLATES]
+        rules = [each for each in Rule if each.promise is promise]
         if not rules:
             raise ValueError(f"no rule can find {promise} broken")
-        yield "\n".join(f"* rule `{each.id}`: `{TEMPLATES[each][0]}`" for each in rules)
+        yield "\n".join(f"* rule `{each.id}`: `{each.words[0]}`" for each in rules)
         yield "\n".join(f"* test: {name}" for names, name in tests if f'"{promise.id}"' in names)
         yield f"Planted faults are modelled on {', '.join(threads) or 'no public report'}."
 

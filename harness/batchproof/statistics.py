@@ -1,17 +1,16 @@
-"""The statistics of the harness, in closed form: intervals of 95 % and binomial bounds.
+"""The statistics of the harness: intervals of 95 % and binomial bounds.
 
 Everything here is exact for its model (normal residuals, independent trials) and deterministic: no
-resampling and no seed. scipy has the same functions, but it would be the only thing this package needs
-scipy for, and machines with accelerators often lack it.
+resampling and no seed. scipy has the distributions; it is imported where it is needed, because most
+commands need none.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 CONFIDENCE = 0.95
 
@@ -77,28 +76,18 @@ def fit_line(xs: Sequence[float], ys: Sequence[float]) -> FittedLine:
 
 
 def binomial_bound(num_trials: int, probability: float, risk: float) -> int:
-    """Returns the smallest k with P(more than k successes in `num_trials`) <= `risk`.
+    """Returns the smallest k with P(more than k successes in `num_trials`) <= `risk`. Raises
+    `ValueError` unless 0 < risk < 1/2."""
+    from scipy.stats import binom
 
-    The upper tail is summed from its far end, so no digit is lost however small the risk is. Raises
-    `ValueError` unless 0 < risk < 1/2.
-    """
     if not 0 < risk < 0.5:
         raise ValueError(f"risk is {risk}, but must be above 0 and below 0.5")
     if probability <= 0.0 or num_trials == 0:
         return 0
     if probability >= 1.0:
         return num_trials
-    k = int(num_trials * probability)  # the median is not below it, so neither is the bound
-    terms = [_binomial_term(num_trials, k, probability)]
-    odds = probability / (1.0 - probability)
-    while k < num_trials and terms[-1] > risk * 1e-20:
-        terms.append(terms[-1] * (num_trials - k) / (k + 1) * odds)
-        k += 1
-    tail = 0.0
-    while terms and tail + terms[-1] <= risk:
-        tail += terms.pop()
-        k -= 1
-    return k
+    bound = int(binom.isf(risk, num_trials, probability))
+    return bound - (bound > 0 and binom.sf(bound - 1, num_trials, probability) <= risk)
 
 
 def g_test(observed: Sequence[int], expected: Sequence[float]) -> tuple[float, float]:
@@ -113,67 +102,32 @@ def g_test(observed: Sequence[int], expected: Sequence[float]) -> tuple[float, f
 
 
 def chi_square_tail(statistic: float, degrees: int) -> float:
-    """Returns P(X > statistic) of a chi-square variable: the finite sums of Abramowitz and Stegun,
-    26.4.4 and 26.4.5; 1 without degrees of freedom."""
-    if statistic <= 0 or degrees < 1:
-        return 1.0
-    half = statistic / 2
-    if degrees % 2 == 0:
-        return math.exp(-half) * sum(half**k / math.factorial(k) for k in range(degrees // 2))
-    terms = (half ** (k - 0.5) / math.gamma(k + 0.5) for k in range(1, (degrees + 1) // 2))
-    return math.erfc(math.sqrt(half)) + math.exp(-half) * sum(terms)
+    """Returns P(X > statistic) of a chi-square variable; 1 without degrees of freedom."""
+    from scipy.stats import chi2
+
+    return float(chi2.sf(statistic, degrees)) if statistic > 0 and degrees > 0 else 1.0
 
 
 def share_bound(num_successes: int, num_trials: int, risk: float) -> float:
     """Returns the largest probability of success at which as few as `num_successes` still happen with
-    probability `risk` (the upper bound of C. J. Clopper and E. S. Pearson, Biometrika 26, 1934). Found
-    by bisection to the last digit."""
+    probability `risk` (the upper bound of C. J. Clopper and E. S. Pearson, Biometrika 26, 1934)."""
+    from scipy.stats import beta
+
     if num_successes == num_trials:
         return 1.0
-
-    def is_below(share: float) -> bool:
-        return sum(_binomial_term(num_trials, k, share) for k in range(num_successes + 1)) > risk
-
-    return _bisected(is_below, 0.0, 1.0)
+    return float(beta.isf(risk, num_successes + 1, num_trials - num_successes))
 
 
-@cache
 def student_t_quantile(degrees: int, probability: float = (1 + CONFIDENCE) / 2) -> float:
     """Returns the t that a Student variable with `degrees` degrees of freedom stays below with this
-    probability (above one half): the default gives both ends of a 95 % interval. Found by bisection
-    to the last digit. Raises `ValueError` for less than one degree of freedom."""
+    probability: the default gives both ends of a 95 % interval. Raises `ValueError` for less than one
+    degree of freedom."""
+    from scipy.stats import t
+
     if degrees < 1:
         raise ValueError(f"Student's t has {degrees} degrees of freedom, but needs at least 1")
-    low, high = 0.0, 1.0
-    while _student_t_probability(high, degrees) < probability:
-        low, high = high, 2 * high
-    return _bisected(lambda t: _student_t_probability(t, degrees) < probability, low, high)
-
-
-def _bisected(is_below: Callable[[float], bool], low: float, high: float) -> float:
-    """Returns the least number between these two that is not below, to the last digit."""
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if is_below(middle) else (low, middle)
-    return high
-
-
-def _student_t_probability(t: float, degrees: int) -> float:
-    """P(T < t) for t >= 0: the finite sums of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
-    angle = math.atan(t / math.sqrt(degrees))
-    cosine, sine = math.cos(angle), math.sin(angle)
-    is_odd = degrees % 2
-    term = total = (cosine if is_odd else 1.0) * (degrees > 1)
-    for k in range(3 if is_odd else 2, degrees - 1, 2):
-        term *= (k - 1) / k * cosine**2
-        total += term
-    two_sided = 2 / math.pi * (angle + sine * total) if is_odd else sine * total
-    return (1 + two_sided) / 2
+    return float(t.ppf(probability, degrees))
 
 
 def _standard_error(samples: Sequence[float]) -> float:
     return statistics.stdev(samples) / math.sqrt(len(samples))
-
-
-def _binomial_term(num_trials: int, k: int, probability: float) -> float:
-    choices = math.lgamma(num_trials + 1) - math.lgamma(k + 1) - math.lgamma(num_trials - k + 1)
-    return math.exp(choices + k * math.log(probability) + (num_trials - k) * math.log1p(-probability))

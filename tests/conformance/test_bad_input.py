@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import Capability, EngineConfig, Request, SteppingEngine
+from batchproof.api import Capability, EngineConfig, Request, SteppingEngine, TokenEvent
 from batchproof.checks.answers import check_order
 from batchproof.checks.broken import broken
 from batchproof.checks.refusals import require_refused, require_words
 from batchproof.findings.finding import Rule
 from batchproof.generators.choosing import bad_parameters
-from batchproof.generators.strategies import workloads
+from batchproof.generators.strategies import fewer_examples, workloads
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame, require_same_bits
+from batchproof.run.serving import assembled, steps
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Outcome, Workload, assemble
+from batchproof.workload.workloads import Outcome, Workload
 
 pytestmark = [pytest.mark.promise(id="P12"), pytest.mark.one_model]
 
@@ -60,7 +61,7 @@ def test_a_refusal_names_a_value_or_a_limit(trial: Trial) -> None:
 
 
 @pytest.mark.parametrize("kind", BAD)
-@settings(max_examples=max(2, settings().max_examples // 3))  # for each of the kinds
+@fewer_examples(3)  # for each of the kinds
 @given(data=st.data())
 def test_a_bad_request_fails_alone(trial: Trial, kind: str, data: st.DataObject) -> None:
     bad = BAD[kind](trial)
@@ -112,17 +113,15 @@ def test_an_id_that_is_live_is_refused_and_the_live_one_goes_on(trial: Trial) ->
     workload = Workload((Request("twin", (3, 1, 4), 6), Request("other", (1, 5), 5)))
     with trial.engine(workload.config) as built, trial.reporting(workload):
         engine = cast(SteppingEngine, built)
-        for request in workload.requests:
-            engine.add(request)
-        _require_live(engine, "twin")
-        events = engine.step()
-        # A server may have sent all of it by now, if this process had to wait for a processor.
-        if not any(event.request_id == "twin" and event.finish_reason for event in events):
-            _require_live(engine, "twin")
-        for _ in range(workload.step_bound):
-            events += engine.step()
-        completions = tuple(assemble(r.request_id, events) for r in workload.requests)
-        trial.judge(workload.requests, Outcome(completions))
+        for step, events in enumerate(steps(engine, workload)):
+            # A server may have sent all of it by now, if this process had to wait for a processor.
+            if step <= 1 and not _has_ended(events, "twin"):
+                _require_live(engine, "twin")
+        trial.judge(workload.requests, assembled(workload, events))
+
+
+def _has_ended(events: Sequence[TokenEvent], request_id: str) -> bool:
+    return any(event.request_id == request_id and event.finish_reason for event in events)
 
 
 def _require_live(engine: SteppingEngine, request_id: str) -> None:
@@ -199,18 +198,12 @@ def test_an_id_is_live_until_its_last_event(trial: Trial) -> None:
     workload = Workload((Request("twin", (3, 1, 4), 3), Request("other", (1, 5), 6)))
     with trial.engine(workload.config) as built, trial.reporting(workload):
         engine = cast(SteppingEngine, built)
-        for request in workload.requests:
-            engine.add(request)
-        events = engine.step()
-        while engine.has_unfinished:
-            if not any(each.request_id == "twin" and each.finish_reason for each in events):
+        for step, events in enumerate(steps(engine, workload)):
+            if step and not _has_ended(events, "twin"):
                 try:
                     engine.add(Request("twin", (9, 2), 4))
                 except ValueError:
-                    pass
-                else:
-                    what = "raised no ValueError, but its last event is still to come"
-                    raise broken(Rule.LIVE_ID, "twin", what=what)
-            events += engine.step()
-        completions = tuple(assemble(r.request_id, events) for r in workload.requests)
-        trial.judge(workload.requests, Outcome(completions))
+                    continue
+                what = "raised no ValueError, but its last event is still to come"
+                raise broken(Rule.LIVE_ID, "twin", what=what)
+        trial.judge(workload.requests, assembled(workload, events))

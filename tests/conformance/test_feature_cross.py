@@ -10,12 +10,13 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, Engine, FinishReason
 from batchproof.checks.happened import has_chunk, has_preemption, has_prefix_hit
 from batchproof.generators.crossing import Feature, crossed, features_of
+from batchproof.generators.strategies import fewer_examples
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.relations import blame
@@ -53,7 +54,7 @@ def crossings(sizes: Iterable[int], with_aborts: bool) -> list[object]:
 
 @pytest.mark.promise(id="P1")
 @pytest.mark.parametrize("features", crossings((2, 3), with_aborts=False))
-@settings(max_examples=max(2, settings().max_examples // 2))
+@fewer_examples(2)
 @given(data=st.data())
 def test_features_that_meet_change_no_token(
     trial: Trial, features: tuple[Feature, ...], data: st.DataObject
@@ -69,7 +70,7 @@ def test_features_that_meet_change_no_token(
 
 @pytest.mark.promise(id="P13")
 @pytest.mark.parametrize("features", crossings((2, 3, 4), with_aborts=True))
-@settings(max_examples=max(2, settings().max_examples // 2))
+@fewer_examples(2)
 @given(data=st.data())
 def test_an_abort_amid_other_features_changes_no_one_elses_tokens(
     trial: Trial, features: tuple[Feature, ...], data: st.DataObject
@@ -91,7 +92,7 @@ def test_an_abort_amid_other_features_changes_no_one_elses_tokens(
 @pytest.mark.promise(id="P8")
 @pytest.mark.shows("preemption")
 @pytest.mark.long_model
-@settings(max_examples=max(2, settings().max_examples // 2))
+@fewer_examples(2)
 @given(data=st.data())
 def test_features_that_meet_in_large_blocks_change_no_token(trial: Trial, data: st.DataObject) -> None:
     """Combines what the engine can in blocks of 32 tokens: an engine may have no smaller ones, and

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
 from batchproof.checks.happened import has_chunk, has_preemption
 from batchproof.generators.scale import around, cut_prompt, longest_context
-from batchproof.generators.strategies import crowded, long_workloads, prompts, workloads
+from batchproof.generators.strategies import crowded, fewer_examples, long_workloads, prompts, workloads
 from batchproof.models.embedded import STATE_MODEL
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -38,7 +38,7 @@ def test_states_keep_their_precision(trial: Trial, data: st.DataObject) -> None:
 
 
 @pytest.mark.on_model("qwen2-mixed")
-@settings(max_examples=max(2, settings().max_examples // 4))
+@fewer_examples(4)
 @given(data=st.data())
 def test_layers_of_several_kinds_keep_parity(trial: Trial, data: st.DataObject) -> None:
     """Takes a model that has layers with a window and layers without."""
@@ -47,7 +47,7 @@ def test_layers_of_several_kinds_keep_parity(trial: Trial, data: st.DataObject) 
 
 @pytest.mark.also_on(STATE_MODEL)
 @pytest.mark.one_model
-@settings(max_examples=max(2, settings().max_examples // 4))
+@fewer_examples(4)
 @given(data=st.data())
 def test_long_sequences_in_a_full_batch_keep_parity(trial: Trial, data: st.DataObject) -> None:
     """Leaves the small sizes of the other tests: more slots, contexts of many blocks, some steps with
@@ -71,7 +71,7 @@ def test_lengths_around_powers_of_two_keep_parity(trial: Trial) -> None:
 
 
 @pytest.mark.one_model
-@settings(max_examples=max(2, settings().max_examples // 4))
+@fewer_examples(4)
 @given(data=st.data())
 def test_a_context_filled_to_its_end_keeps_parity(trial: Trial, data: st.DataObject) -> None:
     """Covers, in each example, every remainder when `max_model_len` is divided into blocks."""

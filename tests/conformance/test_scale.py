@@ -20,6 +20,7 @@ from batchproof.generators.scale import (
     short_requests,
     wide_workloads,
 )
+from batchproof.generators.strategies import fewer_examples
 from batchproof.requirements.promises import Promise
 from batchproof.run.history import NUM_KEPT_RUNS
 from batchproof.run.relations import blame
@@ -130,7 +131,7 @@ def test_sizes_around_every_limit_keep_parity(trial: Trial) -> None:
 
 
 @pytest.mark.promise(id="P1")
-@settings(max_examples=max(2, settings().max_examples // 4))
+@fewer_examples(4)
 @given(data=st.data())
 def test_wide_workloads_keep_parity(trial: Trial, data: st.DataObject) -> None:
     trial.check(data.draw(wide_workloads(trial.oracle, trial.capabilities, WIDEST)))

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Capability, Completion, FinishReason, Request, SamplingParams, TokenLogprobs
-from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.contract_types import checked_completions
 from batchproof.checks.draws import check_frequencies
-from batchproof.checks.logprobs import check_logprobs
-from batchproof.checks.presence import check_presence
+from batchproof.checks.logprobs import logprob_findings
+from batchproof.checks.presence import presence_findings
 from batchproof.oracle.choosing import kept, num_until_end, probabilities, processed
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
@@ -247,10 +247,10 @@ def test_each_prompt_token_but_the_first_has_logprobs(
     answer = Completion("r", (1,), FinishReason.LENGTH, prompt_logprobs=given)
     oracle = cast(Oracle, Even())
     if words is None:
-        check_logprobs(asked, answer, oracle)
+        require(logprob_findings(asked, answer, oracle))
     else:
         with pytest.raises(BrokenPromise, match=re.escape(words)):
-            check_logprobs(asked, answer, oracle)
+            require(logprob_findings(asked, answer, oracle))
 
 
 @pytest.mark.parametrize("is_stepped", [False, True])
@@ -258,9 +258,9 @@ def test_prompt_logprobs_may_be_absent_from_events_alone(is_stepped: bool) -> No
     workload = Workload((request(prompt_logprobs=1),), arrivals=(0,) if is_stepped else None)
     answers = [Completion("r", (1,), FinishReason.LENGTH)]
     has_them = {Capability.PROMPT_LOGPROBS}
-    check_presence(workload, answers, set(), Promise.P1)
+    require(presence_findings(workload, answers, set(), Promise.P1))
     with nullcontext() if is_stepped else pytest.raises(BrokenPromise, match="got none at all"):
-        check_presence(workload, answers, has_them, Promise.P1)
+        require(presence_findings(workload, answers, has_them, Promise.P1))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from batchproof.api import Completion, EngineConfig, Request
-from batchproof.checks.answers import check_logits
-from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.answers import logit_findings
+from batchproof.checks.broken import BrokenPromise, require
 from batchproof.oracle.coarse import in_8_bits
 from batchproof.oracle.oracle import Oracle
 from batchproof.oracle.precision import AS_SERVED, Precision
@@ -131,14 +131,14 @@ def test_an_input_that_amplifies_rounding_is_judged_by_its_own() -> None:
     requests = [Request("amplified", AMPLIFIED, 4), Request("ordinary", ORDINARY, 4)]
     config = EngineConfig(return_logits=True)
     amplified, ordinary = ReferenceEngine(right.subject.model, config).generate(requests)
-    check_logits(requests[0], off(amplified, 0.02), amplifying)
+    require(logit_findings(requests[0], off(amplified, 0.02), amplifying))
     for request, completion, judge in (
         (requests[0], off(amplified, 0.02), right),
         (requests[0], off(amplified, 0.2), amplifying),
         (requests[1], off(ordinary, 0.02), amplifying),
     ):
         with pytest.raises(BrokenPromise, match="logits"):
-            check_logits(request, completion, judge)
+            require(logit_findings(request, completion, judge))
 
 
 def test_each_measure_of_rounding_is_at_least_the_one_before() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from batchproof.api import Completion, EngineConfig, Request, SamplingParams
-from batchproof.checks.answers import check_structure
-from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.answers import structure_findings
+from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.refusals import require_words
 from batchproof.models.catalogue import load_model
 from batchproof.records.trial_record import Ledger
@@ -120,7 +120,7 @@ def test_a_limit_that_the_request_keeps_is_no_reason() -> None:
 def test_words_that_a_terminal_cannot_show_are_escaped() -> None:
     refused = Completion.refused("r", "half \ud83d and \0, but \u00fc\nas it is")
     with pytest.raises(BrokenPromise) as caught:
-        check_structure(Request("r", (1,), 1), refused)
+        require(structure_findings(Request("r", (1,), 1), refused))
     text = str(caught.value)
     text.encode()
     assert "half \\ud83d and \\x00, but \u00fc\nas it is" in text

@@ -183,6 +183,10 @@ class Boaster(Silent):
     capabilities = frozenset({Capability.STEPPING})
 
 
+class Graded(Silent):
+    capabilities = frozenset({Capability.INVARIANCE})
+
+
 class Misspelled(Silent):
     capabilities = frozenset({"steppping"})
 
@@ -225,6 +229,7 @@ def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() 
     [
         (HalfStepping, "lacks abort, has_unfinished"),
         (Boaster, "declares stepping, which needs abort, add, has_unfinished, step"),
+        (Graded, "declares invariance, which needs an attribute of that name"),
         (Misspelled, "declares 'steppping', which is no capability"),
         (object, "without generate"),
         (lambda: Silent, "its factory returned the class Silent, but must return an instance"),

@@ -21,7 +21,6 @@ from batchproof.cases.files import load_file
 from batchproof.cases.runner import run_case
 from batchproof.findings.failure import CaseNote, Failure, Run, Scene, Subject
 from batchproof.findings.finding import Rule, found
-from batchproof.findings.rule_texts import TEMPLATES
 from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import NAN_MODEL
 from batchproof.records.journal import entries
@@ -361,10 +360,3 @@ def test_a_saved_model_comes_back_bit_for_bit(name: str, dtype: torch.dtype, tmp
     tokens = torch.arange(1, 40)[None]
     with torch.inference_mode():
         assert torch.equal(again(tokens).logits, subject.model(tokens).logits)
-
-
-def test_every_rule_has_words_and_an_id_of_its_own() -> None:
-    assert set(TEMPLATES) == set(Rule)
-    ids = [rule.id for rule in Rule]
-    assert len(set(ids)) == len(ids)
-    assert all(each == each.lower() and " " not in each for each in ids)

@@ -17,11 +17,11 @@ from batchproof.api import (
     StepRecord,
     TokenEvent,
 )
-from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.happened import has_acceptance, has_rejection
 from batchproof.checks.late_ends import LateEnds
-from batchproof.checks.scheduling import check_limits, check_scheduling
-from batchproof.checks.trace import check_ends, check_positions
+from batchproof.checks.scheduling import limit_findings, scheduling_findings
+from batchproof.checks.trace import end_findings, position_findings
 from batchproof.decoding.speculation import dialled_draft, disagreeing_tokens, proposed_instead
 from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model
@@ -52,10 +52,10 @@ HONEST = (
 
 def check(trace: Sequence[StepRecord]) -> None:
     ends = LateEnds.of(trace, WORKLOAD, COMPLETIONS, delay=0)
-    check_positions(trace, WORKLOAD)
-    check_limits(trace, WORKLOAD, has_token_budget=True)
-    check_scheduling(trace, WORKLOAD, can_chunk=True, ends=ends)
-    check_ends(trace, WORKLOAD, COMPLETIONS, ends)
+    require(position_findings(trace, WORKLOAD))
+    require(limit_findings(trace, WORKLOAD, has_token_budget=True))
+    require(scheduling_findings(trace, WORKLOAD, can_chunk=True, ends=ends))
+    require(end_findings(trace, WORKLOAD, COMPLETIONS, ends))
 
 
 def test_a_trace_with_drafts_keeps_every_rule() -> None:

@@ -19,9 +19,9 @@ from batchproof.api import (
     StepRecord,
     TokenEvent,
 )
-from batchproof.checks.answers import check_structure
-from batchproof.checks.broken import BrokenPromise
-from batchproof.checks.conduct import check_stream, check_trace
+from batchproof.checks.answers import structure_findings
+from batchproof.checks.broken import BrokenPromise, require
+from batchproof.checks.conduct import stream_findings, trace_findings
 from batchproof.checks.happened import (
     has_chunk,
     has_mixed_step,
@@ -33,8 +33,8 @@ from batchproof.checks.happened import (
 from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.masks import brute_force_mask, require_mask
 from batchproof.checks.prefixes import Computed, ComputedPrefixes
-from batchproof.checks.scheduling import check_limits, check_queues, check_scheduling
-from batchproof.checks.trace import check_accounting, check_ends, check_positions
+from batchproof.checks.scheduling import limit_findings, queue_findings, scheduling_findings
+from batchproof.checks.trace import accounting_findings, end_findings, position_findings
 from batchproof.findings.finding import Rule
 from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Outcome, Workload
@@ -81,12 +81,12 @@ COMPLETIONS = tuple(
 
 
 CHECKS: tuple[Callable[[Sequence[StepRecord]], None], ...] = (
-    lambda trace: check_positions(trace, WORKLOAD),
-    lambda trace: check_limits(trace, WORKLOAD, has_token_budget=True),
-    lambda trace: check_queues(trace, WORKLOAD),
-    lambda trace: check_scheduling(trace, WORKLOAD, can_chunk=True),
-    lambda trace: check_accounting(trace, WORKLOAD),
-    lambda trace: check_ends(trace, WORKLOAD, COMPLETIONS),
+    lambda trace: require(position_findings(trace, WORKLOAD)),
+    lambda trace: require(limit_findings(trace, WORKLOAD, has_token_budget=True)),
+    lambda trace: require(queue_findings(trace, WORKLOAD)),
+    lambda trace: require(scheduling_findings(trace, WORKLOAD, can_chunk=True)),
+    lambda trace: require(accounting_findings(trace, WORKLOAD)),
+    lambda trace: require(end_findings(trace, WORKLOAD, COMPLETIONS)),
 )
 
 
@@ -194,7 +194,7 @@ def test_blocks_reserved_early_offend_nobody() -> None:
         step([("a", 3, 1), ("c", 0, 2)], "", "c", "a", free=6),
         step([("c", 2, 1)], "", "", "c", free=8),
     ]
-    check_accounting(early, WORKLOAD)
+    require(accounting_findings(early, WORKLOAD))
 
 
 def test_evidence_is_seen_only_where_it_is() -> None:
@@ -228,7 +228,7 @@ D_IS_COMPUTED = step([("d", 0, 5)], admitted="d")
 
 
 def begins(trace: Sequence[StepRecord], earlier: Sequence[Computed] = ()) -> None:
-    check_positions(trace, ALIKE, ComputedPrefixes(ALIKE, ANSWERS, earlier))
+    require(position_findings(trace, ALIKE, ComputedPrefixes(ALIKE, ANSWERS, earlier)))
 
 
 BEGINNINGS = {
@@ -316,13 +316,13 @@ def test_hits_are_for_engines_that_declare_them_and_configs_that_ask_for_them() 
         step([("g", 0, 4)], "", "g", "g", free=8),
     ]
     capable = frozenset({Capability.TRACING, Capability.PREFIX_CACHING})
-    check_trace(ALIKE, ANSWERS, trace, capable)
+    require(trace_findings(ALIKE, ANSWERS, trace, capable))
     for capabilities, workload in (
         (capable - {Capability.PREFIX_CACHING}, ALIKE),
         (capable, ALIKE.with_config(prefix_caching=False)),
     ):
         with pytest.raises(BrokenPromise, match="context_len is 4, but 0 tokens were fed before"):
-            check_trace(workload, ANSWERS, trace, capabilities)
+            require(trace_findings(workload, ANSWERS, trace, capabilities))
 
 
 def test_blocks_taken_over_were_free_before_and_leave_no_room_for_the_next() -> None:
@@ -334,7 +334,7 @@ def test_blocks_taken_over_were_free_before_and_leave_no_room_for_the_next() -> 
         StepRecord((RowRecord("long", 16, 1, True),), ("s",), ("long",), ("long",), (), 9, 9),
         StepRecord((RowRecord("s", 0, 1, True),), (), ("s",), (), (), 8, 9),
     ]
-    check_scheduling(trace, workload, can_chunk=True)
+    require(scheduling_findings(trace, workload, can_chunk=True))
 
 
 def test_a_shared_block_shows_in_what_is_used() -> None:
@@ -395,7 +395,7 @@ def ends(delay: int, surplus: int | None = None) -> list[StepRecord]:
 
 
 def judged(trace: Sequence[StepRecord], delay: int, workload: Workload = LATE) -> None:
-    check_trace(workload, LATE_ANSWERS, trace, SCHEDULED, delay=delay)
+    require(trace_findings(workload, LATE_ANSWERS, trace, SCHEDULED, delay=delay))
 
 
 @pytest.mark.parametrize(
@@ -482,9 +482,9 @@ def test_nothing_hides_behind_a_declared_delay(
 ) -> None:
     late = LateEnds.of(trace, LATE, LATE_ANSWERS, 1)
     checks = (
-        lambda trace: check_scheduling(trace, LATE, True, late),
-        lambda trace: check_accounting(trace, LATE),
-        lambda trace: check_ends(trace, LATE, LATE_ANSWERS, late),
+        lambda trace: require(scheduling_findings(trace, LATE, True, late)),
+        lambda trace: require(accounting_findings(trace, LATE)),
+        lambda trace: require(end_findings(trace, LATE, LATE_ANSWERS, late)),
     )
     require_told(promise, trace, words, checks)
 
@@ -511,12 +511,12 @@ def test_a_discarded_token_that_is_delivered_is_one_too_many() -> None:
     """In a completion it stands behind the EOS (P3), in the stream behind the finish reason (P14)."""
     given = Completion("l", (7, 9, 7), FinishReason.STOP)
     with pytest.raises(BrokenPromise, match="goes on after its EOS") as caught:
-        check_structure(LATE.requests[0], given)
+        require(structure_findings(LATE.requests[0], given))
     assert caught.value.finding.promise is Promise.P3
     events = (TokenEvent("l", 7), TokenEvent("l", 9, FinishReason.STOP), TokenEvent("l", 7))
     outcome = Outcome((given,), tuple(enumerate(events)))
     with pytest.raises(BrokenPromise, match="its last event, and no other") as caught:
-        check_stream(LATE.with_requests(LATE.requests[:1]), outcome)
+        require(stream_findings(LATE.with_requests(LATE.requests[:1]), outcome))
     assert caught.value.finding.promise is Promise.P14
 
 

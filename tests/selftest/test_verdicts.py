@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from batchproof.api import Completion, FinishReason, Request
-from batchproof.checks.answers import check_completions
-from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.answers import choice_findings, completion_findings
+from batchproof.checks.broken import BrokenPromise, require
+from batchproof.checks.masks import require_moves
 from batchproof.findings.finding import Finding, Rule
 from batchproof.findings.finding_text import finding_text
 from batchproof.oracle.error_unit import ErrorUnit
@@ -35,7 +36,7 @@ def right(oracle: Oracle, request: Request) -> Completion:
 
 def judge(oracle: Oracle, request: Request, completion: Completion) -> Ledger:
     ledger = Ledger()
-    check_completions([request], [completion], oracle, ledger)
+    require(completion_findings([request], [completion], oracle, ledger))
     return ledger
 
 
@@ -98,7 +99,7 @@ def test_swapped_lost_and_doubled_completions_break_the_order(oracle: Oracle, id
     requests = [Request("a", PROMPT, 2), Request("b", PROMPT, 2)]
     completions = [right(oracle, Request(each, PROMPT, 2)) for each in ids]
     with pytest.raises(BrokenPromise) as caught:
-        check_completions(requests, completions, oracle, Ledger())
+        require(completion_findings(requests, completions, oracle, Ledger()))
     assert caught.value.finding.promise is Promise.P4
 
 
@@ -112,6 +113,40 @@ def test_logits_a_thousand_roundings_off_fail_though_the_tokens_are_right(oracle
     assert "step 4: the logits are off" in finding_text(failure)
     shifted = logits + 5.0  # the same for all tokens: nothing changes
     judge(oracle, request, replace(right(oracle, request), logits=shifted))
+
+
+def test_all_findings_are_given_and_the_strictest_decides(oracle: Oracle) -> None:
+    """One wrong answer does not hide another, nor its tokens its length; each rule is named once."""
+    requests = [Request(name, PROMPT, 6) for name in "abc"]
+    tokens = oracle.answer(PROMPT, 7).token_ids
+    wrong = (*tokens[:3], (tokens[3] + 1) % 256, *tokens[4:])
+    answers = [
+        Completion("a", wrong, FinishReason.LENGTH),
+        Completion("b", wrong[:6], FinishReason.LENGTH),
+        Completion("c", tokens[:6], FinishReason.STOP),
+    ]
+    with pytest.raises(BrokenPromise) as caught:
+        require(completion_findings(requests, answers, oracle, Ledger()))
+    found = [(each.rule, each.request_id) for each in (caught.value.finding, *caught.value.others)]
+    assert found == [(Rule.CAP, "a"), (Rule.TOKEN, "a"), (Rule.FINISH_REASON, "c")]
+
+
+def test_nan_in_float64_explains_no_flip(oracle: Oracle) -> None:
+    """A comparison with NaN is false both ways, so that every answer once passed."""
+    request = Request("r", PROMPT, 2)
+    tokens = tuple((token + 1) % 256 for token in oracle.answer(PROMPT, 2).token_ids)
+    answer, ledger = Completion("r", tokens, FinishReason.LENGTH), Ledger()
+    with pytest.MonkeyPatch.context() as patch:
+        blind = torch.full((2, 256), math.nan, dtype=torch.float64)
+        patch.setattr(oracle, "score", lambda *_: blind)
+        (found,) = choice_findings(request, answer, oracle, ledger)
+    assert found.rule is Rule.CHOICE
+
+
+@pytest.mark.parametrize("should_move", [True, False])
+def test_nan_neither_stays_nor_moves(should_move: bool) -> None:
+    with pytest.raises(BrokenPromise, match="query 2"):
+        require_moves(2, 1, math.nan, should_move, bound=1.0, allowed=0.0)
 
 
 def test_a_nan_in_the_logits_fails(oracle: Oracle) -> None:

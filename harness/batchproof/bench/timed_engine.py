@@ -17,7 +17,8 @@ from batchproof.bench.memory import PeakMemory
 from batchproof.bench.schedule import Forward
 from batchproof.bench.spec import Laps
 from batchproof.bench.verification import Verifier, blaming, judging
-from batchproof.checks.conduct import check_conduct
+from batchproof.checks.broken import require
+from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.environment import require_same, settings_of
 from batchproof.errors import EngineHang
 from batchproof.run.engine_names import REFERENCE
@@ -95,13 +96,14 @@ class TimedEngine:
                 first = self._serve(0)
             trace = tuple(self.trial.trace_of(self._engine))
             self.first_round = FirstRound(first.wall_s, trace, seen, memory.stop())
-            check_conduct(
+            findings = conduct_findings(
                 Workload(self._laps[0], self._config),
                 Outcome(first.completions),
                 trace,
                 self.trial.capabilities,
                 delay=self.trial.scheduling_delay,
             )
+            require(findings)
         if self.is_running:
             with self._blamed(), judging():
                 self.verifier.judge(0, self._laps[0], first.completions)

@@ -17,13 +17,13 @@ from contextlib import contextmanager
 
 from batchproof.api import Completion, Request
 from batchproof.checks.answers import (
-    check_choices,
-    check_near_tie_budget,
     check_order,
-    check_structure,
-    check_tokens,
+    choice_findings,
+    near_tie_findings,
+    structure_findings,
+    token_findings,
 )
-from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.broken import BrokenPromise, require
 from batchproof.errors import EngineHang, OracleError
 from batchproof.findings.finding_text import first_line
 from batchproof.oracle.oracle import Oracle
@@ -51,11 +51,11 @@ class Verifier:
         """Checks one round. Raises `BrokenPromise` at the first wrong answer."""
         check_order(requests, completions)
         for request, completion in zip(requests, completions, strict=True):
-            check_structure(request, completion)
+            require(structure_findings(request, completion))
         self._num_completions += len(requests)
         for index in self._sample(lap, len(requests)):
             self._check(requests[index], completions[index])
-        check_near_tie_budget(self._oracle, self._ledger)
+        require(near_tie_findings(self._oracle, self._ledger))
 
     def _sample(self, lap: int, num_requests: int) -> Sequence[int]:
         if self._sample_size is None or self._sample_size >= num_requests:
@@ -65,10 +65,10 @@ class Verifier:
 
     def _check(self, request: Request, completion: Completion) -> None:
         if self._sample_size is None or self._oracle.subject.oracle is not None:
-            check_tokens(request, completion, self._oracle, self._ledger)
+            require(token_findings(request, completion, self._oracle, self._ledger))
             self._num_by_reference += 1
         else:
-            check_choices(request, completion, self._oracle, self._ledger)
+            require(choice_findings(request, completion, self._oracle, self._ledger))
             self._num_scored += 1
         self._ledger.num_steps += len(completion.token_ids)
 

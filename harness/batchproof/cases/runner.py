@@ -17,9 +17,9 @@ from batchproof.api import Capability, Completion, Engine, FinishReason, Request
 from batchproof.cases.resolve import slips, workloads_of
 from batchproof.cases.schema import Case, RequestSpec
 from batchproof.checks import happened
-from batchproof.checks.answers import check_completions, check_order, check_tokens
-from batchproof.checks.broken import BrokenPromise, broken
-from batchproof.checks.conduct import check_conduct
+from batchproof.checks.answers import check_order, completion_findings, token_findings
+from batchproof.checks.broken import broken, require
+from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.environment import require_same, settings_of, world_of
 from batchproof.checks.late_ends import is_unforeseen
 from batchproof.checks.prefixes import Computed
@@ -131,10 +131,10 @@ def _judge(
             _check_aborted(trial, case, spec, request, completion)
         else:
             good.append((request, completion))
-    try:
-        check_completions([r for r, _ in good], [c for _, c in good], trial.oracle, trial.ledger)
-    except BrokenPromise as error:
-        raise BrokenPromise(_counted(error.finding, case)) from None
+    findings = completion_findings(
+        [r for r, _ in good], [c for _, c in good], trial.oracle, trial.ledger
+    )
+    require(_counted(each, case) for each in findings)
 
 
 def _counted(finding: Finding, case: Case) -> Finding:
@@ -158,7 +158,7 @@ def _check_aborted(
         should_have = f"at most {limit}" if wanted is None else str(wanted)
         facts: Facts = {"num_tokens": len(tokens), "got": tokens, "should_have": should_have}
         raise broken(Rule.ABORTED_LENGTH, name, promise=case.promise, **facts)
-    check_tokens(request, completion, trial.oracle, trial.ledger)
+    require(token_findings(request, completion, trial.oracle, trial.ledger))
     trial.ledger.num_requests += 1
     trial.ledger.num_steps += len(tokens)
 
@@ -188,7 +188,8 @@ def _check_trace(
             facts: Facts = {"num_free": free, "num_total": total}
             raise broken(Rule.LEFTOVER_BLOCKS, promise=case.promise, **facts)
         return
-    check_conduct(workload, outcome, records, trial.capabilities, earlier, trial.scheduling_delay)
+    delay = trial.scheduling_delay
+    require(conduct_findings(workload, outcome, records, trial.capabilities, earlier, delay))
 
 
 def _num_late_steps(trial: Trial, workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -> int:

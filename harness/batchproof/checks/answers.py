@@ -15,15 +15,15 @@ loses l_b - l_c <= e_c - e_b <= 2 max|e|. Nothing is retried and nothing is skip
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from batchproof.api import Completion, FinishReason, Request
-from batchproof.checks.broken import BrokenPromise, broken
-from batchproof.checks.choices import check_drawn, check_processed, of_each
-from batchproof.checks.logprobs import after_first, check_logprobs
-from batchproof.findings.finding import Facts, Rule
+from batchproof.checks.broken import broken
+from batchproof.checks.choices import drawn_findings, of_each, processed_findings
+from batchproof.checks.logprobs import after_first, logprob_findings
+from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.oracle.choosing import is_drawn, num_until_end, sampling_of
 from batchproof.oracle.oracle import Oracle, centred
 from batchproof.records.trial_record import Ledger
@@ -32,13 +32,13 @@ from batchproof.statistics import binomial_bound
 NEAR_TIE_RISK = 1e-6  # chance at which an honest engine would exceed its near-tie budget
 
 
-def check_completions(
+def completion_findings(
     requests: Sequence[Request], completions: Sequence[Completion], oracle: Oracle, ledger: Ledger
-) -> None:
-    """Checks the answers to good requests, and counts them in the ledger. Where the model gives NaN,
-    any answer will do.
+) -> Iterator[Finding]:
+    """Yields what is wrong with the answers to good requests, and counts them in the ledger.
 
-    Raises `BrokenPromise` at the first wrong answer, and `OracleError` if there is no right one.
+    Where the model gives NaN, any answer will do. Raises `BrokenPromise` if the answers do not belong
+    to the requests, and `OracleError` if there is no right one.
     """
     check_order(requests, completions)
     pairs = [
@@ -48,14 +48,18 @@ def check_completions(
     ]
     _score_together(pairs, oracle)
     for request, completion in pairs:
-        check_structure(request, completion)
-        check_tokens(request, completion, oracle, ledger)
-        check_logits(request, completion, oracle)
-        check_logprobs(request, completion, oracle)
+        yield from structure_findings(request, completion)
+        if completion.finish_reason in (FinishReason.ERROR, FinishReason.ABORTED):
+            continue
+        yield from token_findings(request, completion, oracle, ledger)
+        if not are_known(completion.token_ids, oracle):
+            continue  # float64 has no logits behind a token that is none
+        yield from logit_findings(request, completion, oracle)
+        yield from logprob_findings(request, completion, oracle)
         ledger.num_logits += completion.logits is not None
         ledger.num_requests += 1
         ledger.num_steps += len(completion.token_ids)
-    check_near_tie_budget(oracle, ledger)
+    yield from near_tie_findings(oracle, ledger)
     ledger.num_workloads += 1
     if oracle.is_calibrated:
         ledger.error_unit = oracle.error.max_abs
@@ -100,13 +104,16 @@ def check_order(requests: Sequence[Request], completions: Sequence[Completion]) 
     raise broken(Rule.SURPLUS, **ids)
 
 
-def check_structure(request: Request, completion: Completion) -> None:
-    """Checks caps, EOS and finish reason, which rounding cannot change. Raises `BrokenPromise`."""
+def structure_findings(request: Request, completion: Completion) -> Iterator[Finding]:
+    """Yields what is wrong with length, EOS and finish reason, which rounding cannot change."""
     name, tokens, cap = request.request_id, completion.token_ids, request.max_new_tokens
     if completion.finish_reason is FinishReason.ERROR:
-        raise broken(Rule.GOOD_REFUSED, name, error=completion.error)
+        error = completion.error
+        yield found(Rule.GOOD_REFUSED, name, error=None if error is None else str(error))
+        return
     if completion.finish_reason is FinishReason.ABORTED:
-        raise broken(Rule.ABORTED_UNASKED, name)
+        yield found(Rule.ABORTED_UNASKED, name)
+        return
     facts: Facts = {
         "got": tokens,
         "num_tokens": len(tokens),
@@ -115,51 +122,47 @@ def check_structure(request: Request, completion: Completion) -> None:
         "eos": sorted(request.eos_token_ids),
     }
     if len(tokens) > cap:
-        raise broken(Rule.CAP, name, cap, **facts)
+        yield found(Rule.CAP, name, cap, **facts)
     end = num_until_end(request, tokens)
     if end is not None and end < len(tokens):
-        raise broken(Rule.EOS, name, end - 1, token=tokens[end - 1], **facts)
+        yield found(Rule.EOS, name, end - 1, token=tokens[end - 1], **facts)
     if end is None and len(tokens) < cap:
-        raise broken(Rule.SHORT, name, len(tokens), **facts)
+        yield found(Rule.SHORT, name, len(tokens), **facts)
     expected = FinishReason.LENGTH if end is None else FinishReason.STOP
     if completion.finish_reason != expected:
-        raise broken(Rule.FINISH_REASON, name, should_be=expected.value, **facts)
+        yield found(Rule.FINISH_REASON, name, should_be=expected.value, **facts)
 
 
-def check_tokens(request: Request, completion: Completion, oracle: Oracle, ledger: Ledger) -> None:
-    """Checks the tokens by rules O1 to O3, and counts near-ties in the ledger; those that a request
-    wants chosen otherwise by `checks.choices`.
+def token_findings(
+    request: Request, completion: Completion, oracle: Oracle, ledger: Ledger
+) -> Iterator[Finding]:
+    """Yields the first wrong token by rules O1 to O3, and counts near-ties in the ledger; tokens that a
+    request wants chosen otherwise are judged by `checks.choices`, and those beyond the cap not at all.
 
-    Raises `BrokenPromise`, and `OracleError` if there is no right answer.
+    Raises `OracleError` if there is no right answer.
     """
     prompt, tokens = request.prompt_token_ids, completion.token_ids
-    if _is_chosen_otherwise(request, completion, oracle):
+    asked = sampling_of(request)
+    if are_known(tokens, oracle) and (asked.changes_logits or is_drawn(request)):
+        judge = drawn_findings if is_drawn(request) else processed_findings
+        yield from judge(request, completion, oracle)
         return
     should_be = list(oracle.right_tokens(prompt, request.max_new_tokens))
-    for step, token_id in enumerate(tokens):
-        if token_id == should_be[step]:
+    for step, (token_id, right) in enumerate(zip(tokens, should_be, strict=False)):
+        if token_id == right:
             continue
         if not 0 <= token_id < oracle.subject.vocab_size:
             last = oracle.subject.vocab_size - 1
-            facts: Facts = {"token": token_id, "last_token": last, "should_be": should_be[step]}
-            raise broken(Rule.VOCABULARY, request.request_id, step, **facts)
+            facts: Facts = {"token": token_id, "last_token": last, "should_be": right}
+            yield found(Rule.VOCABULARY, request.request_id, step, **facts)
+            return
         if oracle.subject.oracle is None:
             num_near_ties = _explained_steps(prompt, tokens, oracle)
             if num_near_ties is not None:
                 ledger.num_near_ties += num_near_ties
                 return
-        raise _wrong_token(request, completion, oracle, step, should_be)
-
-
-def _is_chosen_otherwise(request: Request, completion: Completion, oracle: Oracle) -> bool:
-    """Checks tokens that are not the argmax of the logits alone, and returns whether they are such.
-    Raises `BrokenPromise`."""
-    asked, tokens = sampling_of(request), completion.token_ids
-    if not are_known(tokens, oracle) or not (asked.changes_logits or is_drawn(request)):
-        return False
-    check = check_drawn if is_drawn(request) else check_processed
-    check(request, completion, oracle)
-    return True
+        yield _wrong_token(request, completion, oracle, step, should_be)
+        return
 
 
 def are_known(tokens: Sequence[int], oracle: Oracle) -> bool:
@@ -167,18 +170,20 @@ def are_known(tokens: Sequence[int], oracle: Oracle) -> bool:
     return all(0 <= token < oracle.subject.vocab_size for token in tokens)
 
 
-def check_choices(request: Request, completion: Completion, oracle: Oracle, ledger: Ledger) -> None:
-    """Checks tokens by rule O3 alone, for answers too long to be generated again.
+def choice_findings(
+    request: Request, completion: Completion, oracle: Oracle, ledger: Ledger
+) -> Iterator[Finding]:
+    """Yields a break of rule O3 alone, for answers too long to be generated again.
 
     Each token, given the engine's own tokens before it, must be within rounding of the best in
-    float64. Raises `BrokenPromise`.
-    """
+    float64."""
     prompt, tokens = request.prompt_token_ids, completion.token_ids
     num_near_ties = _explained_steps(prompt, tokens, oracle, is_flipped=False)
     if num_near_ties is None:
         bound = 2 * oracle.logit_bound
-        raise broken(Rule.CHOICE, request.request_id, got=tokens, bound=bound)
-    ledger.num_near_ties += num_near_ties
+        yield found(Rule.CHOICE, request.request_id, got=tokens, bound=bound)
+    else:
+        ledger.num_near_ties += num_near_ties
 
 
 def _explained_steps(
@@ -193,15 +198,15 @@ def _explained_steps(
         return None  # a later token is outside the vocabulary; the first wrong one is reported
     exact = oracle.score(prompt, tokens)
     regret = exact.max(dim=-1).values - of_each(exact, tokens)
-    if regret.max().item() > 2 * oracle.logit_bound:
+    if not regret.max().item() <= 2 * oracle.logit_bound:  # `not`: a NaN must fail
         return None
     return max(int(is_flipped), int((regret > 0).sum()))
 
 
 def _wrong_token(
     request: Request, completion: Completion, oracle: Oracle, step: int, should_be: list[int]
-) -> BrokenPromise:
-    return broken(
+) -> Finding:
+    return found(
         Rule.TOKEN,
         request.request_id,
         step,
@@ -215,17 +220,14 @@ def _wrong_token(
     )
 
 
-def check_near_tie_budget(oracle: Oracle, ledger: Ledger) -> None:
-    """Checks the second half of rule O3: an honest engine flips only some of the steps that could
-    flip.
-
-    Raises `BrokenPromise`.
-    """
+def near_tie_findings(oracle: Oracle, ledger: Ledger) -> Iterator[Finding]:
+    """Yields a break of the second half of rule O3: an honest engine flips only some of the steps that
+    could flip."""
     if not ledger.num_near_ties:
         return
     budget = binomial_bound(ledger.num_steps, oracle.error.near_tie_share, NEAR_TIE_RISK)
     if ledger.num_near_ties > budget:
-        raise broken(
+        yield found(
             Rule.NEAR_TIES,
             num_near_ties=ledger.num_near_ties,
             num_steps=ledger.num_steps,
@@ -234,21 +236,22 @@ def check_near_tie_budget(oracle: Oracle, ledger: Ledger) -> None:
         )
 
 
-def check_logits(request: Request, completion: Completion, oracle: Oracle) -> None:
-    """Checks rule O4: logits are within kappa E of float64 over the engine's own tokens.
+def logit_findings(request: Request, completion: Completion, oracle: Oracle) -> Iterator[Finding]:
+    """Yields breaks of rule O4: logits are within kappa E of float64 over the engine's own tokens.
 
-    The largest error is compared with that of the reference, and the rms error with its rms. Raises
-    `BrokenPromise` for logits of another shape than `(num_tokens, vocab)`, too, and for NaN or
-    infinity.
+    The largest error is compared with that of the reference, and the rms error with its rms. Logits of
+    another shape than `(num_tokens, vocab)` break it too, and NaN or infinity.
     """
     if completion.logits is None:
         return
     name, shape = request.request_id, tuple(completion.logits.shape)
     expected_shape = (len(completion.token_ids), oracle.subject.vocab_size)
     if shape != expected_shape:
-        raise broken(Rule.LOGITS_SHAPE, name, got=str(shape), should_be=str(expected_shape))
+        yield found(Rule.LOGITS_SHAPE, name, got=str(shape), should_be=str(expected_shape))
+        return
     if not bool(torch.isfinite(completion.logits).all()):
-        raise broken(Rule.LOGITS_FINITE, name)
+        yield found(Rule.LOGITS_FINITE, name)
+        return
     exact = oracle.score(request.prompt_token_ids, completion.token_ids)
     difference = centred(completion.logits) - centred(exact)
     worst, rms = difference.abs().amax(dim=-1), difference.pow(2).mean().sqrt().item()
@@ -259,5 +262,6 @@ def check_logits(request: Request, completion: Completion, oracle: Oracle) -> No
             return  # and so within kappa of each larger E, which need not be measured then
     if not off <= kappa * error.max_abs:  # `not`: a NaN must fail
         facts: Facts = {"bound": kappa * error.max_abs, "kappa": kappa, "unit": error.max_abs}
-        raise broken(Rule.LOGITS, name, step, off=off, **facts)
-    raise broken(Rule.LOGITS_RMS, name, off=rms, bound=kappa * error.rms)
+        yield found(Rule.LOGITS, name, step, off=off, **facts)
+    else:
+        yield found(Rule.LOGITS_RMS, name, off=rms, bound=kappa * error.rms)

@@ -1,23 +1,45 @@
-"""The exception that all checks raise."""
+"""Where findings become an exception."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from batchproof.findings.finding import Finding, Rule, found
 from batchproof.findings.finding_text import finding_text
 from batchproof.requirements.promises import Promise
 
+MOST_FINDINGS = 16  # looked at in one run: an engine that is wrong everywhere need not be measured
+
 
 class BrokenPromise(AssertionError):
-    """A check found a promise broken; `finding` says which, where, and by what rule."""
+    """Checks found promises broken; `finding` is the first, by the order of the checks, and `others`
+    are the first of each further rule."""
 
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding)
+    def __init__(self, finding: Finding, *others: Finding) -> None:
+        super().__init__(finding, *others)
         self.finding = finding
+        self.others = others
 
     def __str__(self) -> str:
         return finding_text(self.finding)
+
+
+def require(findings: Iterable[Finding]) -> None:
+    """Raises `BrokenPromise` with the first finding of each rule, unless there is none.
+
+    What a check raises after the first finding ends the list: the values that it reads are wrong.
+    """
+    by_rule: dict[Rule, Finding] = {}
+    try:
+        for each in islice(findings, MOST_FINDINGS):
+            by_rule.setdefault(each.rule, each)
+    except Exception:
+        if not by_rule:
+            raise
+    if by_rule:
+        raise BrokenPromise(*by_rule.values())
 
 
 def broken(
@@ -27,6 +49,6 @@ def broken(
     promise: Promise | None = None,
     **facts: Any,
 ) -> BrokenPromise:
-    """Returns the exception for a finding; arguments and errors are those of
+    """Returns the exception for one finding; arguments and errors are those of
     `batchproof.findings.finding.found`."""
     return BrokenPromise(found(rule, request_id, step, promise, **facts))

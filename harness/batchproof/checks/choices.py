@@ -9,31 +9,33 @@ The frequencies of drawn tokens are judged over many requests: `checks.draws`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from batchproof.api import Completion, Request
-from batchproof.checks.broken import broken
-from batchproof.findings.finding import Facts, Rule
+from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.oracle.choosing import amplification, kept, processed, sampling_of
 from batchproof.oracle.oracle import Oracle
 
 Tokens = tuple[int, ...]
 
 
-def check_processed(request: Request, completion: Completion, oracle: Oracle) -> None:
-    """Checks greedy choices from processed logits. Raises `BrokenPromise`."""
+def processed_findings(request: Request, completion: Completion, oracle: Oracle) -> Iterator[Finding]:
+    """Yields wrong greedy choices from processed logits."""
     tokens = completion.token_ids
     exact = _processed(request, tokens, oracle)
     chosen = of_each(exact, tokens)
-    _require_allowed(request, tokens, chosen > -torch.inf)
+    is_allowed = chosen > -torch.inf
+    yield from _forbidden(request, tokens, is_allowed)
     best = exact.max(dim=-1)
     regret = best.values - chosen
     bound = 2 * _slack(request, oracle)
-    is_wrong = regret > bound
+    is_wrong = is_allowed & ~(regret <= bound)  # `~`: a NaN must fail
     if bool(is_wrong.any()):
         step = int(is_wrong.nonzero()[0])
-        raise broken(
+        yield found(
             Rule.PROCESSED,
             request.request_id,
             step,
@@ -46,12 +48,12 @@ def check_processed(request: Request, completion: Completion, oracle: Oracle) ->
         )
 
 
-def check_drawn(request: Request, completion: Completion, oracle: Oracle) -> None:
-    """Checks that each drawn token is one that may be drawn. Raises `BrokenPromise`."""
+def drawn_findings(request: Request, completion: Completion, oracle: Oracle) -> Iterator[Finding]:
+    """Yields the first drawn token that may not be drawn."""
     tokens = completion.token_ids
     exact = _processed(request, tokens, oracle)
     may_be = kept(exact, sampling_of(request), _slack(request, oracle))
-    _require_allowed(request, tokens, of_each(may_be, tokens))
+    yield from _forbidden(request, tokens, of_each(may_be, tokens))
 
 
 def _processed(request: Request, tokens: Tokens, oracle: Oracle) -> Tensor:
@@ -73,8 +75,8 @@ def _facts(request: Request, tokens: Tokens) -> Facts:
     return {"got": tokens, "sampling": str(sampling_of(request))}
 
 
-def _require_allowed(request: Request, tokens: Tokens, is_allowed: Tensor) -> None:
+def _forbidden(request: Request, tokens: Tokens, is_allowed: Tensor) -> Iterator[Finding]:
     if not bool(is_allowed.all()):
         step = int((~is_allowed).nonzero()[0])
         facts = _facts(request, tokens)
-        raise broken(Rule.FORBIDDEN, request.request_id, step, token=tokens[step], **facts)
+        yield found(Rule.FORBIDDEN, request.request_id, step, token=tokens[step], **facts)

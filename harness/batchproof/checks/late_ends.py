@@ -7,13 +7,12 @@ take effect as late as it declares. Nothing else may be late.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from batchproof.api import Completion, FinishReason, Request, StepRecord
-from batchproof.checks.broken import BrokenPromise, broken
-from batchproof.findings.finding import Rule
+from batchproof.findings.finding import Finding, Rule, found
 from batchproof.workload.workloads import Workload
 
 NONE_GRANTED = "no delay is granted: only an EOS before the cap may be late, if the engine declares so"
@@ -93,27 +92,25 @@ class LateEnds:
 IN_TIME = LateEnds()  # every end takes effect at once
 
 
-def check_late_ends(trace: Sequence[StepRecord], ends: LateEnds) -> None:
-    """Checks P9: an end takes effect in its own step, or an EOS before the cap as late as declared.
-
-    Raises `BrokenPromise`.
-    """
+def late_end_findings(trace: Sequence[StepRecord], ends: LateEnds) -> Iterator[Finding]:
+    """Yields ends that take effect in another step than their own, or an EOS before the cap later than
+    declared (P9)."""
     for step, record in enumerate(trace):
         for each in record.finished:
             if not ends.finishes_in_time(each, step):
-                raise _late(Rule.LATE_FINISH, each, step, ends)
+                yield _late(Rule.LATE_FINISH, each, step, ends)
         for each in record.admitted:
             if ends.has_ended(each, step):
-                raise _late(Rule.LATE_ADMISSION, each, step, ends)
+                yield _late(Rule.LATE_ADMISSION, each, step, ends)
         for row in record.rows:
             is_decode = row.query_len == 1 and row.is_sampled
             if ends.has_ended(row.request_id, step) and not is_decode:
                 num_tokens = row.query_len
-                raise _late(Rule.LATE_ROWS, row.request_id, step, ends, num_tokens=num_tokens)
+                yield _late(Rule.LATE_ROWS, row.request_id, step, ends, num_tokens=num_tokens)
 
 
-def _late(rule: Rule, request_id: str, step: int, ends: LateEnds, **facts: Any) -> BrokenPromise:
+def _late(rule: Rule, request_id: str, step: int, ends: LateEnds, **facts: Any) -> Finding:
     delay = ends.granted.get(request_id, 0)
     granted = f"scheduling_delay: {delay} steps, as declared" if delay else NONE_GRANTED
     sampled_in = ends.sampled_in[request_id]
-    return broken(rule, request_id, step, sampled_in=sampled_in, granted=granted, **facts)
+    return found(rule, request_id, step, sampled_in=sampled_in, granted=granted, **facts)

@@ -68,7 +68,7 @@ def require_moves(
     """
     name = f"prefix-{query + 1}"
     facts: Facts = {"query": query, "position": position, "bound": bound}
-    if should_move is False and moved > allowed:
+    if should_move is False and not moved <= allowed:  # `not`: a NaN must fail, here and below
         raise broken(Rule.UNSEEN_MOVES, name, moved=moved, **facts)
-    if should_move is True and moved <= bound:
+    if should_move is True and not moved > bound:
         raise broken(Rule.SEEN_STAYS, name, moved=moved, **facts)

@@ -3,19 +3,20 @@ P9)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 
 from batchproof.api import StepRecord
-from batchproof.checks.broken import broken
-from batchproof.checks.late_ends import IN_TIME, LateEnds, check_late_ends
+from batchproof.checks.late_ends import IN_TIME, LateEnds, late_end_findings
 from batchproof.checks.trace_replay import TraceReplay
-from batchproof.findings.finding import Facts, Rule
+from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.workload.workloads import Workload
 
 
-def check_limits(trace: Sequence[StepRecord], workload: Workload, has_token_budget: bool) -> None:
-    """Checks that slots and the token budget are never exceeded. Raises `BrokenPromise`.
+def limit_findings(
+    trace: Sequence[StepRecord], workload: Workload, has_token_budget: bool
+) -> Iterator[Finding]:
+    """Yields steps in which the slots or the token budget are exceeded.
 
     `has_token_budget`: whether the engine schedules by `max_num_batched_tokens`.
     """
@@ -23,55 +24,55 @@ def check_limits(trace: Sequence[StepRecord], workload: Workload, has_token_budg
     for step, record in enumerate(trace):
         ids = [row.request_id for row in record.rows]
         if len(set(ids)) < len(ids):
-            raise broken(Rule.TWO_ROWS, step=step, ids=ids)
+            yield found(Rule.TWO_ROWS, step=step, ids=ids)
         if len(ids) > config.max_num_seqs:
             facts: Facts = {"num_rows": len(ids), "max_num_seqs": config.max_num_seqs}
-            raise broken(Rule.SLOTS, step=step, **facts)
+            yield found(Rule.SLOTS, step=step, **facts)
         fed = sum(row.query_len for row in record.rows)
         if has_token_budget and fed > config.max_num_batched_tokens:
             limit = config.max_num_batched_tokens
-            raise broken(Rule.TOKEN_BUDGET, step=step, num_fed=fed, max_num_batched_tokens=limit)
+            yield found(Rule.TOKEN_BUDGET, step=step, num_fed=fed, max_num_batched_tokens=limit)
 
 
-def check_queues(trace: Sequence[StepRecord], workload: Workload) -> None:
-    """Checks P9: at any time a request waits, runs or is gone, and only one that waits is admitted.
-    Raises `BrokenPromise`."""
+def queue_findings(trace: Sequence[StepRecord], workload: Workload) -> Iterator[Finding]:
+    """Yields breaks of P9: at any time a request waits, runs or is gone, and only one that waits is
+    admitted."""
     replay = TraceReplay(workload)
     gone: set[str] = set()
     for step, record in enumerate(trace):
         for name in record.admitted:
             if name in gone or (name in replay.running and name not in record.preempted):
                 what = f"was admitted, but {'has ended' if name in gone else 'runs'} already"
-                raise broken(Rule.QUEUES, name, step, what=what)
+                yield found(Rule.QUEUES, name, step, what=what)
         replay.begin(step, record)
         for name in record.waiting:
             if name in gone or name in replay.running:
                 what = f"waits, but {'has ended' if name in gone else 'has a slot'}"
-                raise broken(Rule.QUEUES, name, step, what=what)
+                yield found(Rule.QUEUES, name, step, what=what)
         replay.end(record)
         gone.update(record.finished)
 
 
-def check_scheduling(
+def scheduling_findings(
     trace: Sequence[StepRecord], workload: Workload, can_chunk: bool, ends: LateEnds = IN_TIME
-) -> None:
-    """Checks that freed slots are filled, in order of arrival, and that every running decode is fed.
+) -> Iterator[Finding]:
+    """Yields breaks of: freed slots are filled, in order of arrival, and every running decode is fed.
 
     `can_chunk`: whether the engine feeds prompts in parts. Not for workloads with aborts, which
-    leave no mark in a trace. Raises `BrokenPromise`.
+    leave no mark in a trace.
     """
-    check_late_ends(trace, ends)
+    yield from late_end_findings(trace, ends)
     replay = TraceReplay(workload)
     place = {name: index for index, name in enumerate(_arrival_order(workload))}
     previous: StepRecord | None = None
     for step, record in enumerate(trace):
         replay.begin(step, record)
-        _check_slots(step, replay, ends)
+        yield from _of_slots(step, replay, ends)
         if record.admitted:
-            _check_first_come(step, record, place)
-            _check_arrival_order(step, replay, place)
-        _check_decodes(step, record, replay, ends)
-        _check_refill(step, record, replay, previous, can_chunk)
+            yield from _of_first_come(step, record, place)
+            yield from _of_arrival_order(step, replay, place)
+        yield from _of_decodes(step, record, replay, ends)
+        yield from _of_refill(step, record, replay, previous, can_chunk)
         replay.end(record)
         previous = record
 
@@ -82,8 +83,8 @@ def _arrival_order(workload: Workload) -> list[str]:
     return [workload.requests[index].request_id for _, index in ordered]
 
 
-def _check_first_come(step: int, record: StepRecord, place: Mapping[str, int]) -> None:
-    """Checks that no request is admitted before an earlier one that waits, a preempted one included.
+def _of_first_come(step: int, record: StepRecord, place: Mapping[str, int]) -> Iterator[Finding]:
+    """Requires that no request is admitted before an earlier one that waits, a preempted one included.
 
     `place`: of each request in the order of arrival.
     """
@@ -92,39 +93,41 @@ def _check_first_come(step: int, record: StepRecord, place: Mapping[str, int]) -
     waiting = min(record.waiting, key=place.__getitem__)
     admitted = max(record.admitted, key=place.__getitem__)
     if place[admitted] > place[waiting]:
-        raise broken(Rule.FIRST_COME, admitted, step, waiting=waiting)
+        yield found(Rule.FIRST_COME, admitted, step, waiting=waiting)
 
 
-def _check_arrival_order(step: int, replay: TraceReplay, place: Mapping[str, int]) -> None:
-    """Checks that requests are first admitted in order of arrival."""
+def _of_arrival_order(step: int, replay: TraceReplay, place: Mapping[str, int]) -> Iterator[Finding]:
+    """Requires that requests are first admitted in order of arrival."""
     got = replay.ever_admitted
     places = [place[each] for each in got]
     if places != sorted(places):
-        raise broken(Rule.ARRIVAL_ORDER, step=step, got=got, should_be=[*place][: len(got)])
+        yield found(Rule.ARRIVAL_ORDER, step=step, got=got, should_be=[*place][: len(got)])
 
 
-def _check_slots(step: int, replay: TraceReplay, ends: LateEnds) -> None:
-    """Checks that a request that ends late keeps its slot until then, with a row or without."""
+def _of_slots(step: int, replay: TraceReplay, ends: LateEnds) -> Iterator[Finding]:
+    """Requires that a request that ends late keeps its slot until then, with a row or without."""
     num_slots = replay.workload.config.max_num_seqs
     is_late = any(ends.is_late(each, step) for each in replay.running)
     if is_late and len(replay.running) > num_slots:
         facts: Facts = {"num_running": len(replay.running), "num_slots": num_slots}
-        raise broken(Rule.LATE_SLOTS, step=step, running=replay.running, **facts)
+        yield found(Rule.LATE_SLOTS, step=step, running=replay.running, **facts)
 
 
-def _check_decodes(step: int, record: StepRecord, replay: TraceReplay, ends: LateEnds) -> None:
-    """Checks that every running decode gets its token, also in a step that prefills others."""
+def _of_decodes(
+    step: int, record: StepRecord, replay: TraceReplay, ends: LateEnds
+) -> Iterator[Finding]:
+    """Requires that every running decode gets its token, also in a step that prefills others."""
     fed = {row.request_id for row in record.rows}
     for request_id in replay.running:
         is_due = replay.is_decoding(request_id) and not ends.is_late(request_id, step)
         if request_id not in fed and is_due:
-            raise broken(Rule.DECODES, request_id, step, rows=sorted(fed))
+            yield found(Rule.DECODES, request_id, step, rows=sorted(fed))
 
 
-def _check_refill(
+def _of_refill(
     step: int, record: StepRecord, replay: TraceReplay, previous: StepRecord | None, can_chunk: bool
-) -> None:
-    """Checks that a free slot is filled if a request waits and fits."""
+) -> Iterator[Finding]:
+    """Requires that a free slot is filled if a request waits and fits."""
     config = replay.workload.config
     if not record.waiting or record.preempted or len(replay.running) >= config.max_num_seqs:
         return
@@ -135,7 +138,7 @@ def _check_refill(
         return
     if not _surely_fits_pool(head, record, replay, previous):
         return
-    raise broken(
+    yield found(
         Rule.REFILL,
         head,
         step,

@@ -9,8 +9,8 @@ from string import ascii_uppercase
 from typing import cast
 
 from batchproof.api import Completion, EngineConfig, Limits, Request, StepRecord, TracingEngine
-from batchproof.checks.answers import check_completions
-from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.answers import completion_findings
+from batchproof.checks.broken import BrokenPromise, require
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
@@ -125,7 +125,7 @@ def judge(case: Experiment, completions: Sequence[Completion], oracle: Oracle) -
     for request, completion in zip(case.requests, completions, strict=True):
         expected, _ = oracle.expected(request)
         try:
-            check_completions([request], [completion], oracle, ledger)
+            require(completion_findings([request], [completion], oracle, ledger))
         except BrokenPromise as error:
             failures.append(str(error))
             continue

@@ -12,25 +12,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from batchproof.api import FinishReason
-from batchproof.diagnosis.by_rule import by_rule, cause_of_end, cause_of_exception, cause_shown
-from batchproof.diagnosis.explain import explain, rounding_explains
-from batchproof.diagnosis.explanation import Explanation
-from batchproof.diagnosis.hangs import explain_hang
-from batchproof.diagnosis.rerunner import Call, OutOfTimeError, Rerunner
+from batchproof.diagnosis.explain import Explanation, evidence_of, explain, rounding_explains
 from batchproof.diagnosis.reruns import (
+    Call,
+    OutOfTimeError,
+    Rerunner,
     Reruns,
+    Symptom,
     Without,
     cause_by_reruns,
     is_right_without_drafts,
     rerun,
     shows_with_half,
+    symptoms_of,
 )
-from batchproof.diagnosis.symptoms import Symptom, symptoms_of
-from batchproof.diagnosis.trace_evidence import fed_too_early, streamed_wrongly, whose_eos
+from batchproof.diagnosis.shown import (
+    cause_of_end,
+    cause_of_exception,
+    explain_hang,
+    fed_too_early,
+    streamed_wrongly,
+    whose_eos,
+)
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.failure import Failure, Scene
-from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
+from batchproof.findings.rules import Replay, Rule
 from batchproof.requirements.promises import Promise
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -40,23 +47,25 @@ TIME_LIMIT_S = 20.0
 BESIDE_ENDS = (Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.INPUT)
 
 
-def diagnose(trial: Trial, failure: Failure, seconds: float = TIME_LIMIT_S) -> Diagnosis:
-    """Returns the most likely cause of the failure, found within about `seconds`.
+def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> Diagnosis:
+    """Returns the most likely cause of the failure, found within about `limit_s` seconds.
 
     An engine call that has begun is not cut short, so the limit may be exceeded by one call.
     """
-    rerunner = Rerunner(trial, seconds)
+    rerunner = Rerunner(trial, limit_s)
     is_hang = failure.rule is Rule.HANG
     try:
         if is_hang:
             return explain_hang(rerunner, failure)
-        if failure.rule in (Rule.RAISED, Rule.UNREADABLE):
+        if failure.rule.replay is Replay.CRASH:
             return cause_of_exception(rerunner, failure)
-        return by_rule(failure) or _investigate(rerunner, failure)
+        own = failure.rule.own_cause(failure.promise)
+        # The headline says the rest.
+        return Diagnosis(own, own.value) if own else _investigate(rerunner, failure)
     except OutOfTimeError:
         if is_hang:
             return Diagnosis(Cause.LIVENESS, Cause.LIVENESS.value)
-        return Diagnosis(Cause.UNKNOWN, f"no cause was found within {seconds:g} s")
+        return Diagnosis(Cause.UNKNOWN, f"no cause was found within {limit_s:g} s")
 
 
 def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
@@ -78,8 +87,11 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     reruns = rerun(rerunner, calls, symptom)
     if reruns.is_repeatable is False:
         return Diagnosis(Cause.RACE, "the same calls give different answers", tuple(reruns.facts))
-    explanation = explain(rerunner, calls, symptom, reruns)
-    rounding = None if explanation else rounding_explains(rerunner, calls, symptom)
+    evidence = evidence_of(rerunner.trial, calls, symptom)
+    explanation = evidence and explain(rerunner, calls, symptom, reruns, *evidence)
+    rounding = (
+        rounding_explains(rerunner.trial.subject, *evidence) if evidence and not explanation else None
+    )
     if rounding is not None and shows_with_half(rerunner, calls, symptom, reruns) is False:
         rounding = None
     return _named(failure, calls, symptom, reruns, explanation, rounding)
@@ -124,7 +136,7 @@ def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
     if failure.rule is Rule.NEAR_TIES:
         return Diagnosis(Cause.NEAR_TIE, what)
     right = "rerun on fresh engines, every answer is right"
-    cause = cause_shown(failure)
+    cause = failure.rule.likely_cause(failure.promise)
     if cause in (None, Cause.RACE) and failure.rule not in (Rule.STATED, Rule.LOGITS_MISSING):
         return Diagnosis(Cause.RACE, right)
     return Diagnosis(cause or Cause.UNKNOWN, what, (right,))
@@ -191,7 +203,7 @@ def _named(
         return Diagnosis(Cause.PRECISION, text, (f"{rounding:.2g} times as much", *reruns.facts))
     if by_reruns is not None:
         return Diagnosis(*by_reruns, (none, *reruns.facts))
-    shown = cause_shown(failure)
+    shown = failure.rule.likely_cause(failure.promise)
     if shown in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
         return Diagnosis(shown, shown.value, (none, *reruns.facts))
     return Diagnosis(Cause.UNKNOWN, none, tuple(reruns.facts))

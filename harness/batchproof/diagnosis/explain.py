@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
@@ -12,21 +12,129 @@ from torch import Tensor
 from batchproof.api import Capability
 from batchproof.diagnosis.cell_table import CellTable, cell_table_of
 from batchproof.diagnosis.counterfactual import FULL, SLIDING, View, honest_view, logits_of
-from batchproof.diagnosis.cross_request_mistakes import leak_mistakes, routing_mistakes, stale_mistakes
-from batchproof.diagnosis.explanation import Explanation, Observed
-from batchproof.diagnosis.mask_mistakes import mask_mistakes
-from batchproof.diagnosis.mistake import Mistake, Suspect
-from batchproof.diagnosis.padding_mistakes import padding_mistakes
-from batchproof.diagnosis.position_mistakes import feeding_mistakes, position_mistakes
-from batchproof.diagnosis.prefix_mistakes import prefix_mistakes
-from batchproof.diagnosis.rerunner import Call, OutOfTimeError, Rerunner
-from batchproof.diagnosis.reruns import Reruns, Without
-from batchproof.diagnosis.state_explanation import explain_by_states
-from batchproof.diagnosis.state_replay import Change, StateReplay, carries_states
-from batchproof.diagnosis.storage_mistakes import precision_mistakes, storage_mistakes
-from batchproof.diagnosis.symptoms import Symptom
+from batchproof.diagnosis.mistakes.masks import (
+    leak_mistakes,
+    mask_mistakes,
+    padding_mistakes,
+    routing_mistakes,
+    stale_mistakes,
+)
+from batchproof.diagnosis.mistakes.mistake import Mistake, Suspect
+from batchproof.diagnosis.mistakes.states import StateMistake, state_mistakes
+from batchproof.diagnosis.mistakes.storage import precision_mistakes, storage_mistakes
+from batchproof.diagnosis.mistakes.tokens import feeding_mistakes, position_mistakes, prefix_mistakes
+from batchproof.diagnosis.reruns import Call, OutOfTimeError, Rerunner, Reruns, Symptom, Without
+from batchproof.diagnosis.state_replay import Change, Pass, StateReplay, carries_states
+from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import centred
+from batchproof.run.trial import Trial
+
+# A mistake must bring the distance to the engine's logits down to this share of the honest one's.
+EXPLAINED_SHARE = 0.1
+ROUNDING_SHARE = 0.5
+ROUNDING_LEAVES = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A mistake that explains the answer: its cause, and `text`, words an engineer can act on.
+
+    `share` is the part of the distance between the right logits and the engine's that it leaves; None
+    if only tokens could be compared.
+    """
+
+    cause: Cause
+    text: str
+    share: float | None
+    num_outputs: int
+    extent: str  # "all" steps; the first wrong one and "later" ones; that "one" only
+
+    @property
+    def badness(self) -> float:
+        """Returns the share, but at least what rounding leaves: below that all are equally good."""
+        return max(self.share or 0.0, ROUNDING_LEAVES)
+
+    def words(self) -> str:
+        """Returns the line of evidence for the report."""
+        if self.share is None:
+            weak = " (one token fits many mistakes)" if self.num_outputs == 1 else ""
+            return f"a reference with this mistake gives its tokens from the first wrong one on{weak}"
+        made = {
+            "all": f"a reference with this mistake gives the logits of all {self.num_outputs} outputs",
+            "later": f"a reference that makes it from then on gives {self.num_outputs} outputs' logits",
+            "one": "a reference that makes it once gives the logits there",
+        }[self.extent]
+        rest = f", but for {self.share:.1%} of the difference"
+        return made + ("" if self.share < ROUNDING_LEAVES else rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The engine's answer from the first wrong output on, and the logits of the reference there.
+
+    `tokens` has shape `(n,)`, `logits` and `honest` have shape `(n, vocab)`.
+    """
+
+    tokens: Tensor
+    logits: Tensor | None  # float64, centred
+    honest: Tensor  # float64, centred
+    tolerance: float
+
+    def first(self) -> Observed:
+        """Returns the first wrong output alone."""
+        logits = None if self.logits is None else self.logits[:1]
+        return Observed(self.tokens[:1], logits, self.honest[:1], self.tolerance)
+
+    def share(self, predicted: Tensor, is_rounding: bool) -> float | None:
+        """Returns the error of the prediction `(n, vocab)` as a share of the reference's error; None if
+        it is too large for an explanation. NaN explains nothing: its argmax is any token."""
+        if predicted.isnan().any():
+            return None
+        if self.logits is None:
+            fits = torch.equal(predicted.argmax(-1), self.tokens)
+            return 0.0 if fits else None
+        missed, honest = (self.logits - predicted), (self.logits - self.honest)
+        if is_rounding:
+            share = (missed.pow(2).mean() / honest.pow(2).mean()).sqrt().item()
+            return share if share < ROUNDING_SHARE else None
+        share = (missed.abs().max() / honest.abs().max()).item()
+        is_close = bool(missed.abs().max() <= self.tolerance) and share < 0.3
+        return share if share < EXPLAINED_SHARE or is_close else None
+
+
+def explain_by_states(rerunner: Rerunner, suspect: Suspect, observed: Observed) -> Explanation | None:
+    """Returns the first mistake that explains all outputs from the first wrong one on, else the first
+    that explains that one alone; None if none does."""
+    replay = StateReplay(rerunner.trial.subject, suspect.table)
+    passes, best = replay.passes(suspect.seq), None
+    try:
+        for mistake in state_mistakes(replay, suspect):
+            rerunner.check_time()
+            found = _explanation(replay, passes, suspect, observed, mistake)
+            if found and found.num_outputs == len(observed.tokens) > 1:
+                return found
+            best = best or found
+    except OutOfTimeError:
+        pass  # the best so far is returned
+    return best
+
+
+def _explanation(
+    replay: StateReplay, passes: list[Pass], suspect: Suspect, observed: Observed, mistake: StateMistake
+) -> Explanation | None:
+    logits = replay.logits(passes, mistake.change)
+    cells = [cell for cell in suspect.honest.samples.tolist() if cell in logits]
+    predicted = centred(torch.stack([logits[cell] for cell in cells]))
+    for seen, extent in ((observed, "all"), (observed.first(), "one")):
+        if len(predicted) < len(seen.tokens):
+            continue
+        share = seen.share(predicted[: len(seen.tokens)], mistake.is_rounding)
+        if share is not None:
+            known = None if observed.logits is None else share
+            return Explanation(Cause.STATE, mistake.text, known, len(seen.tokens), extent)
+    return None
+
 
 Family = Callable[[Suspect], Iterator[Mistake]]
 OWN = (position_mistakes, mask_mistakes, feeding_mistakes, storage_mistakes, precision_mistakes)
@@ -36,7 +144,12 @@ WITH_RIGHT_LOGITS = (routing_mistakes, precision_mistakes)
 
 
 def explain(
-    rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom, reruns: Reruns
+    rerunner: Rerunner,
+    calls: Sequence[Call],
+    symptom: Symptom,
+    reruns: Reruns,
+    suspect: Suspect,
+    observed: Observed,
 ) -> Explanation | None:
     """Returns the mistake that explains the answer best; None if none does.
 
@@ -44,10 +157,6 @@ def explain(
     last.
     """
     is_right_alone = bool(reruns.is_right.get(Without.NEIGHBOURS))
-    found = _evidence(rerunner, calls, symptom)
-    if found is None:
-        return None
-    suspect, observed = found
     subject = rerunner.trial.subject
     if carries_states(subject):
         return explain_by_states(rerunner, suspect, observed)
@@ -79,10 +188,10 @@ def _are_right(calls: Sequence[Call], symptom: Symptom, observed: Observed) -> b
     return bool((shown - observed.honest[0]).abs().max() <= observed.tolerance)
 
 
-def _evidence(
-    rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom
+def evidence_of(
+    trial: Trial, calls: Sequence[Call], symptom: Symptom
 ) -> tuple[Suspect, Observed] | None:
-    trial = rerunner.trial
+    """Returns the answer to explain and what was observed; None if the reference cannot repeat it."""
     subject = trial.subject
     has_states = carries_states(subject)
     if not (has_states or subject.layer_kinds <= {FULL, SLIDING}):
@@ -207,14 +316,10 @@ def _within(view: View, kind: str, size: int) -> Tensor:
     return view.within.get(kind, torch.ones(size, size, dtype=torch.bool))
 
 
-def rounding_explains(rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom) -> float | None:
+def rounding_explains(subject: ModelUnderTest, suspect: Suspect, observed: Observed) -> float | None:
     """Returns the distance from the right logits in units of the distance that bfloat16 arithmetic
     causes; None if there are no logits to compare."""
-    subject, found = rerunner.trial.subject, _evidence(rerunner, calls, symptom)
-    if found is None or carries_states(subject):
-        return None
-    suspect, observed = found
-    if observed.logits is None:
+    if carries_states(subject) or observed.logits is None:
         return None
     low = centred(logits_of(subject, suspect.honest, torch.bfloat16))
     rounded = (low - observed.honest).pow(2).mean().sqrt().item()

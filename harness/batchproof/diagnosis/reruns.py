@@ -1,17 +1,229 @@
-"""Finds what changes a wrong answer: a fresh engine, no neighbours, other neighbours, other limits."""
+"""Reruns the workloads of a failure on fresh engines, unchanged or with one thing changed, and finds
+what changes a wrong answer: no neighbours, other neighbours, other limits.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import chain
 
-from batchproof.api import Capability, EngineConfig, Request
-from batchproof.checks.prefixes import may_share
-from batchproof.diagnosis.rerunner import Call, OutOfTimeError, Rerunner, same_answer
-from batchproof.diagnosis.symptoms import Symptom, is_bad, symptoms_of
+import torch
+
+from batchproof.api import (
+    Capability,
+    Completion,
+    Engine,
+    EngineConfig,
+    FinishReason,
+    Limits,
+    Request,
+    StepRecord,
+)
+from batchproof.checks.answers import are_known, structure_findings, token_findings
+from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
+from batchproof.checks.trace import accounting_findings, position_findings
+from batchproof.diagnosis.cell_table import plain_schedule
+from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause
+from batchproof.findings.finding import Finding
+from batchproof.oracle.choosing import is_drawn
+from batchproof.oracle.oracle import Oracle, centred
+from batchproof.records.trial_record import Ledger
+from batchproof.run.serving import serve
+from batchproof.run.time_limit import time_limit
+from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
+
+RERUN_TIME_LIMIT_S = 5.0
+HANG_TIME_LIMIT_S = 1.0
+
+
+class OutOfTimeError(Exception):
+    """Raised when the diagnosis has used up its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One workload of a rerun, its completions, and the part of the trace that it added."""
+
+    workload: Workload
+    completions: tuple[Completion, ...]
+    trace: tuple[StepRecord, ...]
+
+    def completion(self, request_id: str) -> Completion | None:
+        """Returns the first completion with this id, or None."""
+        return next((c for c in self.completions if c.request_id == request_id), None)
+
+    def schedule(self) -> Sequence[StepRecord]:
+        """Returns the trace, or the simplest schedule within the limits if there is none."""
+        return self.trace or plain_schedule(self.workload, self.completions)
+
+
+class Rerunner:
+    """Runs workloads on fresh engines until `seconds` have passed."""
+
+    def __init__(self, trial: Trial, seconds: float) -> None:
+        self.trial = trial
+        self._end = time.monotonic() + seconds
+
+    def check_time(self) -> None:
+        """Raises `OutOfTimeError` once the time is used up."""
+        if time.monotonic() > self._end:
+            raise OutOfTimeError
+
+    def run(self, calls: Sequence[Workload], seconds: float = RERUN_TIME_LIMIT_S) -> list[Call] | None:
+        """Runs all workloads on one fresh engine.
+
+        Returns one `Call` for each; None if the engine hangs for `seconds`, raises or returns something
+        unreadable. Raises `OutOfTimeError`.
+        """
+        self.check_time()
+        config = replace(calls[-1].config, return_logits=self.trial.has_logits)
+        try:
+            engine = self._build(config)
+            try:
+                return [self._call(engine, each, seconds) for each in calls]
+            finally:
+                self.trial.close(engine)
+        except (EngineHang, Exception):
+            return None
+
+    def conduct_up_to_hang(self, calls: Sequence[Workload]) -> Finding | None:
+        """Returns the first rule of the trace that is broken before the last call hangs.
+
+        Returns None if no call hangs, no rule is broken, or the engine has no trace. Raises
+        `OutOfTimeError`.
+        """
+        self.check_time()
+        if Capability.TRACING not in self.trial.capabilities:
+            return None
+        num_before = 0
+        earlier: list[Computed] = []
+        try:
+            engine = self._build(calls[-1].config)
+        except (EngineHang, Exception):
+            return None
+        try:
+            for each in calls:
+                num_before = len(self._trace(engine))
+                outcome = serve(engine, each, HANG_TIME_LIMIT_S)
+                done = ComputedPrefixes(each, outcome.completions)
+                earlier += done.note_all(self._trace(engine)[num_before:]).computed
+        except EngineHang:
+            records = self._trace(engine)[num_before:]
+        except Exception:
+            return None
+        else:
+            return None
+        can_share = may_share(calls[-1].config, self.trial.capabilities)
+        prefixes = ComputedPrefixes(calls[-1], (), earlier) if can_share else None
+        checks = (
+            position_findings(records, calls[-1], prefixes),
+            accounting_findings(records, calls[-1], is_idle_at_end=False),
+        )
+        try:
+            return next(chain.from_iterable(checks), None)
+        except BrokenPromise as broken:  # an id that no request has
+            return broken.finding
+
+    def _build(self, config: EngineConfig) -> Engine:
+        with time_limit(RERUN_TIME_LIMIT_S, "building the engine"):
+            return self.trial.spec.factory(self.trial.subject.model, config)
+
+    def _call(self, engine: Engine, workload: Workload, seconds: float) -> Call:
+        num_before = len(self._trace(engine))
+        outcome = serve(engine, workload, seconds)
+        return Call(workload, outcome.completions, tuple(self._trace(engine))[num_before:])
+
+    def _trace(self, engine: Engine) -> Sequence[StepRecord]:
+        has_trace = Capability.TRACING in self.trial.capabilities
+        return engine.trace if has_trace else ()  # type: ignore[attr-defined]
+
+
+def same_answer(a: Completion | None, b: Completion | None) -> bool:
+    """Returns whether two answers are equal, their logits bit for bit where both have some."""
+    if a is None or b is None:
+        return a is b
+    if (a.token_ids, a.finish_reason) != (b.token_ids, b.finish_reason):
+        return False
+    if a.logits is None or b.logits is None:
+        return True
+    is_alike = a.logits.shape == b.logits.shape
+    return is_alike and torch.allclose(a.logits, b.logits, rtol=0, atol=0, equal_nan=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """A wrong answer; `step` is its first wrong output."""
+
+    call: int
+    request: Request
+    step: int
+    is_content: bool  # wrong tokens or logits, as against a wrong length or finish reason
+
+
+def is_bad(request: Request, oracle: Oracle) -> bool:
+    """Returns whether the request must be refused."""
+    return Limits.of(oracle.subject.model, EngineConfig()).refusal(request) is not None
+
+
+def symptoms_of(calls: Sequence[Call], oracle: Oracle) -> list[Symptom]:
+    """Returns every wrong answer, in the order of calls and requests."""
+    found = []
+    for number, call in enumerate(calls):
+        completions = {each.request_id: each for each in call.completions}
+        for request in call.workload.requests:
+            completion = completions.get(request.request_id)
+            symptom = completion and _symptom(number, request, completion, oracle)
+            if symptom:
+                found.append(symptom)
+    return found
+
+
+def _symptom(call: int, request: Request, completion: Completion, oracle: Oracle) -> Symptom | None:
+    has_answer = oracle.subject.has_answer(request.prompt_token_ids) and not is_bad(request, oracle)
+    if completion.finish_reason is FinishReason.ERROR or not has_answer or is_drawn(request):
+        return None
+    wrong = _first_wrong(request, completion, oracle)
+    if wrong is not None:
+        return Symptom(call, request, wrong, is_content=True)
+    is_aborted = completion.finish_reason is FinishReason.ABORTED
+    if not is_aborted and _ends_wrongly(request, completion):
+        step = min(len(completion.token_ids), request.max_new_tokens)
+        return Symptom(call, request, step, is_content=False)
+    return None
+
+
+def _first_wrong(request: Request, completion: Completion, oracle: Oracle) -> int | None:
+    """Returns the first output whose token or logits rounding does not explain."""
+    answer = replace(completion, token_ids=tuple(completion.token_ids)[: request.max_new_tokens])
+    places = [each.step or 0 for each in token_findings(request, answer, oracle, Ledger())]
+    off = _first_off(request, completion, oracle)
+    return min(places if off is None else [*places, off], default=None)
+
+
+def _ends_wrongly(request: Request, completion: Completion) -> bool:
+    logits, tokens = completion.logits, completion.token_ids
+    if any(structure_findings(request, completion)):
+        return True
+    return logits is not None and len(logits) != len(tokens)
+
+
+def _first_off(request: Request, completion: Completion, oracle: Oracle) -> int | None:
+    """Returns the first output whose logits are further from float64 than rounding reaches."""
+    logits, tokens = completion.logits, tuple(completion.token_ids)
+    shape = (len(tokens), oracle.subject.vocab_size)
+    if logits is None or not tokens or tuple(logits.shape) != shape or not are_known(tokens, oracle):
+        return None
+    exact = oracle.score(request.prompt_token_ids, tokens)
+    moved = (centred(logits) - centred(exact)).abs().amax(dim=-1)
+    is_off = ~(moved <= oracle.logit_bound)
+    return int(is_off.nonzero()[0]) if bool(is_off.any()) else None
+
 
 FEWEST_HALVED = 8  # tokens
 NUM_REWRITTEN = 6  # requests whose contents are rewritten, one at a time

@@ -59,8 +59,9 @@ class CaseNote:
 class Failure:
     """A finding with all that is known of it.
 
-    `case` is the curated case that found it, if any; `is_repeatable` is False if the same example
-    gave another result when it was run again.
+    `finding` decides promise and verdict; `others` are what the same checks found besides, the first of
+    each further rule. `case` is the curated case that found it, if any; `is_repeatable` is False if the
+    same example gave another result when it was run again.
     """
 
     finding: Finding
@@ -68,6 +69,7 @@ class Failure:
     subject: Subject
     case: CaseNote | None = None
     is_repeatable: bool = True
+    others: tuple[Finding, ...] = ()
 
     @property
     def promise(self) -> Promise:

@@ -36,6 +36,7 @@ def _evidence(failure: Failure) -> Iterator[str]:
     if case is not None:
         yield f"case {case.name} ({case.place}): {case.why}"
         yield from [case.link] if case.link else []
+    yield from (f"also: {first_line(each)}" for each in failure.others)
     if not failure.is_repeatable:
         yield "run once more, the same workload gave another result"
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from batchproof.findings.finding import Finding, thawed
-from batchproof.findings.rule_texts import TEMPLATES
 
 
 def headline(finding: Finding) -> str:
     """Returns one line: what was found and what should be."""
-    return TEMPLATES[finding.rule][0].format_map(_values(finding))
+    return finding.rule.words[0].format_map(_values(finding))
 
 
 def first_line(finding: Finding) -> str:
@@ -21,7 +20,7 @@ def first_line(finding: Finding) -> str:
 def evidence(finding: Finding) -> Iterator[str]:
     """Yields the lines below the headline."""
     values = _values(finding)
-    for template in TEMPLATES[finding.rule][1:]:
+    for template in finding.rule.words[1:]:
         if template.startswith("*"):
             lines = values[template[1:]]
             assert isinstance(lines, list), f"{template[1:]} is a fact of lines"
@@ -38,8 +37,11 @@ def finding_text(finding: Finding) -> str:
 
 
 def _values(finding: Finding) -> dict[str, object]:
-    facts = {name: _printable(thawed(value)) for name, value in finding.facts.items()}
-    return {"request_id": finding.request_id, "step": finding.step, **facts}
+    facts: dict[str, object] = {"request_id": finding.request_id, "step": finding.step}
+    for name, kind in finding.rule.facts.items():
+        value = thawed(finding.facts.get(name))
+        facts[name] = float(value) if kind is float and isinstance(value, str) else _printable(value)
+    return facts
 
 
 def _printable(fact: object) -> object:

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from functools import cache
 from math import ceil
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
@@ -23,6 +24,11 @@ NUM_TEXTS = 24
 MAX_TEXT_LEN = 256
 MAX_PROMPT_LEN = 40
 MAX_CAP = 8
+
+
+def fewer_examples(divisor: int) -> settings:
+    """Returns the mark of a test whose examples are costly, or drawn for each of its parameters."""
+    return settings(max_examples=max(2, settings().max_examples // divisor))
 
 
 @st.composite

@@ -15,8 +15,8 @@ from textwrap import shorten
 import torch
 
 from batchproof.api import Capability, Completion, StepRecord
-from batchproof.checks.answers import check_order, check_structure
-from batchproof.checks.broken import broken
+from batchproof.checks.answers import check_order, structure_findings
+from batchproof.checks.broken import broken, require
 from batchproof.errors import ConfigError, EngineHang, OracleError, UnsupportedModelError, UsageError
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
@@ -66,7 +66,7 @@ def serve_setting(trial: Trial, setting: Setting, prompt: tuple[int, ...]) -> Se
             with trial.reporting(call):
                 check_order(call.requests, completions)
                 for request, completion in zip(call.requests, completions, strict=True):
-                    check_structure(request, completion)
+                    require(structure_findings(request, completion))
                     if request.request_id.startswith(KEPT):
                         _require_rows(completion)
                         kept.append(completion)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import nullcontext
 from dataclasses import replace
 from enum import IntEnum
 from typing import Any, cast
 
-from batchproof.api import Completion, FinishReason, MaskingEngine, RowRecord
+from batchproof.api import Capability, Completion, FinishReason, MaskingEngine, RowRecord
 from batchproof.cases.files import load_cases
 from batchproof.cases.runner import run_calls, run_case
 from batchproof.cases.schema import Case
@@ -16,14 +17,14 @@ from batchproof.checks.masks import require_mask, require_moves
 from batchproof.checks.refusals import require_refused, require_words
 from batchproof.errors import CaseError
 from batchproof.findings.failure import Failure, Run, Scene
-from batchproof.findings.finding import Rule, thawed
+from batchproof.findings.finding import thawed
 from batchproof.findings.finding_text import first_line
+from batchproof.findings.rules import Replay, Rule
 from batchproof.invariance.axes import AXES
 from batchproof.invariance.grades import Grade
 from batchproof.invariance.holding import require_grade
 from batchproof.oracle.oracle import centred
 from batchproof.replay.case import asked_workloads, case_text, loaded_case
-from batchproof.replay.needs import lacking
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
@@ -32,11 +33,7 @@ from batchproof.run.repeatable import is_bitwise
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
-COMPARED = {Rule.RELATION, Rule.RELATION_LOGITS}
 MOVED = {Rule.UNSEEN_MOVES: False, Rule.SEEN_STAYS: True}
-MASKS = {Rule.MASK, Rule.MASK_LEAK, Rule.MASK_SHAPE}
-REFUSALS = {Rule.REFUSED, Rule.REFUSAL_WORDS}
-CRASHES = {Rule.RAISED, Rule.UNREADABLE}
 NUM_TRIES = 5  # of a failure that comes and goes
 
 
@@ -64,12 +61,24 @@ def replayed(trial: Trial, failure: Failure) -> tuple[ReplayResult, str]:
     return ReplayResult.GONE, f"{trial.spec.name} does not show it on {trial.subject.name}"
 
 
+def lacking(failure: Failure, capabilities: AbstractSet[Capability]) -> Capability | None:
+    """Returns the missing capability without which neither presence nor absence of the failure says
+    anything, or None."""
+    workloads = [run.workload for run in (*failure.scene.runs, *failure.scene.other)]
+    needed = {failure.rule.needs} if failure.rule.needs else set()
+    if any(each.needs_stepping for each in workloads):
+        needed.add(Capability.STEPPING)
+    if any(each.config.num_speculative_tokens for each in workloads):
+        needed.add(Capability.SPECULATION)
+    return min(needed - capabilities, default=None)
+
+
 def _compared(now: Failure, then: Failure) -> tuple[ReplayResult, str]:
     """Compares two failures. The same promise must be broken, and an engine that raises now must have
     raised then.
     """
     words = first_line(now.finding)
-    is_crash = now.rule in CRASHES and then.rule not in CRASHES
+    is_crash = now.rule.replay is Replay.CRASH and then.rule.replay is not Replay.CRASH
     if now.promise is then.promise and not is_crash:
         return ReplayResult.REPRODUCED, words
     return ReplayResult.UNKNOWN, f"it fails in another way now: {words}"
@@ -85,21 +94,7 @@ def judge(trial: Trial, failure: Failure) -> None:
         run_case(trial, case)
         return
     with blame(finding.promise, finding.appeared) if finding.appeared else nullcontext():
-        if finding.rule in COMPARED | MOVED.keys() and failure.scene.other:
-            _compare(trial, failure)
-        elif finding.rule in MASKS:
-            _check_mask(trial, failure)
-        elif finding.rule in REFUSALS:
-            _check_refusal(trial, failure)
-        elif finding.rule is Rule.INVARIANCE:
-            axis, declared = str(finding.facts["axis"]), str(finding.facts["declared"])
-            require_grade(trial, AXES[axis], Grade.of(declared))
-        elif finding.rule is Rule.RETURNED:
-            check_returned_logits(trial, [run.workload for run in failure.scene.runs])
-        elif failure.scene.workload.aborts:
-            _check_aborts(trial, failure)
-        else:
-            _check_calls(trial, failure)
+        JUDGES.get(finding.rule.replay, _check_calls)(trial, failure)
 
 
 def _curated(failure: Failure) -> Case | None:
@@ -110,6 +105,9 @@ def _curated(failure: Failure) -> Case | None:
 
 def _check_calls(trial: Trial, failure: Failure) -> None:
     """Makes all calls on one engine and judges every answer and the conduct."""
+    if failure.scene.workload.aborts:
+        _check_aborts(trial, failure)
+        return
     text = case_text(trial, failure, "replayed-failure", "replay")
     if text is not None:
         run_calls(trial, loaded_case(text), asked_workloads(trial, failure))
@@ -145,8 +143,20 @@ def _check_mask(trial: Trial, failure: Failure) -> None:
         require_mask(cast(MaskingEngine, engine).attention_mask(rows), rows, window)
 
 
+def _check_grade(trial: Trial, failure: Failure) -> None:
+    facts = failure.finding.facts
+    require_grade(trial, AXES[str(facts["axis"])], Grade.of(str(facts["declared"])))
+
+
+def _check_returned(trial: Trial, failure: Failure) -> None:
+    check_returned_logits(trial, [run.workload for run in failure.scene.runs])
+
+
 def _compare(trial: Trial, failure: Failure) -> None:
     """Compares the answers to one request in two scenes, each on an engine of its own."""
+    if not failure.scene.other:
+        _check_calls(trial, failure)
+        return
     finding, scene = failure.finding, failure.scene
     name = finding.request_id
     before, after = (_answer(trial, runs, name) for runs in (scene.other, scene.runs))
@@ -205,3 +215,12 @@ def _served(trial: Trial, runs: Sequence[Run]) -> tuple[Completion, ...]:
         for run in runs[:-1]:
             trial.run(run.workload, engine)
         return trial.run(runs[-1].workload, engine).completions
+
+
+JUDGES: Mapping[Replay, Callable[[Trial, Failure], None]] = {
+    Replay.COMPARE: _compare,
+    Replay.MASK: _check_mask,
+    Replay.REFUSAL: _check_refusal,
+    Replay.GRADE: _check_grade,
+    Replay.RETURNED: _check_returned,
+}

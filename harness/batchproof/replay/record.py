@@ -184,7 +184,7 @@ def read_failure(path: Path) -> FailureFile:
     try:
         file = decode(FailureFile, found)
         _ = file.failure  # is made once, here
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise UsageError(f"failure file {str(path)!r} is damaged: {error}") from error
     return file
 

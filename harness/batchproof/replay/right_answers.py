@@ -10,8 +10,10 @@ from batchproof.oracle.choosing import is_drawn
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
+RightAnswers = tuple[Completion | None, ...]
 
-def right_answers(trial: Trial, workload: Workload) -> tuple[Completion | None, ...]:
+
+def right_answers(trial: Trial, workload: Workload) -> RightAnswers:
     """Returns one answer per request, in order; None for a request that has none, because it must be
     refused, its logits are NaN, or its tokens are drawn."""
     return tuple(

@@ -15,7 +15,7 @@ from batchproof.findings.failure import Failure, Run
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import evidence, first_line
 from batchproof.replay.models import model_reference
-from batchproof.replay.right_answers import may_tie, right_answers
+from batchproof.replay.right_answers import RightAnswers, may_tie, right_answers
 from batchproof.run.trial import Trial
 
 TEMPLATE = Path(__file__).parent / "standalone.py.jinja"
@@ -26,12 +26,13 @@ class NoScriptError(Exception):
     """States in a sentence why a failure has no stand-alone script."""
 
 
-def script_text(trial: Trial, failure: Failure, directory: Path, name: str) -> str:
-    """Returns the script of a failure that shows in tokens or finish reasons.
+def script_text(trial: Trial, failure: Failure, right: RightAnswers, directory: Path, name: str) -> str:
+    """Returns the script of a failure that shows in tokens or finish reasons. `right`: the answers to
+    the last run of the scene.
 
     Saves an embedded model in the directory. Raises `NoScriptError`.
     """
-    runs = _wrong_runs(trial, failure)
+    runs, compared = _wrong_runs(trial, failure, right)
     last = runs[-1].workload
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
@@ -43,7 +44,7 @@ def script_text(trial: Trial, failure: Failure, directory: Path, name: str) -> s
         engine=_docstring_safe(failure.subject.engine),
         config=asdict(last.config),
         calls=[_call(each) for each in runs],
-        right=_compared(trial, runs[-1]),
+        right=compared,
         model=model_reference(trial.subject, directory),
         dtype=failure.subject.dtype,
         attention=trial.subject.model.config._attn_implementation,
@@ -52,11 +53,14 @@ def script_text(trial: Trial, failure: Failure, directory: Path, name: str) -> s
     )
 
 
-def _wrong_runs(trial: Trial, failure: Failure) -> Sequence[Run]:
-    """Returns the scene whose last answers are wrong: of two that were compared, it may be either."""
-    for runs in (failure.scene.runs, failure.scene.other):
-        if not runs:
-            continue
+def _wrong_runs(
+    trial: Trial, failure: Failure, right: RightAnswers
+) -> tuple[Sequence[Run], list[Answer | None]]:
+    """Returns the scene whose last answers are wrong, and the right ones: of two scenes that were
+    compared, it may be either."""
+    if failure.rule is Rule.HANG:
+        raise NoScriptError("the engine comes to no end, which the package alone can stop")
+    for runs in filter(None, (failure.scene.runs, failure.scene.other)):
         if any(run.workload.aborts for run in runs):
             raise NoScriptError("requests are cancelled, which only the rules can judge")
         if any(request.sampling for run in runs for request in run.workload.requests):
@@ -64,25 +68,20 @@ def _wrong_runs(trial: Trial, failure: Failure) -> Sequence[Run]:
         if any(run.workload.config.num_speculative_tokens for run in runs):
             raise NoScriptError("the engine speculates, and only the rules' package makes its drafts")
         got = [_answer(each) for each in runs[-1].completions]
-        if failure.rule is Rule.RAISED or not _are_equal(got, _compared(trial, runs[-1])):
-            return runs
+        last = runs[-1].workload
+        if runs is failure.scene.other:
+            right = right_answers(trial, last)
+        compared = [_compared(trial, *each) for each in zip(last.requests, right, strict=True)]
+        if failure.rule is Rule.RAISED or not _are_equal(got, compared):
+            return runs, compared
     raise NoScriptError(
         f"the failure does not show in tokens or finish reasons (rule {failure.rule}), or rounding may "
         f"excuse them"
     )
 
 
-def _compared(trial: Trial, run: Run) -> list[Answer | None]:
-    """Returns the right answers; None where another is right as well."""
-    return [
-        _right(trial, request, right)
-        for request, right in zip(
-            run.workload.requests, right_answers(trial, run.workload), strict=True
-        )
-    ]
-
-
-def _right(trial: Trial, request: Request, right: Completion | None) -> Answer | None:
+def _compared(trial: Trial, request: Request, right: Completion | None) -> Answer | None:
+    """Returns the right answer; None where another is right as well."""
     if right is not None:
         return None if may_tie(trial, request) else _answer(right)
     is_refused = trial.subject.has_answer(request.prompt_token_ids)  # else its logits are NaN

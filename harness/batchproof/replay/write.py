@@ -9,11 +9,11 @@ from pathlib import Path
 
 from batchproof.errors import OracleError
 from batchproof.findings.failure import Failure
-from batchproof.findings.finding import Rule
+from batchproof.findings.rules import Replay
 from batchproof.replay.case import case_text
 from batchproof.replay.judge import ReplayResult, replayed
 from batchproof.replay.record import FailureFile
-from batchproof.replay.right_answers import right_answers
+from batchproof.replay.right_answers import RightAnswers, right_answers
 from batchproof.replay.standalone import NoScriptError, script_text
 from batchproof.run.trial import Trial
 
@@ -35,11 +35,12 @@ def write(trial: Trial, failure: Failure, origin: FailureOrigin, directory: Path
     case = case_text(trial, failure, path.stem, origin.test)
     if case is not None:
         path.with_suffix(".yaml").write_text(case, encoding="utf-8")
-    script, no_script = _script(trial, failure, path)
+    right = right_answers(trial, failure.scene.workload)
+    script, no_script = _script(trial, failure, right, path)
     precision = trial.oracle.precision
     content = FailureFile.of(
         failure,
-        right_answers(trial, failure.scene.workload),
+        right,
         test=origin.test,
         time_limit_s=trial.lab.time_limit_s,
         compute_dtype=precision.compute,
@@ -52,12 +53,12 @@ def write(trial: Trial, failure: Failure, origin: FailureOrigin, directory: Path
     return path
 
 
-def _script(trial: Trial, failure: Failure, path: Path) -> tuple[str | None, str | None]:
+def _script(
+    trial: Trial, failure: Failure, right: RightAnswers, path: Path
+) -> tuple[str | None, str | None]:
     """Returns the name of the script, or why there is none."""
-    if failure.rule is Rule.HANG:
-        return None, "the engine comes to no end, which the package alone can stop"
     try:
-        text = script_text(trial, failure, path.parent, path.stem)
+        text = script_text(trial, failure, right, path.parent, path.stem)
     except NoScriptError as why:
         return None, str(why)
     path.with_suffix(".py").write_text(text, encoding="utf-8")
@@ -68,11 +69,10 @@ def _is_shown_again(trial: Trial, failure: Failure) -> bool | None:
     """Returns whether an immediate replay, by a trial of its own, shows the failure; None for a hang,
     which would only hang again.
     """
-    if failure.rule is Rule.HANG:
+    if failure.rule.replay is Replay.HANG:
         return None
-    own = Trial(trial.lab, trial.spec, trial.oracle, trial.capabilities, failure.promise)
     try:
-        return replayed(own, failure)[0] is ReplayResult.REPRODUCED
+        return replayed(trial.renewed(failure.promise), failure)[0] is ReplayResult.REPRODUCED
     except OracleError:
         return False
 

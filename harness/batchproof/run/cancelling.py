@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
 from batchproof.api import Capability, Engine, FinishReason, Request
+from batchproof.checks.broken import require
 from batchproof.checks.cancelling import (
-    require_all_free,
-    require_beginning,
-    require_no_token_after,
-    require_not_fed,
-    require_one_row,
+    beginning_findings,
+    fed_findings,
+    free_findings,
+    late_token_findings,
+    row_findings,
 )
+from batchproof.findings.finding import Finding
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
@@ -25,33 +30,36 @@ def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> O
     with blame(Promise.P13, "beside a cancelled request"):
         outcome = trial.run(workload, engine)
         with trial.reporting(workload):
-            _judge(trial, workload, outcome)
-            if has_trace:
-                require_not_fed(workload, outcome, trial.trace_of(engine))
+            require(_findings(trial, workload, outcome, engine if has_trace else None))
         trial.check(Workload((afterwards(workload),), workload.config, arrivals=(0,)), engine)
         if has_trace:
             final = trial.trace_of(engine)[-1]
             with trial.reporting(workload):
-                require_all_free(final)
-                require_one_row(final)
+                require(chain(free_findings(final), row_findings(final)))
     return outcome
 
 
-def _judge(trial: Trial, workload: Workload, outcome: Outcome) -> None:
+def _findings(
+    trial: Trial, workload: Workload, outcome: Outcome, traced: Engine | None
+) -> Iterator[Finding]:
+    """Yields what is wrong with survivors, cancelled requests, and the trace if there is one."""
     cancelled_at = dict(workload.aborts)
     survivors = [r for r in workload.requests if r.request_id not in cancelled_at]
     by_id = {completion.request_id: completion for completion in outcome.completions}
-    trial.judge(survivors, Outcome(tuple(by_id[r.request_id] for r in survivors)))
+    kept = Outcome(tuple(by_id[r.request_id] for r in survivors))
+    yield from trial.answer_findings(survivors, kept)
     for request in workload.requests:
         if request.request_id not in cancelled_at:
             continue
         got = by_id[request.request_id]
         right, _ = trial.oracle.expected(request)
-        require_no_token_after(outcome, request.request_id, cancelled_at[request.request_id])
+        yield from late_token_findings(outcome, request.request_id, cancelled_at[request.request_id])
         if got.finish_reason is not FinishReason.ABORTED:  # it had finished before it was cancelled
-            trial.judge([request], Outcome((got,)))
+            yield from trial.answer_findings([request], Outcome((got,)))
         elif trial.oracle.is_exact:
-            require_beginning(request, got.token_ids, right)
+            yield from beginning_findings(request, got.token_ids, right)
+    if traced is not None:
+        yield from fed_findings(workload, outcome, trial.trace_of(traced))
 
 
 def afterwards(workload: Workload) -> Request:

@@ -215,7 +215,9 @@ def _checked(name: str, given: object, structural: Set[Capability]) -> frozenset
         )
     capabilities = frozenset(Capability(str(each)) for each in declared)
     for each in sorted(capabilities & PROTOCOLS.keys() - structural):
-        raise UsageError(f"engine {name!r} declares {each}, which needs {', '.join(MEMBERS[each])}")
+        members = MEMBERS[each]
+        lacks = "an attribute of that name" if members == [each] else ", ".join(members)
+        raise UsageError(f"engine {name!r} declares {each}, which needs {lacks}")
     for each, needed in NEEDS.items():
         lacking = sorted(needed - capabilities)
         if each in capabilities and lacking:

@@ -79,7 +79,9 @@ def comparing(trial: Trial, old: Completion, new: Completion) -> Iterator[None]:
         scene = trial.history.scene_of_answers(new, old)
         if scene is None:
             raise
-        raise ConformanceFailure(trial.failure(error.finding, scene=scene)) from None
+        raise ConformanceFailure(
+            trial.failure(error.finding, scene=scene, others=error.others)
+        ) from None
 
 
 @contextmanager

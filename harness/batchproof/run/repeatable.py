@@ -23,7 +23,7 @@ def is_bitwise(trial: Trial) -> bool:
 
 
 def _probe(trial: Trial) -> bool:
-    own = Trial(trial.lab, trial.spec, trial.oracle, trial.capabilities, trial.promise)
+    own = trial.renewed()
     prompts = [tuple(range(1, length)) for length in (9, 3, 14, 6, 2)]
     requests = tuple(Request(f"o0-{i}", p, 4) for i, p in enumerate(prompts))
     workload = Workload(requests, EngineConfig(max_num_seqs=3, return_logits=True))

@@ -5,6 +5,8 @@ An engine that raises or hangs is reported as such, not as a wrong answer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import cast
 
 from batchproof.api import Engine, SteppingEngine, TokenEvent
@@ -66,8 +68,30 @@ def serve_steps(
                     f"after {step} steps the engine still has unfinished requests; "
                     f"this workload needs at most {workload.step_bound}"
                 )
-    completions = tuple(
-        assemble(request.request_id, [event for _, event in events], request.request_id in aborted)
-        for request in workload.requests
-    )
+    completions = assembled(workload, [event for _, event in events], aborted).completions
     return Outcome(completions, tuple(events), step, tuple(trace_lens))
+
+
+def assembled(
+    workload: Workload, events: Sequence[TokenEvent], aborted: AbstractSet[str] = frozenset()
+) -> Outcome:
+    """Returns the completions that the events of all requests make."""
+    ids = (request.request_id for request in workload.requests)
+    return Outcome(tuple(assemble(each, events, each in aborted) for each in ids))
+
+
+def steps(engine: SteppingEngine, workload: Workload) -> Iterator[list[TokenEvent]]:
+    """Adds all requests and steps until none is unfinished, for a test that acts in between.
+
+    Yields all events so far before each step and after the last; it is one list, which grows. Raises
+    `EngineHang` after too many steps.
+    """
+    for request in workload.requests:
+        engine.add(request)
+    events: list[TokenEvent] = []
+    for _ in range(workload.step_bound + 1):
+        yield events
+        if not engine.has_unfinished:
+            return
+        events += checked_events(engine.step())
+    raise EngineHang(f"after {workload.step_bound} steps the engine still has unfinished requests")

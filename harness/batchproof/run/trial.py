@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from batchproof.api import Capability, Engine, EngineConfig, Request, StepRecord
-from batchproof.checks.answers import check_completions
-from batchproof.checks.broken import BrokenPromise
-from batchproof.checks.conduct import check_conduct
+from batchproof.checks.answers import completion_findings
+from batchproof.checks.broken import BrokenPromise, require
+from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.contract_types import checked_trace
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
-from batchproof.checks.presence import check_presence
+from batchproof.checks.presence import presence_findings
 from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.failure import Failure, Run, Scene, Subject
 from batchproof.findings.finding import Facts, Finding, Rule, found
@@ -59,6 +59,10 @@ class Trial:
         self.history = RunHistory()
         self._serials: dict[int, int] = {}  # id of an engine -> its serial
         self._computed: dict[int, list[tuple[Computed, ...]]] = {}  # serial -> prefixes of each run
+
+    def renewed(self, promise: Promise | None = None) -> Trial:
+        """Returns a trial of the same engine and model in which nothing has happened yet."""
+        return Trial(self.lab, self.spec, self.oracle, self.capabilities, promise or self.promise)
 
     def __repr__(self) -> str:
         return f"Trial({self.spec.name} on {self.subject.name})"
@@ -159,7 +163,8 @@ class Trial:
         self._computed.setdefault(serial, []).append(computed)
         self.history.end(Run(serial, workload, outcome.completions))
         with self.reporting(workload):
-            check_presence(workload, outcome.completions, self.capabilities, self.promise)
+            answers = outcome.completions
+            require(presence_findings(workload, answers, self.capabilities, self.promise))
         return outcome
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:
@@ -168,8 +173,8 @@ class Trial:
         Answers are compared with the oracle; events and trace are checked unless requests are
         aborted. Returns the outcome.
 
-        Raises `ConformanceFailure` for the first broken promise, `HangFailure` as `run` does, and
-        `OracleError` if there is no right answer, which is no failure of the engine.
+        Raises `ConformanceFailure` with all findings, `HangFailure` as `run` does, and `OracleError` if
+        there is no right answer, which is no failure of the engine.
         """
         if engine is None:
             with self.reporting(workload, Rule.RAISED), self.engine(workload.config) as fresh:
@@ -177,11 +182,18 @@ class Trial:
         num_records = len(self.trace_of(engine))
         outcome = self.run(workload, engine)
         with self.reporting(workload):
-            self.judge(workload.requests, outcome)
-            records = self.trace_of(engine)[num_records:]
-            earlier = self.computed_before(engine)
-            check_conduct(workload, outcome, records, self.capabilities, earlier, self.scheduling_delay)
+            require(self._findings(workload, outcome, engine, num_records))
         return outcome
+
+    def _findings(
+        self, workload: Workload, outcome: Outcome, engine: Engine, num_records: int
+    ) -> Iterator[Finding]:
+        """Yields what is wrong with the answers, then with the conduct since `num_records`."""
+        yield from self.answer_findings(workload.requests, outcome)
+        records, earlier = self.trace_of(engine)[num_records:], self.computed_before(engine)
+        yield from conduct_findings(
+            workload, outcome, records, self.capabilities, earlier, self.scheduling_delay
+        )
 
     def computed_before(self, engine: Engine) -> tuple[Computed, ...]:
         """Returns the prefixes that this engine computed in the runs before its last one."""
@@ -208,9 +220,13 @@ class Trial:
     def judge(self, requests: Sequence[Request], outcome: Outcome) -> None:
         """Compares the completions with the right answers and counts them.
 
-        Raises `BrokenPromise` at the first wrong one, and `OracleError`.
+        Raises `BrokenPromise`, and `OracleError`.
         """
-        check_completions(requests, outcome.completions, self.oracle, self.ledger)
+        require(self.answer_findings(requests, outcome))
+
+    def answer_findings(self, requests: Sequence[Request], outcome: Outcome) -> Iterator[Finding]:
+        """Yields what is wrong with the completions, and counts them."""
+        return completion_findings(requests, outcome.completions, self.oracle, self.ledger)
 
     @contextmanager
     def reporting(self, workload: Workload, rule: Rule = Rule.UNREADABLE) -> Iterator[None]:
@@ -225,7 +241,8 @@ class Trial:
         except (ConformanceFailure, HangFailure, OracleError):
             raise
         except BrokenPromise as error:
-            raise ConformanceFailure(self.failure(error.finding, workload)) from None
+            failure = self.failure(error.finding, workload, others=error.others)
+            raise ConformanceFailure(failure) from None
         except EngineHang as hang:
             at = raised_at(hang)
             finding = found(Rule.HANG, what=hang.what, evidence=hang.evidence, at=at)
@@ -238,13 +255,18 @@ class Trial:
             raise ConformanceFailure(self.failure(finding, workload)) from None
 
     def failure(
-        self, finding: Finding, workload: Workload | None = None, scene: Scene | None = None
+        self,
+        finding: Finding,
+        workload: Workload | None = None,
+        scene: Scene | None = None,
+        others: tuple[Finding, ...] = (),
     ) -> Failure:
         """Returns the failure of a finding. Its runs are those of `scene`, else those up to the
         workload or the last run."""
         if workload is None:
             workload = self.history.last_workload
-        return Failure(finding, scene or self.history.scene_of_workload(workload), self.under_test)
+        scene = scene or self.history.scene_of_workload(workload)
+        return Failure(finding, scene, self.under_test, others=others)
 
     @property
     def under_test(self) -> Subject:

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Completion, FinishReason, Request
-from batchproof.checks.answers import are_known, check_structure
-from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.answers import are_known, structure_findings
 from batchproof.findings.finding_text import headline
 from batchproof.oracle.choosing import amplification, processed, sampling_of
 from batchproof.oracle.oracle import Oracle, Scored
@@ -117,10 +116,8 @@ def _scores(oracle: Oracle, wanted: Sequence[Scored]) -> dict[Scored, Tensor]:
 
 
 def _worst(request: Request, answer: Completion, logits: Tensor | None) -> tuple[float, str]:
-    try:
-        check_structure(request, answer)
-    except BrokenPromise as error:
-        return float("inf"), headline(error.finding)
+    if slip := next(structure_findings(request, answer), None):
+        return float("inf"), headline(slip)
     if logits is None:
         return float("inf"), "it holds a token outside the vocabulary"
     asked = sampling_of(request)

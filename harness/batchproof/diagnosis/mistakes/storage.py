@@ -10,7 +10,7 @@ from torch import Tensor
 
 from batchproof.diagnosis.cell_table import CellTable
 from batchproof.diagnosis.counterfactual import View
-from batchproof.diagnosis.mistake import Mistake, Suspect
+from batchproof.diagnosis.mistakes.mistake import Mistake, Suspect
 from batchproof.findings.causes import Cause
 
 

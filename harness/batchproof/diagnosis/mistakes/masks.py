@@ -1,0 +1,285 @@
+"""Mistakes of the mask: wrong keys of a request's own sequence, of another request, and pads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from batchproof.diagnosis.cell_table import CellTable
+from batchproof.diagnosis.counterfactual import FULL, SLIDING, View
+from batchproof.diagnosis.mistakes.mistake import PICKS, Mistake, Suspect, of_picked_row
+from batchproof.findings.causes import Cause
+
+
+def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields masks that belong to layers of another kind, or that are too wide, too narrow or shifted
+    within the own sequence."""
+    for text, within in _of_other_kinds(suspect.honest):
+        yield suspect.mistake(Cause.MASK, text, within=within)
+    for text, visible in _within_the_sequence(suspect):
+        yield suspect.mistake(Cause.MASK, text, visible=visible)
+
+
+def _of_other_kinds(honest: View) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
+    near = honest.within.get(SLIDING)
+    if near is None:
+        return
+    yield "the layers that have a sliding window see beyond it", {}
+    yield "the layers without a window have that of the others", {SLIDING: near, FULL: near}
+    yield "layers with a sliding window and layers without have each other's mask", {FULL: near}
+
+
+def _within_the_sequence(suspect: Suspect) -> Iterator[tuple[str, Tensor]]:
+    table, right, window = suspect.table, suspect.honest.visible, suspect.window
+    own, gap, by_then = table.among_own(), table.distance(), table.fed_by_then()
+    up_to_own, is_prefill = own & (gap >= 0), ~table.is_decode()[:, None]
+    yield "a query also sees the key of the next token", right | (own & by_then & (gap == -1))
+    yield "the tokens of a prompt see each other in both directions", right | (own & by_then)
+    yield "a query does not see its own key", right & ((gap > 0) | (table.index == 0))
+    yield "a query does not see the key before its own", right & (gap != 1)
+    first_rows = torch.where(table.query_len > 1, table.context_len, 0)[:, None]
+    text = "in a later chunk the causal mask starts at the top left: query i sees the first i + 1 keys"
+    yield text, right & (gap >= first_rows)
+    for pick in PICKS:
+        surplus = (table.context_len - of_picked_row(table, table.context_len, pick))[:, None]
+        text = f"the mask ends by the context length of the {pick} row of the step"
+        yield text, own & by_then & (gap >= surplus) & table.in_window(window)
+    if window is not None:
+        for width in (window - 2, window - 1, window + 1, window + 2):
+            text = f"the sliding window is {width} keys wide, not {window}"
+            yield text, up_to_own & table.in_window(width)
+        yield "the sliding window is missing", up_to_own
+        yield "the sliding window is missing while a prompt is fed", right | (up_to_own & is_prefill)
+        yield "the sliding window is missing in decodes", right | (up_to_own & ~is_prefill)
+    is_behind_first = table.index != 0
+    yield "the first key of the sequence is not seen", right & (is_behind_first | (gap == 0))
+    yield "decodes do not see the first key of the sequence", right & (is_behind_first | is_prefill)
+    for width in (*range(1, 17), 32, 64):
+        yield f"only the last {width} keys are seen", right & (gap < width)
+
+
+def leak_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields mistakes in which keys of sequences of the same step are seen."""
+    for text, visible in _leaks(suspect):
+        yield suspect.mistake(Cause.LEAK, text, visible=visible)
+
+
+def _leaks(suspect: Suspect) -> Iterator[tuple[str, Tensor]]:
+    table, right = suspect.table, suspect.honest.visible
+    now = table.fed_by_then() & _present(table)
+    up_to_own = now & (table.distance() >= 0) & table.in_window(suspect.window)
+    text = "the mask compares positions only: all keys of the step up to one's own position are seen"
+    yield text, up_to_own
+    earlier = (table.step[:, None] == table.step) & (table.packed <= table.packed[:, None])
+    yield "the mask is causal over the whole packed row: earlier rows are seen", right | earlier
+    row_before = now & (_row_of(table) < table.row[:, None])
+    yield "all keys of earlier rows are seen", right | row_before
+    text = "no mask keeps the sequences apart: all keys of the step are seen"
+    yield text, right | (now & ~table.among_own())
+    for number, fed in enumerate(table.sequences):
+        own = table.seq == number
+        theirs = now & own
+        if number == suspect.seq or not bool(theirs[suspect.is_own].any()):
+            continue
+        name = fed.request.request_id
+        last = table.index == _length_by_then(table, number)[:, None] - 1
+        yield f"all keys of {name!r} are seen", right | theirs
+        yield f"the keys of {name!r} up to one's own position are seen", right | (up_to_own & own)
+        yield f"the first key of {name!r} is seen", right | (theirs & (table.index == 0))
+        yield f"the last key of {name!r} is seen", right | (theirs & last)
+
+
+def _present(table: CellTable) -> Tensor:
+    """Returns whether the key's sequence has a row in the query's step, bool `(query, key)`."""
+    num_steps = int(table.step.max()) + 1
+    here = torch.zeros(num_steps, len(table.sequences), dtype=torch.bool)
+    here[table.step, table.seq] = True
+    return here[table.step[:, None], table.seq[None, :]]
+
+
+def _row_of(table: CellTable) -> Tensor:
+    """Returns the row that the key's sequence has in the query's step, int64 `(query, key)`."""
+    rows = torch.full((int(table.step.max()) + 1, len(table.sequences)), 1 << 30)
+    rows[table.step, table.seq] = table.row
+    return rows[table.step[:, None], table.seq[None, :]]
+
+
+def _length_by_then(table: CellTable, number: int) -> Tensor:
+    """Returns for each query how many keys the sequence has, those of the query's step included."""
+    mine = (table.seq == number) & table.fed_by_then()
+    return torch.where(mine, table.index + 1, 0).amax(dim=1)
+
+
+def stale_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields mistakes in which keys or tokens of sequences that had ended before are used."""
+    table, right = suspect.table, suspect.honest.visible
+    own = suspect.is_own
+    start = int(table.step[own].min())
+    seen_now = (table.context_len + table.query_len)[:, None]
+    is_later = (table.context_len > 0)[:, None]
+    mine = table.sequences[suspect.seq]
+    for number, fed in reversed(list(enumerate(table.sequences))):
+        theirs = table.seq == number
+        if number == suspect.seq or not bool(theirs.any()) or int(table.step[theirs].max()) >= start:
+            continue
+        call = f" of call {fed.call + 1}" if fed.call != mine.call else ""
+        name = f"{fed.request.request_id!r}{call}"
+        all_theirs = own[:, None] & theirs
+        beyond = all_theirs & (table.index >= seen_now)
+        text = f"keys of the former tenant {name} are seen behind one's own"
+        yield suspect.mistake(Cause.STALE, text, visible=right | beyond)
+        yield suspect.mistake(Cause.STALE, f"{text}, in decodes", visible=right | (beyond & is_later))
+        text = f"all keys of the former tenant {name} are seen"
+        yield suspect.mistake(Cause.STALE, text, visible=right | all_theirs)
+        kept = torch.tensor(fed.token_ids)[table.index.clamp(max=len(fed.token_ids) - 1)]
+        overlaid = own & (table.index < fed.num_prompt_tokens) & (table.index < mine.num_prompt_tokens)
+        token = torch.where(overlaid, kept, table.token)
+        text = f"the prompt of {name} is fed again, as far as it reaches"
+        yield suspect.mistake(Cause.STALE, text, token=token)
+        token = torch.where(overlaid & (table.index == 0), kept, table.token)
+        text = f"the first token of {name} is fed in place of one's own"
+        yield suspect.mistake(Cause.STALE, text, token=token)
+
+
+def routing_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields mistakes in which logits or tokens of another row of the same step are used."""
+    table = suspect.table
+    own_cells = suspect.honest.samples.tolist()
+    by_step: dict[int, dict[int, int]] = {}
+    for sample in table.samples:
+        by_step.setdefault(int(table.step[sample.cell]), {})[sample.seq] = sample.cell
+    sampled = [by_step[int(table.step[cell])] for cell in own_cells]  # beside each own cell
+    for number, fed in enumerate(table.sequences):
+        cells = [beside.get(number, own) for own, beside in zip(own_cells, sampled, strict=True)]
+        text = f"it was given what belongs to {fed.request.request_id!r}"
+        yield suspect.mistake(Cause.ROUTING, text, samples=torch.tensor(cells))
+    is_decode = table.is_decode()
+    places = [*zip(table.step.tolist(), table.row.tolist(), strict=True)]
+    decoded = {places[cell]: int(table.token[cell]) for cell in is_decode.nonzero()[:, 0].tolist()}
+    text = "decodes are fed the token of the sequence that had their row in the step before"
+    yield suspect.mistake(Cause.FEED, text, token=_of_the_row_before(table))
+    for offset, words in ((1, "the next row"), (-1, "the row before")):
+        token = table.token.clone()
+        for cell in (suspect.is_own & is_decode).nonzero()[:, 0].tolist():
+            step, row = places[cell]
+            token[cell] = decoded.get((step, row + offset), int(token[cell]))
+        text = f"decodes are fed the token of {words} of their step"
+        yield suspect.mistake(Cause.FEED, text, token=token)
+        shifted = []
+        for own, beside in zip(own_cells, sampled, strict=True):
+            cells = sorted(beside.values())
+            shifted.append(cells[(cells.index(own) + offset) % len(cells)])
+        text = f"it was given what belongs to {words} of its step"
+        yield suspect.mistake(Cause.ROUTING, text, samples=torch.tensor(shifted))
+
+
+def _of_the_row_before(table: CellTable) -> Tensor:
+    """Returns the tokens, where each decode gets the token chosen one step earlier in the row of the
+    same number."""
+    chosen: dict[tuple[int, int], int] = {}
+    for sample in table.samples:
+        tokens, cell = table.sequences[sample.seq].token_ids, sample.cell
+        after = int(table.index[cell]) + 1
+        if after < len(tokens):
+            chosen[int(table.step[cell]), int(table.row[cell])] = tokens[after]
+    token = table.token.clone()
+    for cell in table.is_decode().nonzero()[:, 0]:
+        row = int(table.step[cell]) - 1, int(table.row[cell])
+        token[cell] = chosen.get(row, int(token[cell]))
+    return token
+
+
+def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields mistakes of left padding.
+
+    The prompt has as many pads in front as the longest prompt of its first step is longer.
+    """
+    table, own = suspect.table, suspect.is_own
+    first = table.step == table.step[own].min()
+    num_pads = int((table.query_len[first].max() - table.query_len[own & first].max()).item())
+    if num_pads > 0:
+        yield from _pads_counted(suspect, num_pads)
+        yield from _pads_seen(suspect, num_pads)
+    if not suspect.is_continuous:
+        yield from _too_much_padding(suspect)
+
+
+def _too_much_padding(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields mistakes in which real tokens are taken for pads: the first ones, or those equal to the
+    pad id."""
+    table, own = suspect.table, suspect.is_own
+    for num_hidden in range(1, table.sequences[suspect.seq].num_prompt_tokens):
+        hidden = own & (table.index < num_hidden)
+        moved = (table.index - num_hidden * own).clamp(min=0)
+        text = f"the first {num_hidden} tokens of the prompt are taken for padding"
+        yield from _taken_for_pads(suspect, text, hidden, moved)
+    alike = own & (table.token == 0) & (table.index < table.num_prompt_tokens())
+    skipped = torch.stack([(alike & (table.index <= index)).sum() for index in table.index])
+    moved = (table.index - skipped * own).clamp(min=0)
+    yield from _taken_for_pads(suspect, "a prompt's own token 0 is taken for padding", alike, moved)
+
+
+def _taken_for_pads(suspect: Suspect, text: str, cells: Tensor, moved: Tensor) -> Iterator[Mistake]:
+    visible = suspect.honest.visible & ~cells
+    yield suspect.mistake(Cause.PADDING, text, visible=visible)
+    yield suspect.mistake(Cause.PADDING, f"{text}, and not counted", visible=visible, position=moved)
+
+
+def _pads_seen(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
+    table, own = suspect.table, suspect.is_own
+    is_decode = (table.context_len > 0) & own
+    phases = {
+        "attended": own,
+        "attended in the prefill": own & ~is_decode,
+        "attended in decodes": is_decode,
+    }
+    for who, attended in phases.items():
+        for is_counted in (False, True):
+            counted = " and counted as positions" if is_counted else ""
+            view = _padded(suspect, num_pads, attended, is_counted, "decodes" not in who)
+            yield Mistake(Cause.PADDING, f"its {num_pads} pads are {who}{counted}", view)
+    for num_seen in range(1, num_pads):
+        some = torch.arange(num_pads) >= num_pads - num_seen
+        view = _padded(suspect, num_pads, own, False, True, seen=some)
+        yield Mistake(Cause.PADDING, f"of its {num_pads} pads the last {num_seen} are attended", view)
+
+
+def _pads_counted(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
+    table, own = suspect.table, suspect.is_own
+    is_decode = (table.context_len > 0) & own
+    for words, where in (("", own), (" in decodes", is_decode)):
+        text = f"its {num_pads} pads are counted{words}: positions are off by {num_pads:+d}"
+        yield suspect.mistake(Cause.PADDING, text, position=table.index + num_pads * where)
+    text = f"its {num_pads} pads are taken off its positions"
+    yield suspect.mistake(Cause.PADDING, text, position=table.index - num_pads * own)
+
+
+def _padded(
+    suspect: Suspect,
+    num_pads: int,
+    attended: Tensor,
+    is_counted: bool,
+    pads_see_pads: bool,
+    seen: Tensor | None = None,
+) -> View:
+    """Returns the view with pads of token 0 in front, seen by the queries `attended`, bool
+    `(num_cells,)`.
+
+    Where pads are masked in the prefill, they see nothing themselves.
+    """
+    honest, table = suspect.honest, suspect.table
+    pads = torch.zeros(num_pads, dtype=torch.long)
+    among = torch.ones(num_pads, num_pads).tril().bool() & pads_see_pads
+    keys = torch.ones(num_pads, dtype=torch.bool) if seen is None else seen
+    of_cells = torch.cat([honest.visible, attended[:, None] & keys], dim=1)
+    of_pads = torch.cat([torch.zeros(num_pads, table.num_cells, dtype=torch.bool), among], dim=1)
+    shift = num_pads * suspect.is_own if is_counted else 0
+    return replace(
+        honest,
+        token=torch.cat([honest.token, pads]),
+        position=torch.cat([table.index + shift, torch.arange(num_pads) if is_counted else pads]),
+        visible=torch.cat([of_cells, of_pads]),
+    )
