@@ -107,7 +107,7 @@ class Chart:
             file = io.StringIO()
             no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
             figure.savefig(file, format="svg", transparent=not note, metadata=no_metadata)
-        return file.getvalue()
+        return re.sub(r"(?<!>)\n *", " ", file.getvalue())  # a line is an element, not a point
 
 
 def write_beside(
