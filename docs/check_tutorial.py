@@ -32,6 +32,7 @@ NEVER_TWICE = (
     (re.compile(r"\bin \d+\.\d+s( \([\d:]+\))?|^=+|=+$"), ""),  # seconds; bars of what is left
     (re.compile(r"^(P\d+ [a-z ]+?) +~?\d+$"), r"\1 passed"),  # a number of tests, which grows
     (re.compile(r"\b\d+ (?=passed|skipped)"), ""),
+    (re.compile(r"(?<=rounding explains )\S+|(?<=: E )\S+(?=,)"), "E"),  # measured on the machine
 )
 ANY = "..."
 
