@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises `UsageError` for an unknown engine, model, dtype, axis or device.
     """
-    axes = choices.chosen(arguments.axis, AXES, "axis of invariance")
+    axes = choices.select_names(arguments.axis, AXES, "axis of invariance")
     engines = arguments.engines or required_engines(find())
     specs = [resolve_engine(text) for text in dict.fromkeys(engines)]
     models = list(dict.fromkeys(arguments.model or DEFAULT_MODELS))

@@ -3,7 +3,6 @@ operations, and published figures. How fast this machine is, no test asks."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -144,12 +143,6 @@ def test_a_window_limits_the_keys_of_its_layers_only() -> None:
     assert spared == (101 - 8) * by_full.kv_bytes_per_token
 
 
-def test_gpt2_counts_its_transposed_layers_and_looks_its_positions_up() -> None:
-    costs = costs_of(EMBEDDED["gpt2-random"].build())
-    assert costs.body_flop == 2 * 2 * (64 * 192 + 64 * 64 + 2 * 64 * 256)
-    assert costs.embedding_bytes == 2 * 4 * 64
-
-
 def test_steps_add_up_and_the_larger_side_of_each_binds() -> None:
     costs = costs_of(on_meta(LlamaConfig(**SMALL)))
     decode, prefill = step((10, 1)), step((0, 4000))
@@ -180,24 +173,11 @@ def test_a_model_whose_work_is_not_so_simple_is_refused_with_the_reason(
     assert words in reason
 
 
-def test_a_matrix_that_nobody_counts_is_named() -> None:
+def test_a_matrix_outside_the_counted_layers_is_named() -> None:
     model = on_meta(LlamaConfig(**SMALL))
     model.model.layers[0].mixer = torch.nn.Parameter(torch.empty(3, 3, device="meta"))
-    assert ModelCosts.of(model) == (
-        "its matrix model.layers.0.mixer belongs to no layer whose work is counted"
-    )
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_ceilings_are_measured_in_the_dtype(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> None:
-    monkeypatch.setitem(ceilings_module.SIZES, "cpu", _Sizes(1 << 16, 32, 1))
-    monkeypatch.setattr(ceilings_module, "SECONDS_OF_ROUNDS", 0.0)
-    found = measure_ceilings(torch.device("cpu"), dtype)
-    for rate in (found.copy_bytes_per_s, found.read_bytes_per_s, found.matmul_flop_per_s):
-        assert math.isfinite(rate)
-        assert rate > 0
+    reason = "its matrix model.layers.0.mixer belongs to no layer whose work is counted"
+    assert ModelCosts.of(model) == reason
 
 
 def test_a_ceiling_is_the_rate_of_the_fastest_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
