@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from batchproof.bench.spec import BenchSpec, Range, SharedPrefix
+from batchproof.api import Request
+from batchproof.bench.spec import BenchSpec, Laps, Range, SharedPrefix, renamed
 from batchproof.bench.spec_files import load_specs, override, select_specs
 from batchproof.errors import CaseError, UsageError
 
@@ -177,3 +178,16 @@ def test_a_wrong_flag_is_named_with_its_value_and_the_rule(flags: dict[str, Any]
     with pytest.raises(UsageError) as caught:
         override(SPEC, **flags)
     assert str(caught.value).startswith(says)
+
+
+def test_laps_ask_other_tokens_of_the_same_lengths() -> None:
+    requests = (Request("a", (1, 2, 9), 4), Request("b", (1, 2, 5), 4))
+    laps = Laps(requests, vocab_size=256)
+    assert laps[0] == requests != laps[1] != laps[2]
+    for one, other in (laps[1], laps[2]):
+        assert len(one.prompt_token_ids) == len(other.prompt_token_ids) == 3
+        assert one.prompt_token_ids[:2] == other.prompt_token_ids[:2]  # a shared prefix stays
+    assert laps[1] is laps[1]
+    assert renamed(requests, 256, laps.seeds[0]) == laps[1]
+    known = Request("a", tuple(range(50)), 4)
+    assert Laps([known], 256)[1] != Laps([known], 256)[1], "nor does another run tell"

@@ -56,16 +56,11 @@ def slower(factor: float, *, engine: str = "ragged") -> Result:
     return samples.made(seed=100, speeds={engine: factor})
 
 
-def test_a_file_against_itself_shows_no_difference(compare: Compare) -> None:
-    compared = compare(samples.made(), samples.made(), "--fail-over", "0%")
-    assert (compared.exit_code, compared.errors) == (0, "")
-    for workload in ("uniform", "bimodal"):
-        for engine in ("static", "ragged"):
-            assert re.search(r"  1\.00x \[.*\]  no difference shown$", compared.row(engine, workload))
-    assert "4 of 4 rows compared\nnone slower by more than 0%" in compared.output
-
-
 def test_a_slower_engine_is_shown_and_fails_only_if_asked_to(compare: Compare) -> None:
+    same = compare(samples.made(), samples.made(), "--fail-over", "0%")
+    assert (same.exit_code, same.errors) == (0, "")
+    assert re.search(r"  1\.00x \[.*\]  no difference shown$", same.row("static", "uniform"))
+    assert "4 of 4 rows compared\nnone slower by more than 0%" in same.output
     shown = compare(samples.made(), slower(0.8))
     assert shown.exit_code == 0
     assert re.search(r"0\.\d\dx \[0\.\d\d, 0\.\d\d\]  slower by \d\d\.\d%$", shown.row("ragged"))
@@ -80,20 +75,6 @@ def test_a_slower_engine_is_shown_and_fails_only_if_asked_to(compare: Compare) -
     faster = compare(samples.made(), slower(1.5), "--fail-over", "0")
     assert "faster by" in faster.row("ragged")
     assert "FAILED" not in faster.row("ragged")
-
-
-def test_the_limit_holds_for_the_figure_even_where_its_interval_shows_no_difference(
-    compare: Compare,
-) -> None:
-    """Three laps of a restless machine: 10 % slower, give or take 60 %."""
-    a, b = (samples.made(workloads=["bimodal"], engines=["ragged"]) for _ in "ab")
-    for result, times in ((a, (1.0, 1.1, 0.9)), (b, (1.1, 1.5, 0.8))):
-        rounds = [{"wall_s": each, "process_s": each} for each in times]
-        result["comparisons"][0]["rows"][0]["rounds"] = rounds
-    compared = compare(a, b, "--fail-over", "5")
-    assert compared.exit_code == 1
-    words = "FAILED, slower by 9.1%, though its interval does not exclude 1"
-    assert compared.row("ragged").endswith(words)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +197,6 @@ NOTHING = "nothing to compare: A has uniform, tiny float32, process time: static
         (samples.made(engines=["fast"]), "", NOTHING),
         (samples.made(clock="wall"), "", NOTHING),
         (samples.made(), "--fail-over=", "'' must be a percentage from 0% to less than 100%, such"),
-        (samples.made(), "--fail-over=-1%", "'-1%' must be a percentage"),
         (samples.made(), "--fail-over=100%", "'100%' must be a percentage"),
         (samples.made(), "--fail-over=nan", "'nan' must be a percentage"),
         (None, "", "there is no result file '"),
@@ -232,15 +212,6 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(
     assert words in compared.errors
 
 
-def test_a_workload_in_two_sizes_is_compared_in_the_one_that_both_files_have(compare: Compare) -> None:
-    b = samples.made()
-    larger = samples.comparison("bimodal")
-    larger["workload"] = larger["workload"] | {"hash": "0" * 12}
-    b["comparisons"].insert(0, larger)
-    for one, other in ((samples.made(), b), (b, samples.made())):
-        assert "4 of 4 rows compared" in compare(one, other).output
-
-
 def test_it_works_in_a_pipe_without_torch(tmp_path: Path) -> None:
     """Comparing two files needs no model, so none is loaded."""
     paths = [str(samples.saved(tmp_path / f"{name}.json", samples.made())) for name in "ab"]
@@ -252,3 +223,17 @@ def test_it_works_in_a_pipe_without_torch(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     output = subprocess.check_output(command, cwd=ROOT, env=environment, text=True)
     assert "ragged over static: A" in output
+
+
+def test_the_limit_holds_for_the_figure_even_where_its_interval_shows_no_difference(
+    compare: Compare,
+) -> None:
+    """Three laps of a restless machine: 10 % slower, give or take 60 %."""
+    a, b = (samples.made(workloads=["bimodal"], engines=["ragged"]) for _ in "ab")
+    for result, times in ((a, (1.0, 1.1, 0.9)), (b, (1.1, 1.5, 0.8))):
+        rounds = [{"wall_s": each, "process_s": each} for each in times]
+        result["comparisons"][0]["rows"][0]["rounds"] = rounds
+    compared = compare(a, b, "--fail-over", "5")
+    assert compared.exit_code == 1
+    words = "FAILED, slower by 9.1%, though its interval does not exclude 1"
+    assert compared.row("ragged").endswith(words)

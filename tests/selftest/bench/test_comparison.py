@@ -31,7 +31,7 @@ from batchproof.bench.drive import Round, serve_at_once
 from batchproof.bench.interleaved import clock_for, compare_engines
 from batchproof.bench.processes import adopt_orphans
 from batchproof.bench.result_rows import Terms
-from batchproof.bench.spec import BenchSpec, Laps, Range, renamed
+from batchproof.bench.spec import BenchSpec, Range
 from batchproof.errors import OracleError, UnsupportedModelError
 from batchproof.plugin.bench_table import table
 from batchproof.requirements.promises import Promise
@@ -166,21 +166,6 @@ def test_in_a_sample_each_choice_is_scored_and_all_lengths_are_checked(compare: 
     checked = rows["static"]["verification"]
     assert (checked["num_completions"], checked["num_scored"]) == (24, 18)
     assert "not the best choice" in rows[liars[1]]["reason"]
-
-
-def test_laps_ask_other_tokens_of_the_same_lengths() -> None:
-    requests = (Request("a", (1, 2, 9), 4), Request("b", (1, 2, 5), 4))
-    laps = Laps(requests, vocab_size=256)
-    first, second = laps[1], laps[2]
-    assert laps[0] == requests != first != second
-    for asked in (first, second):
-        assert [len(r.prompt_token_ids) for r in asked] == [3, 3]
-        assert asked[0].prompt_token_ids[:2] == asked[1].prompt_token_ids[:2]  # a shared prefix stays
-        assert all(0 <= t < 256 for r in asked for t in r.prompt_token_ids)
-    assert laps[1] is first
-    assert renamed(requests, 256, laps.seeds[0]) == first
-    known = Request("a", tuple(range(50)), 4)
-    assert Laps([known], 256)[1] != Laps([known], 256)[1], "nor does another run tell"
 
 
 class FillsIn(Wrapper):
