@@ -91,19 +91,6 @@ def test_a_script_is_run_and_what_it_prints_is_kept(
     script.write_text(script.read_text() + "# changed\n")
     assert main(["lab", "reports"]) == 2
     assert "record it again" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("effect: wrong answers", "effect: bad", "reports[0].effect"),
-        ("[toy.py]", "[none.py]", "there is no script"),
-    ],
-)
-def test_wrong_data_is_named(toy: Path, old: str, new: str, words: str) -> None:
-    (toy / "reproductions" / "toy.py").write_text("")
-    path = toy / "reports.yaml"
-    path.write_text(SMALL.replace(old, new))
-    with pytest.raises(UsageError) as error:
-        read_reports(path)
-    assert words in str(error.value)
+    (toy / "reports.yaml").write_text(SMALL.replace("effect: wrong answers", "effect: bad"))
+    with pytest.raises(UsageError, match=r"reports\[0\]\.effect"):
+        read_reports(toy / "reports.yaml")

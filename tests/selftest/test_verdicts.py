@@ -15,7 +15,7 @@ from batchproof.checks.masks import require_moves
 from batchproof.findings.finding import Finding, Rule
 from batchproof.findings.finding_text import finding_text
 from batchproof.oracle.error_unit import ErrorUnit
-from batchproof.oracle.oracle import Oracle, cut
+from batchproof.oracle.oracle import Oracle
 from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
 from tests.selftest.conftest import oracle_of
@@ -40,56 +40,41 @@ def judge(oracle: Oracle, request: Request, completion: Completion) -> Ledger:
     return ledger
 
 
-def test_the_right_answer_passes_and_is_counted(oracle: Oracle) -> None:
-    request = Request("r", PROMPT, 6)
-    ledger = judge(oracle, request, right(oracle, request))
-    assert (ledger.num_requests, ledger.num_steps, ledger.num_near_ties) == (1, 6, 0)
-
-
 def broken(oracle: Oracle, request: Request, **changes: object) -> Finding:
     with pytest.raises(BrokenPromise) as caught:
         judge(oracle, request, replace(right(oracle, request), **changes))  # type: ignore[arg-type]
     return caught.value.finding
 
 
-def test_a_wrong_token_breaks_parity_and_says_where(oracle: Oracle) -> None:
+def test_what_differs_from_the_right_answer_breaks_its_promise(oracle: Oracle) -> None:
     request = Request("r", PROMPT, 6)
-    tokens = list(right(oracle, request).token_ids)
-    should_be, tokens[3] = tokens[3], (tokens[3] + 1) % 256
-    failure = broken(oracle, request, token_ids=tuple(tokens), logits=None)
-    assert failure.promise is Promise.P1
-    assert (failure.rule, failure.request_id, failure.step) == (Rule.TOKEN, "r", 3)
-    text = finding_text(failure)
-    assert f"step 3: got token {tokens[3]}, but should be {should_be}" in text
-    assert "margin" in text
+    ledger = judge(oracle, request, right(oracle, request))
+    assert (ledger.num_requests, ledger.num_steps, ledger.num_near_ties) == (1, 6, 0)
 
-
-def test_too_many_and_too_few_tokens_break_the_cap(oracle: Oracle) -> None:
-    request = Request("r", PROMPT, 6)
     more = oracle.answer(PROMPT, 7).token_ids
-    assert broken(oracle, request, token_ids=more).promise is Promise.P2
-    assert broken(oracle, request, token_ids=more[:5]).promise is Promise.P2
-    assert broken(oracle, request, token_ids=()).promise is Promise.P2
+    assert more[:3] == oracle.answer(PROMPT, 3).token_ids
+    for token_ids in (more, more[:5], ()):
+        assert broken(oracle, request, token_ids=token_ids).promise is Promise.P2
+    stopping = replace(request, eos_token_ids=frozenset({more[2]}))
+    assert broken(oracle, stopping, token_ids=more[:6]).promise is Promise.P3
+    last = Request("r", PROMPT, more.index(more[5]) + 1, frozenset({more[5]}))
+    judge(oracle, last, right(oracle, last))  # an EOS on the cap is a stop
+    assert broken(oracle, last, finish_reason=FinishReason.LENGTH).promise is Promise.P3
+    refused = {"token_ids": (), "finish_reason": FinishReason.ERROR, "error": "full", "logits": None}
+    assert broken(oracle, request, **refused).promise is Promise.P12
 
-
-def test_tokens_after_the_eos_break_the_stop(oracle: Oracle) -> None:
-    answer = oracle.answer(PROMPT, 6).token_ids
-    request = Request("r", PROMPT, 6, frozenset({answer[2]}))
-    assert broken(oracle, request, token_ids=answer).promise is Promise.P3
-
-
-def test_an_eos_exactly_at_the_cap_must_be_told_as_a_stop(oracle: Oracle) -> None:
-    answer = oracle.answer(PROMPT, 6).token_ids
-    first = answer.index(answer[5])
-    request = Request("r", PROMPT, first + 1, frozenset({answer[5]}))
-    judge(oracle, request, right(oracle, request))
-    assert broken(oracle, request, finish_reason=FinishReason.LENGTH).promise is Promise.P3
-
-
-def test_a_refusal_of_a_good_request_is_a_failure(oracle: Oracle) -> None:
-    request = Request("r", PROMPT, 6)
-    changes = {"token_ids": (), "finish_reason": FinishReason.ERROR, "error": "no room", "logits": None}
-    assert broken(oracle, request, **changes).promise is Promise.P12
+    tokens = list(more[:6])
+    tokens[3] = (tokens[3] + 1) % 256
+    failure = broken(oracle, request, token_ids=tuple(tokens), logits=None)
+    assert (failure.promise, failure.rule) == (Promise.P1, Rule.TOKEN)
+    assert (failure.request_id, failure.step) == ("r", 3)
+    words = f"step 3: got token {tokens[3]}, but should be {more[3]}"
+    assert words in finding_text(failure)
+    for logits, words in (
+        (torch.full((6, 256), float("nan")), "hold NaN or infinity"),
+        (torch.zeros(1, 256), "shape (1, 256)"),
+    ):
+        assert words in finding_text(broken(oracle, request, logits=logits))
 
 
 @pytest.mark.parametrize(
@@ -149,17 +134,6 @@ def test_nan_neither_stays_nor_moves(should_move: bool) -> None:
         require_moves(2, 1, math.nan, should_move, bound=1.0, allowed=0.0)
 
 
-def test_a_nan_in_the_logits_fails(oracle: Oracle) -> None:
-    request = Request("r", PROMPT, 2)
-    logits = torch.full((2, 256), float("nan"))
-    assert "hold NaN or infinity" in finding_text(broken(oracle, request, logits=logits))
-
-
-def test_logits_of_another_shape_fail(oracle: Oracle) -> None:
-    request = Request("r", PROMPT, 2)
-    assert "shape (1, 256)" in finding_text(broken(oracle, request, logits=torch.zeros(1, 256)))
-
-
 def test_a_near_tie_in_bfloat16_is_proven_by_regret_and_counted() -> None:
     """The float64 choice is followed where the bfloat16 reference flips, and the other way round."""
     oracle = oracle_of("gpt2-random", torch.bfloat16)
@@ -200,7 +174,7 @@ def test_the_error_unit_is_small_in_float32_and_larger_in_bfloat16(oracle: Oracl
     assert oracle_of("gpt2-random", torch.bfloat16).error.max_abs > 100 * oracle.error.max_abs
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("error", [1e-5, 1e-3, 0.1])
 def test_the_share_of_near_ties_is_bounded_though_few_steps_show_any(error: float, seed: int) -> None:
     """Margins are exponential, as those of random models are; most calibrations see none below 1e-3."""
@@ -210,12 +184,3 @@ def test_the_share_of_near_ties_is_bounded_though_few_steps_show_any(error: floa
     unit = ErrorUnit.measured([([0] * 288, exact + torch.tensor([error, 0.0]), exact)], kappa=8)
     true_share = 1 - math.exp(-16 * error)
     assert true_share < unit.near_tie_share < 4 * true_share
-
-
-def test_an_answer_is_a_prefix_of_a_longer_one(oracle: Oracle) -> None:
-    assert oracle.answer(PROMPT, 3).token_ids == oracle.answer(PROMPT, 9).token_ids[:3]
-
-
-def test_a_continuation_is_cut_at_its_first_eos() -> None:
-    assert cut((5, 6, 5), Request("r", (1,), 3, frozenset({5}))) == ((5,), FinishReason.STOP)
-    assert cut((5, 6), Request("r", (1,), 2, frozenset({9}))) == ((5, 6), FinishReason.LENGTH)

@@ -70,34 +70,21 @@ def test_the_wheel_holds_what_the_installed_package_looks_for() -> None:
     assert all((folder / "__init__.py").is_file() for folder in (SUITE, BENCHMARKS))
 
 
-@pytest.mark.parametrize(
-    "path",
-    [*SUITE.glob("*.py"), *BENCHMARKS.glob("*.py")],
-    ids=lambda path: f"{path.parent.name}-{path.stem}",
-)
-def test_the_suite_imports_nothing_that_the_wheel_lacks(path: Path) -> None:
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    names = [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    assert not any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
-    roots = {name.partition(".")[0] for name in names}
-    assert roots <= LIBRARIES | sys.stdlib_module_names
+def test_the_suite_imports_nothing_that_the_wheel_lacks() -> None:
+    for path in (*SUITE.glob("*.py"), *BENCHMARKS.glob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        names = [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+        names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+        assert {name.partition(".")[0] for name in names} <= LIBRARIES | sys.stdlib_module_names, path
 
 
-def test_entry_points_resolve() -> None:
+def test_entry_points_commands_and_options_resolve(pytestconfig: pytest.Config) -> None:
     assert PROJECT["project"]["scripts"] == {"batchproof": f"{main.__module__}:{main.__name__}"}
     # A plugin is registered by the name of its entry point; a conftest.py registers it by its module's.
     (plugin,) = PROJECT["project"]["entry-points"]["pytest11"].items()
     assert plugin == ("batchproof.plugin", "batchproof.plugin")
-
-
-def test_each_command_has_a_module_and_those_on_top_come_with_the_wheel() -> None:
     every = [*COMMANDS.values(), *OF_VERDICTS.values(), *PLUMBING.values(), *LAB_COMMANDS.values()]
     assert all(find_spec(command.module) for command in every)
-    assert len(COMMANDS) == 10
-
-
-def test_the_plugin_knows_its_options_before_it_registers_them(pytestconfig: pytest.Config) -> None:
     groups = [group for group in pytestconfig._parser._groups if group.name.startswith("batchproof")]
     assert {name for group in groups for option in group.options for name in option.names()} == OPTIONS
 
@@ -145,39 +132,21 @@ def test_a_clash_with_another_projects_options_is_one_sentence(
     assert "Traceback" not in said.err
 
 
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Makes a distribution with an engine of the given name importable."""
-
-    def make(distribution: str, name: str) -> None:
-        folder = tmp_path / f"{distribution}-1.0.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-        (folder / "entry_points.txt").write_text(f"[batchproof.engines]\n{name} = foreign_mod:make\n")
-        (tmp_path / "foreign_mod.py").write_text(
-            "def make(model, config, depth=1):\n    return depth\n"
-        )
-        monkeypatch.syspath_prepend(str(tmp_path))
-
-    return make
-
-
-def test_an_engine_of_another_package_has_a_name(install) -> None:
-    install("fast-engine", "fast")
+def test_an_engine_of_another_package_has_a_name_that_no_other_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "fast_engine-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: fast-engine\nVersion: 1.0\n")
+    names = "fast = foreign_mod:make\npaged = foreign_mod:make\n"
+    (folder / "entry_points.txt").write_text(f"[batchproof.engines]\n{names}")
+    (tmp_path / "foreign_mod.py").write_text("def make(model, config, depth=1):\n    return depth\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
     spec = resolve_engine("fast?depth=3")
-    assert spec.name == "fast?depth=3"
-    assert spec.factory("model", "config") == 3
-    with pytest.raises(
-        UsageError, match=r"'slow' is no engine: built in are .*packages name fast; give"
-    ):
+    assert (spec.name, spec.factory("model", "config")) == ("fast?depth=3", 3)
+    with pytest.raises(UsageError, match=r"'slow' is no engine: built in are .*packages name fast"):
         resolve_engine("slow")
-
-
-def test_a_name_that_two_engines_have_is_refused(install) -> None:
-    install("fast-engine", "paged")
-    with pytest.raises(
-        UsageError, match="'paged' is ambiguous: Batchproof itself and fast-engine give"
-    ):
+    with pytest.raises(UsageError, match="'paged' is ambiguous: Batchproof itself and fast-engine"):
         resolve_engine("paged")
 
 

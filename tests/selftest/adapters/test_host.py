@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request, SamplingParams, TokenEvent
 from batchproof.errors import UnsupportedModelError
-from batchproof.run.registry import engine_host, isolated, resolve_engine
+from batchproof.run.registry import engine_host, resolve_engine
 from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.piped.messages import read_completions, read_events, request_to_json
 
@@ -26,12 +26,6 @@ def build(model: Any, factory: Any = None) -> Any:
     return hosted.build(str(saved(model)), "float32", asdict(CONFIG), 1)
 
 
-def test_a_call_is_answered_as_here(model: Any) -> None:
-    here = resolve_engine("ragged").factory(model, CONFIG).generate(REQUESTS)
-    answer = build(model).generate(list(map(request_to_json, REQUESTS)))
-    assert read_completions({"completions": answer}) == here
-
-
 def test_parameters_go_there_and_logprobs_come_back(model: Any) -> None:
     asked = SamplingParams(
         frequency_penalty=2.0, logit_bias=((7, 40.0), (8, 39.0)), logprobs=2, prompt_logprobs=1
@@ -42,6 +36,9 @@ def test_parameters_go_there_and_logprobs_come_back(model: Any) -> None:
     answer = engine.generate(list(map(request_to_json, requests)))
     there = read_completions({"completions": json.loads(json.dumps(answer))})
     assert there == here
+    plain = resolve_engine("ragged").factory(model, CONFIG).generate(REQUESTS)
+    answer = build(model).generate(list(map(request_to_json, REQUESTS)))
+    assert read_completions({"completions": answer}) == plain
     assert [len(each.prompt_logprobs or ()) for each in there] == [3, 2]
     for own, told in zip(here, there, strict=True):
         found = [(each.rank, each.top[0][0]) for each in told.logprobs or ()]
@@ -103,9 +100,3 @@ def test_the_engine_has_the_whole_config_and_may_refuse_the_model(model: Any) ->
     assert given == [CONFIG]
     with pytest.raises(engine_host().serving.Unsupported, match="too small"):
         build(model, refusing)
-
-
-@pytest.mark.parametrize("name", ["cmd:true", "openvino", "openai?base_url=http://x"])
-def test_what_has_a_process_of_its_own_keeps_it(name: str) -> None:
-    spec = resolve_engine(name)
-    assert isolated(spec, "cpu") is spec

@@ -15,13 +15,10 @@ GOOD = {"request_id": "a", "token_ids": [7], "finish_reason": "length"}
 # What a completion has besides or instead, and what is said of it.
 CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"token_ids": [1.0]}, "token_ids hold 1.0, but should be integers"),
-    ({"token_ids": [True]}, "token_ids hold True, but should be integers"),
     ({"finish_reason": "eos"}, "finish_reason is 'eos', but should be one"),
-    ({"finish_reason": None}, "finish_reason is None, but should be one of"),
     ({"request_id": 1}, "completion 0 whose request_id is 1, but should be"),
     ({"text": "x"}, "completion 0 that has the field 'text', but may have"),
     ({"error": 1}, "completion 0 whose error is 1, but should be a string"),
-    ({"logprobs": [-1]}, "completion 0 whose logprobs hold -1, but should hold JSON objects"),
     (
         {"logprobs": [{"rank": 1, "top": []}]},
         "completion 0 with logprobs of which one is None, but should be a number",
@@ -38,10 +35,8 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     [
         ({}, "an answer that lacks the field 'completions'"),
         ({"completions": {}}, "an answer whose completions is {}, but should be a list"),
-        ({"completions": [3]}, "completions that hold 3, but should hold JSON objects"),
         ({"completions": [GOOD, {}]}, "completion 1 that lacks the field 'token_ids'"),
         ({"tokens": []}, "an answer that has the field 'tokens', but may have completions"),
-        ({"error": None}, "an error whose error is None, but should be a string"),
         *(({"completions": [GOOD | change]}, reported) for change, reported in CHANGES),
     ],
 )
@@ -77,7 +72,6 @@ def test_a_wrong_event_is_named(event: dict[str, Any], reported: str, build: Bui
     [
         ("HELLO['capabilities'] = ['tracing']", UsageError, "declares the capability 'tracing', but"),
         ("HELLO['capabilities'] = 'stepping'", ProgramFailed, "capabilities 'stepping', but they sho"),
-        ("HELLO['sampling_fields'] = 'all'", ProgramFailed, "sampling_fields 'all', but they should"),
         ("del HELLO['version']", ProgramFailed, "answered 'hello' with a hello that lacks the field"),
         ("HELLO['protocol'] = 2", ProgramFailed, "a hello that has the field 'protocol', but may have"),
         ("def hello(question): return {'error': 'no GPU'}", RuntimeError, "^no GPU$"),
@@ -100,7 +94,6 @@ def test_a_program_with_an_invalid_hello_is_started_anew(
             UnsupportedModelError,
             "^engine 'stand-in' cannot serve GPT2LM",
         ),
-        ({"unsupported": None}, ProgramFailed, "answer whose unsupported is None, but should be a s"),
         ({"ok": 1}, ProgramFailed, "an answer that has the field 'ok', but may have unsupported"),
         ({"error": "no room"}, RuntimeError, "^no room$"),
     ],

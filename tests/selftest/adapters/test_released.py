@@ -85,15 +85,6 @@ FRAIL = """
 """
 
 
-@pytest.mark.parametrize("name", libraries.LIBRARIES)
-def test_an_engine_that_is_not_installed_is_skipped_by_name(
-    name: str, model: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(libraries, "ENVIRONMENTS", tmp_path)
-    with pytest.raises(UnsupportedModelError, match=f"python -m batchproof install {name}"):
-        resolve_engine(name).factory(model, EngineConfig())
-
-
 def test_what_pip_did_not_finish_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,21 +106,22 @@ def test_what_pip_did_not_finish_is_not_installed(
     assert main(["install", "openvino"]) == 0
     assert libraries.interpreter("openvino") == str(tmp_path / "openvino" / "bin" / "python")
     assert made[0][-1].endswith("openvino/requirements.txt")
-
-
-def test_an_unknown_engine_cannot_be_installed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install", "paged"]) == 2
     assert "ENGINE 'paged' cannot be installed: ctranslate2, onnxruntime" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("released", libraries.LIBRARIES.values(), ids=libraries.LIBRARIES)
-def test_every_version_is_pinned_and_every_program_is_there(
-    released: libraries.ReleasedLibrary,
+@pytest.mark.parametrize("name", libraries.LIBRARIES)
+def test_each_library_is_pinned_and_without_it_skipped_by_name(
+    name: str, model: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    released = libraries.LIBRARIES[name]
     lines = [line.partition("#")[0].strip() for line in released.requirements.read_text().splitlines()]
     assert list(filter(None, lines))
     assert all("==" in line for line in lines if line)
     assert released.program is None or released.program.is_file()
+    monkeypatch.setattr(libraries, "ENVIRONMENTS", tmp_path)
+    with pytest.raises(UnsupportedModelError, match=f"python -m batchproof install {name}"):
+        resolve_engine(name).factory(model, EngineConfig())
 
 
 @pytest.fixture
@@ -161,24 +153,17 @@ def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(running
         Completion.refused("b", "empty"),
         Completion("c", (9,), FinishReason.LENGTH),
     ]
-    engine.close()
-
-
-def test_a_program_can_be_stepped(running: Running) -> None:
-    build(running)
-    engine = SteppingPipedEngine(running, 1)
     engine.add(Request("a", (1,), 1))
     engine.add(Request("b", (1,), 1))
     with pytest.raises(ValueError, match="'a' is live already"):
         engine.add(Request("a", (1,), 1))
     engine.abort("b")
-    assert engine.has_unfinished
     assert engine.step() == [TokenEvent("a", 7, FinishReason.LENGTH)]
     assert not engine.has_unfinished
     engine.close()
 
 
-def test_a_refusal_or_an_exception_of_a_library_is_reported(running: Running) -> None:
+def test_a_refusal_or_an_exception_of_a_library_is_reported(running: Running, tmp_path: Path) -> None:
     assert build(running, "bfloat16") == {"unsupported": "only float32"}
     with pytest.raises(RuntimeError, match="ValueError: three is too many"):
         build(running, max_num_seqs=3)
@@ -187,13 +172,9 @@ def test_a_refusal_or_an_exception_of_a_library_is_reported(running: Running) ->
     build(running)
     with pytest.raises(RuntimeError, match="unknown op 'dance'"):
         ask(running, "dance")
-
-
-def test_wrong_options_are_reported_in_the_librarys_words(running: Running, tmp_path: Path) -> None:
     command = (sys.executable, "-S", str(tmp_path / "adding.py"), json.dumps({"by": 10}))
     with pytest.raises(RuntimeError, match="ValueError: by is above 9"):
         Program("adding", command, str(tmp_path)).running()
-    assert running.hello.name == "adding"
 
 
 def test_requests_of_equal_settings_are_one_call_and_answers_keep_their_places() -> None:

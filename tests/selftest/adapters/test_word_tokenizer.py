@@ -13,15 +13,9 @@ from batchproof.models.embedded import EMBEDDED
 from batchproof_engines.adapters.word_tokenizer import id_of, text_of, word_of, words_tokenizer
 
 
-@pytest.mark.parametrize(("vocab_size", "last"), [(1, "t0"), (10, "t9"), (11, "t10"), (256, "t255")])
-def test_words_are_as_wide_as_the_last_one(vocab_size: int, last: str) -> None:
-    assert word_of(vocab_size - 1, vocab_size) == last
-    words = {word_of(token_id, vocab_size) for token_id in range(vocab_size)}
-    assert {len(word) for word in words} == {len(last)}
-    assert len(words) == vocab_size
-
-
 def test_all_tokens_survive_text_and_tokenizer() -> None:
+    assert [word_of(size - 1, size) for size in (1, 10, 11, 256)] == ["t0", "t9", "t10", "t255"]
+    assert len({len(word_of(token_id, 256)) for token_id in range(256)}) == 1
     token_ids = [*range(256), 0, 0, 255]
     text = text_of(token_ids, 256)
     tokenizer = words_tokenizer(256)
@@ -29,7 +23,7 @@ def test_all_tokens_survive_text_and_tokenizer() -> None:
     assert tokenizer.decode(token_ids, skip_special_tokens=True) == text
 
 
-@pytest.mark.parametrize("text", ["t256", "t-01", "t001t002", "t1", "hello", "x001", "t0001", "t٠٠١"])
+@pytest.mark.parametrize("text", ["t256", "t-01", "t001t002", "t1", "x001", "t٠٠١"])
 def test_other_text_is_an_error_and_never_guessed(text: str) -> None:
     with pytest.raises(ValueError, match="is not the word of a token: words are t000 to t255"):
         id_of(text, 256)

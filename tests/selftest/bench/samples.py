@@ -1,7 +1,7 @@
 """Result files as a benchmark could have written them, without running one.
 
-Times are sampled from a seed. `made()` is a whole result; `row()`, `comparison()` and `growth()` are
-its parts, for a test that needs something odd; `saved()` writes a result as it is.
+Times are sampled from a seed. `made()` is a whole result; `comparison()` and `growth()` are its parts;
+`saved()` writes a result as it is.
 """
 
 from __future__ import annotations
@@ -18,46 +18,39 @@ from batchproof.records.benchmark import BENCHMARK
 SLOTS = 8
 STEP_S = 0.01
 Result = dict[str, Any]
-SPEEDS = {"ragged": 1.0, "static": 1.0}  # of one step, beside each other
+ENGINES = ("static", "ragged")
 
 
 def made(
     *,
     workloads: Sequence[str] = ("uniform", "bimodal"),
-    engines: Sequence[str] = ("static", "ragged"),
-    speeds: Mapping[str, float] = SPEEDS,
-    num_laps: int = 7,
-    clock: str = "process",
-    dtype: str = "float32",
+    engines: Sequence[str] = ENGINES,
     seed: int = 0,
     is_complete: bool = True,
+    **options: Any,
 ) -> Result:
+    """`options`: of `comparison`."""
     comparisons = [
-        comparison(
-            name, engines, speeds=speeds, num_laps=num_laps, clock=clock, dtype=dtype, seed=seed + index
-        )
-        for index, name in enumerate(workloads)
+        comparison(name, engines, seed=seed + index, **options) for index, name in enumerate(workloads)
     ]
-    growths = [growth(engine) for engine in engines]
     result = {
         "schema": BENCHMARK.schema,
-        "header": header(clock=clock, dtype=dtype),
+        "header": header(options.get("clock", "process"), options.get("dtype", "float32")),
         "comparisons": comparisons,
-        "growth": growths,
+        "growth": [growth(engine) for engine in engines],
     }
     if is_complete:
         result["footer"] = {
             "finished": "2026-11-21 08:00 UTC",
             "num_comparisons": len(comparisons),
-            "num_growth": len(growths),
+            "num_growth": len(engines),
         }
     return result
 
 
-def header(
-    *, clock: str = "process", dtype: str = "float32", cpu: str = "Some CPU at 2.0 GHz"
-) -> Result:
+def header(clock: str = "process", dtype: str = "float32", cpu: str = "Some CPU at 2.0 GHz") -> Result:
     is_gpu = clock == "wall"
+    rates = {"copy_bytes_per_s": 1.0e10, "read_bytes_per_s": 1.2e10, "matmul_flop_per_s": 5.0e10}
     return {
         "made": {
             "date": "2026-11-21 07:55 UTC",
@@ -74,87 +67,44 @@ def header(
             "threads": 1,
         },
         "clock": clock,
-        "ceilings": {
-            dtype: {
-                "copy_bytes_per_s": 1.0e10,
-                "read_bytes_per_s": 1.2e10,
-                "matmul_flop_per_s": 5.0e10,
-            }
-        },
+        "ceilings": {dtype: rates},
     }
 
 
 def comparison(
     name: str = "bimodal",
-    engines: Sequence[str] = ("static", "ragged"),
+    engines: Sequence[str] = ENGINES,
     *,
-    speeds: Mapping[str, float] = SPEEDS,
+    speeds: Mapping[str, float] | None = None,
     num_laps: int = 7,
     clock: str = "process",
     dtype: str = "float32",
     seed: int = 0,
 ) -> Result:
+    """`speeds`: of some engines, beside their usual one."""
     sizes = _sizes(name)
     laps = random.Random(seed)
     weather = [laps.uniform(0.97, 1.1) for _ in range(num_laps)]  # how busy the machine was
     rows = [
-        row(engine, sizes, [each / speeds.get(engine, 1.0) for each in weather], seed=seed + index)
+        _row(engine, sizes, [each / (speeds or {}).get(engine, 1.0) for each in weather], seed + index)
         for index, engine in enumerate(engines)
     ]
-    spec = {"num_requests": len(sizes), "slots": SLOTS, "seed": 0, "prompt_len": [8, 48]}
-    steps = {each["engine"]: each["schedule"]["num_steps"] for each in rows}
-    least = min(steps.values(), default=1)
     return {
         "workload": {
             "name": name,
             "hash": f"{sum(map(ord, name)):012x}",
-            "spec": spec,
+            "spec": {"num_requests": len(sizes), "slots": SLOTS, "seed": 0, "prompt_len": [8, 48]},
             "totals": {
                 "num_requests": len(sizes),
                 "num_prompt_tokens": sum(prompt for prompt, _ in sizes),
                 "max_output_tokens": sum(cap for _, cap in sizes),
             },
-            "max_speedup_over_static": {"by_steps": steps.get("static", least) / least, "by_rows": 2.6},
+            "max_speedup_over_static": {"by_steps": 1.9, "by_rows": 2.6},
         },
         "model": {"name": "tiny", "dtype": dtype, "num_parameters": 5_200_000, "load_s": 0.1},
         "clock": clock,
         "rows": rows,
         "ratios": [_ratio(each, rows[0], clock) for each in rows[1:]],
-    }
-
-
-def row(
-    engine: str = "ragged",
-    sizes: Sequence[tuple[int, int]] = ((20, 8), (9, 30)),
-    weather: Sequence[float] = (1.0, 1.02, 0.99),
-    *,
-    verdict: str = "VALID",
-    reason: str | None = None,
-    interface: str = "stepping",
-    seed: int = 0,
-) -> Result:
-    """`weather`: how much longer than alone each round takes; one number a round."""
-    noise = random.Random(f"{engine} {seed}")
-    schedule = _schedule(sizes)
-    seconds = [STEP_S * schedule["num_steps"] * each * noise.uniform(0.99, 1.01) for each in weather]
-    median = sorted(seconds)[len(seconds) // 2]
-    num_completions = len(sizes) * len(seconds)
-    return {
-        "engine": engine,
-        "verdict": verdict,
-        "reason": reason,
-        "verification": {
-            "num_completions": num_completions,
-            "num_by_reference": num_completions,
-            "num_scored": 0,
-            "num_near_ties": 0,
-        },
-        "interface": interface,
-        "build_s": 0.01,
-        "first_round_s": 1.4 * median,
-        "rounds": [{"wall_s": 1.01 * each, "process_s": each} for each in seconds],
-        "metrics": None if verdict == "INVALID" else _metrics(sizes, median),
-        "schedule": schedule,
     }
 
 
@@ -183,40 +133,54 @@ def _sizes(name: str) -> list[tuple[int, int]]:
     return [(rng.randint(8, 48), rng.randint(40, 64) if long else 12) for long in is_long]
 
 
+def _row(engine: str, sizes: Sequence[tuple[int, int]], weather: Sequence[float], seed: int) -> Result:
+    """`weather`: how much longer than alone each round takes; one number a round."""
+    noise = random.Random(f"{engine} {seed}")
+    num_steps = sum(cap for _, cap in sizes) // SLOTS + 1
+    seconds = [STEP_S * num_steps * each * noise.uniform(0.99, 1.01) for each in weather]
+    num_completions = len(sizes) * len(seconds)
+    return {
+        "engine": engine,
+        "verdict": "VALID",
+        "reason": None,
+        "verification": {
+            "num_completions": num_completions,
+            "num_by_reference": num_completions,
+            "num_scored": 0,
+            "num_near_ties": 0,
+        },
+        "interface": "stepping",
+        "build_s": 0.01,
+        "first_round_s": 1.4 * seconds[0],
+        "rounds": [{"wall_s": 1.01 * each, "process_s": each} for each in seconds],
+        "metrics": _metrics(sizes, sorted(seconds)[len(seconds) // 2]),
+        "schedule": {
+            "num_steps": num_steps,
+            "mean_batch": 0.8 * SLOTS,
+            "occupancy": 0.8,
+            "num_fed_tokens": 2000,
+            "num_needed_tokens": 1000,
+            "padding_waste": 0.5,
+            "peak_memory_bytes": None,
+            "roofline": {"share": 0.31, "least_s": 0.3, "bytes": 1e9, "flop": 1e9, "bound": "memory"},
+        },
+    }
+
+
 def _ratio(one: Result, over: Result, clock: str) -> Result:
     times, times_over = ([each[f"{clock}_s"] for each in it["rounds"]] for it in (one, over))
     found = paired_ratio(times, times_over)
-    return {
-        "engine": one["engine"],
-        "over": over["engine"],
-        "clock": clock,
-        "ratio": found.ratio,
-        "low": found.low,
-        "high": found.high,
-        "num_laps": found.num_laps,
-    }
-
-
-def _schedule(sizes: Sequence[tuple[int, int]]) -> Result:
-    num_needed = sum(prompt + cap - 1 for prompt, cap in sizes)
-    num_steps = sum(cap for _, cap in sizes) // SLOTS + 1
-    return {
-        "num_steps": num_steps,
-        "mean_batch": 0.8 * SLOTS,
-        "occupancy": 0.8,
-        "num_fed_tokens": 2 * num_needed,
-        "num_needed_tokens": num_needed,
-        "padding_waste": 0.5,
-        "peak_memory_bytes": None,
-        "roofline": {"share": 0.31, "least_s": 0.3, "bytes": 1e9, "flop": 1e9, "bound": "memory"},
-    }
+    interval = {"ratio": found.ratio, "low": found.low, "high": found.high, "num_laps": found.num_laps}
+    return {"engine": one["engine"], "over": over["engine"], "clock": clock, **interval}
 
 
 def _metrics(sizes: Sequence[tuple[int, int]], seconds: float) -> Result:
     num_prompt, num_output = (sum(column) for column in zip(*sizes, strict=True))
+    typical_ms = {"ttft": 300 * seconds, "tpot": 1000 * STEP_S, "itl": 1000 * STEP_S}
+    typical_ms["e2el"] = 600 * seconds
     latencies = {
         f"{which}_{name}_ms": scale * factor
-        for name, scale in _latencies(seconds).items()
+        for name, scale in typical_ms.items()
         for which, factor in {"mean": 1.1, "median": 1.0, "p90": 1.6, "p99": 2.0}.items()
     }
     return {
@@ -227,8 +191,3 @@ def _metrics(sizes: Sequence[tuple[int, int]], seconds: float) -> Result:
         "num_output_tokens": num_output,
         "num_prompt_tokens": num_prompt,
     } | latencies
-
-
-def _latencies(seconds: float) -> dict[str, float]:
-    """Typical ones, in ms."""
-    return {"ttft": 300 * seconds, "tpot": 1000 * STEP_S, "itl": 1000 * STEP_S, "e2el": 600 * seconds}

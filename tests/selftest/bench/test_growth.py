@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import Completion, Engine, EngineConfig, Request, TracingEngine
+from batchproof.api import Engine, EngineConfig, Request, TracingEngine
 from batchproof.bench import growth
 from batchproof.bench.drive import Round, serve_at_once
 from batchproof.bench.growth import Point, PowerLaw, measure_growth
-from batchproof.errors import UnsupportedModelError
 from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
@@ -39,22 +39,13 @@ def test_a_power_is_found_with_no_spread(factor: float, exponent: float) -> None
     assert found.high - found.low == pytest.approx(0, abs=1e-5)
     assert found.factor * 5**found.exponent == pytest.approx(factor * 5**exponent, rel=1e-5)
     assert (found.smallest, found.largest) == (8, 64)
-
-
-@given(st.lists(st.floats(-0.5, 0.5), min_size=7, max_size=7), st.floats(1e-3, 1e3))
-def test_the_interval_is_as_wide_as_the_points_are_apart_in_any_unit_of_time(
-    noise: list[float], unit: float
-) -> None:
-    plain, wide, scaled = (
-        PowerLaw.fit([(x, u * x**0.8 * math.exp(k * e)) for x, e in zip(SIZES, noise, strict=True)])
-        for k, u in ((1, 1.0), (4, 1.0), (1, unit))
+    noisy, noisier = (
+        PowerLaw.fit([(x, factor * x**exponent * math.exp(k * (x % 3))) for x in SIZES])
+        for k in (0.1, 0.4)
     )
-    assert plain is not None
-    assert wide is not None
-    assert scaled is not None
-    assert plain.low - 1e-9 <= plain.exponent <= plain.high + 1e-9
-    assert wide.high - wide.low == pytest.approx(4 * (plain.high - plain.low), rel=1e-6, abs=1e-6)
-    assert (scaled.exponent, scaled.high) == pytest.approx((plain.exponent, plain.high), abs=1e-6)
+    assert noisy is not None
+    assert noisier is not None
+    assert noisier.high - noisier.low == pytest.approx(4 * (noisy.high - noisy.low), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -91,12 +82,9 @@ def test_two_calls_differ_by_steps_in_which_all_sequences_decode(
 
     short, long = map(full_steps, point.caps)
     assert (short, long) == ([], list(range(prompt_len, prompt_len + 8)))
-
-
-def test_no_two_calls_share_a_prompt() -> None:
-    asked = [Point(2).requests(cap, f"salt {lap}", 4096) for cap in Point(2).caps for lap in range(3)]
-    prompts = [request.prompt_token_ids[:8] for requests in asked for request in requests]
-    assert len(set(prompts)) == len(prompts)
+    asked = [point.requests(cap, f"salt {lap}", 4096) for cap in point.caps for lap in range(3)]
+    prompts = [request.prompt_token_ids for requests in asked for request in requests]
+    assert len(set(prompts)) == len(prompts), "no two calls share a prompt"
 
 
 def serve_in(fixed_s: float, per_token_s: float) -> Serve:
@@ -149,21 +137,13 @@ def test_what_both_calls_have_in_common_cancels(measure: Measure) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "changes", [{"serve": serve_in(1.0, 0.0)}, {"budget_s": 0.0}], ids=["noise", "no time"]
-)
-def test_without_points_there_is_no_fit(measure: Measure, changes: dict[str, Any]) -> None:
-    (entry,) = measure("static", **changes)
+def test_an_engine_that_answers_wrong_is_invalid_and_shows_no_figure(measure: Measure) -> None:
+    """A right answer of another engine to the same request does not excuse it. Without points there is
+    no fit."""
+    (entry,) = measure("static", budget_s=0.0)
     assert (entry["verdict"], entry["points"], entry["fit"]) == ("VALID", [], None)
     assert entry["words"].startswith("too few points to fit a growth: 0; give more seconds")
-
-
-@pytest.mark.parametrize("fault", ["cap_off_by_one", "mask_ignores_sequence"])
-def test_an_engine_that_answers_wrong_is_invalid_and_shows_no_figure(
-    measure: Measure, fault: str
-) -> None:
-    """A right answer of another engine to the same request does not excuse it."""
-    right, wrong = measure("reference", f"fault:{fault}")
+    right, wrong = measure("reference", "fault:mask_ignores_sequence")
     assert (wrong["verdict"], wrong["points"], wrong["fit"]) == ("INVALID", [], None)
     assert "is broken" in wrong["reason"]
     assert wrong["words"] == f"INVALID: {wrong['reason']}"
@@ -171,42 +151,29 @@ def test_an_engine_that_answers_wrong_is_invalid_and_shows_no_figure(
     assert right["points"]
 
 
-class Scripted:
-    """A static engine that does something else first."""
-
-    def __init__(self, model: Any, config: EngineConfig, act: Callable[[], None]) -> None:
-        self._inner = resolve_engine("static").factory(model, config)
-        self._act = act
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        self._act()
-        return self._inner.generate(requests)
-
-
 def fail() -> None:
     raise MemoryError("no room")
 
 
-def refuse(_model: object, _config: EngineConfig) -> Engine:
-    raise UnsupportedModelError("not this one")
-
-
 @pytest.mark.parametrize(
-    ("factory", "verdict", "reason"),
+    ("act", "verdict", "reason"),
     [
-        (lambda *to: Scripted(*to, fail), "INVALID", "the engine raised MemoryError: no room"),
+        (fail, "INVALID", "the engine raised MemoryError: no room"),
         (
-            lambda *to: Scripted(*to, lambda: time.sleep(5)),
+            lambda: time.sleep(30),
             "UNVERIFIED",
-            "generate did not return within 0.2 s (--engine-time-limit)",
+            "generate did not return within 1 s (--engine-time-limit)",
         ),
-        (refuse, "UNVERIFIED", "not this one"),
     ],
-    ids=["raises", "hangs", "refuses"],
+    ids=["raises", "hangs"],
 )
 def test_a_problem_of_one_engine_ends_no_other(
-    measure: Measure, factory: Callable[..., Engine], verdict: str, reason: str
+    measure: Measure, act: Callable[[], None], verdict: str, reason: str
 ) -> None:
-    found = measure(EngineSpec("odd", factory), "static", serve=serve_at_once, limit_s=0.2)
+    def factory(model: Any, config: EngineConfig) -> Any:
+        inner = resolve_engine("static").factory(model, config)
+        return SimpleNamespace(generate=lambda requests: act() or inner.generate(requests))
+
+    found = measure(EngineSpec("odd", factory), "static", serve=serve_at_once, limit_s=1.0)
     assert [each["verdict"] for each in found] == [verdict, "VALID"]
     assert (found[0]["reason"], found[0]["points"]) == (reason, [])

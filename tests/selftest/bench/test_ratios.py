@@ -33,31 +33,10 @@ def test_slower_laps_scale_the_ratio_and_its_interval(
     assert (scaled.ratio, scaled.low, scaled.high) == pytest.approx(
         [factor * each for each in (plain.ratio, plain.low, plain.high)]  # type: ignore[operator]
     )
-
-
-@given(LAPS)
-def test_the_ratio_the_other_way_round_is_the_reciprocal(laps: Sequence[tuple[float, float]]) -> None:
-    """The interval's ends change places."""
-    times, times_over = zip(*laps, strict=True)
-    there = paired_ratio(times, times_over)
-    back = paired_ratio(times_over, times)
-    turned = there.inverse
+    back, turned = paired_ratio(times_over, times), plain.inverse
     assert (back.ratio, back.low, back.high) == pytest.approx((turned.ratio, turned.low, turned.high))
-    assert turned.inverse.ratio == pytest.approx(there.ratio)
-
-
-@given(LAPS)
-def test_an_interval_holds_its_ratio(laps: Sequence[tuple[float, float]]) -> None:
-    ratio = paired_ratio(*zip(*laps, strict=True))
-    assert ratio.low is not None
-    assert ratio.high is not None
-    slack = 1e-9 * ratio.ratio
-    assert ratio.low - slack <= ratio.ratio <= ratio.high + slack
-
-
-def test_the_ratio_is_of_throughputs_and_geometric() -> None:
-    assert paired_ratio([1.0, 1.0], [1.0, 4.0]).ratio == pytest.approx(2.0)
-    assert unpaired_ratio([1.0, 4.0], [1.0, 1.0]).ratio == pytest.approx(2.0)
+    assert plain.low <= plain.ratio * (1 + 1e-9)  # type: ignore[operator]
+    assert plain.ratio <= plain.high * (1 + 1e-9)  # type: ignore[operator]
 
 
 def test_fewer_laps_of_the_same_spread_give_a_wider_interval() -> None:
@@ -78,16 +57,15 @@ def test_one_lap_has_a_ratio_and_no_interval() -> None:
         assert ratio.words("ragged", "static") == "ragged over static 1.50x (one lap: no interval)"
         assert ratio.inverse.figures() == "0.67x (one lap: no interval)"
     assert unpaired_ratio([1.0, 1.1, 1.2], [1.0]).low is None
+    assert paired_ratio([1.0, 1.0], [1.0, 4.0]).ratio == pytest.approx(2.0)  # geometric
 
 
 @pytest.mark.parametrize(
     ("times", "times_over", "words"),
     [
         ([1.0, 2.0], [1.0], "2 and 1 times cannot be paired"),
-        ([], [], "no times"),
         ([0.0, 1.0], [1.0, 1.0], r"a time of 0\.0 s"),
         ([1.0, 1.0], [1.0, math.nan], "a time of nan s"),
-        ([1.0, math.inf], [1.0, 1.0], "a time of inf s"),
     ],
 )
 def test_times_that_make_no_ratio_are_refused(
@@ -101,9 +79,7 @@ def test_times_that_make_no_ratio_are_refused(
     ("ratio", "words"),
     [
         (Ratio(1.83, 1.79, 1.88, 7), "a over b 1.83x [1.79, 1.88]"),
-        (Ratio(0.5, 0.41, 0.61, 7), "a over b 0.50x [0.41, 0.61]"),
         (Ratio(1.01, 0.97, 1.04, 7), "a over b: no difference shown, 1.01x [0.97, 1.04]"),
-        (Ratio(1.0, 1.0, 1.0, 7), "a over b: no difference shown, 1.00x [1.00, 1.00]"),
         (Ratio(1.02, 1.003, 1.04, 7), "a over b 1.020x [1.003, 1.040]"),
         (Ratio(0.98, 0.95, 0.9999, 7), "a over b 0.9800x [0.9500, 0.9999]"),
     ],

@@ -42,12 +42,9 @@ def test_a_static_trace_shows_its_idle_slots_and_its_pads() -> None:
     assert found["occupancy"] == pytest.approx(5 / 8)
     assert found["num_fed_tokens"] == 12
     assert found["padding_waste"] == pytest.approx(1 - 8 / 12)
-
-
-def test_without_trace_and_hook_nothing_is_made_up() -> None:
     found = schedule.figures((), (), 2, REQUESTS, (1, 3, 1))
     unknown = ("num_steps", "mean_batch", "occupancy", "num_fed_tokens", "padding_waste")
-    assert all(found[key] is None for key in unknown)
+    assert all(found[key] is None for key in unknown), "without trace and hook"
 
 
 def test_the_most_to_gain_is_worked_out_from_the_caps() -> None:
@@ -62,7 +59,6 @@ def test_the_most_to_gain_is_worked_out_from_the_caps() -> None:
         # Decodes are replayed, and pads of the prompts make up for their tokens.
         ((Forward(2, 8), Forward(1, 2)), None, "2 forward passes were seen in 4 steps"),
         ((Forward(1, 1),) * 4, None, "4 tokens were seen in forward passes, but 8 were fed"),
-        (PADDED, "graphs were replayed", "graphs were replayed"),
     ],
 )
 def test_what_does_not_add_up_with_the_trace_or_was_not_all_seen_shows_no_waste(
@@ -71,17 +67,6 @@ def test_what_does_not_add_up_with_the_trace_or_was_not_all_seen_shows_no_waste(
     found = schedule.figures(STATIC, forwards, 2, REQUESTS, (1, 3, 1), unseen)
     assert (found["num_fed_tokens"], found["padding_waste"]) == (None, None)
     assert found["why_no_waste"] == why
-
-
-LENS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=20)
-
-
-@given(LENS, st.integers(1, 6))
-def test_static_batching_never_beats_the_bound(lens: list[tuple[int, int]], num_slots: int) -> None:
-    prompts, outputs = zip(*lens, strict=True)
-    found = schedule.max_speedup_over_static(prompts, outputs, num_slots)
-    assert found["by_steps"] >= 1
-    assert found["by_rows"] >= 1
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(1, 6))
@@ -93,7 +78,9 @@ def test_a_greedy_continuous_schedule_stays_within_the_bound(caps: list[int], nu
     for cap in caps:
         slot = free_at.index(min(free_at))
         free_at[slot] += cap
-    bound = schedule.max_speedup_over_static([1] * len(caps), caps, num_slots)["by_steps"]
+    found = schedule.max_speedup_over_static([1] * len(caps), caps, num_slots)
+    bound = found["by_steps"]
+    assert min(found.values()) >= 1
     assert static_steps / max(free_at) <= bound + 1e-9
     assert max(free_at) >= ceil(sum(caps) / num_slots)
 
@@ -127,3 +114,17 @@ def test_a_model_that_is_watched_while_it_compiles_is_not_compiled_for_each_pass
             embed(torch.zeros(1, 2, dtype=torch.long))
     assert len(compiled) == 1
     assert seen.unseen is not None
+
+
+def test_a_replay_of_a_graph_is_one_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook on the model sees no replay, so the waste is not known."""
+    replays: list[None] = []
+    standin = type("CUDAGraph", (), {"replay": lambda _: replays.append(None)})
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", standin)
+    before = standin.replay  # type: ignore[attr-defined]
+    with record_forwards(build_gpt2_random()) as seen:
+        standin.replay(None)  # type: ignore[attr-defined]
+    assert seen.unseen is not None
+    assert seen.unseen.startswith("CUDA graphs were replayed")
+    assert len(replays) == 1
+    assert standin.replay is before  # type: ignore[attr-defined]
