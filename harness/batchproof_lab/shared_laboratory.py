@@ -12,7 +12,7 @@ from typing import Self
 
 import torch
 
-from batchproof.checks.switches import compute_exactly
+from batchproof.checks.environment import compute_exactly
 from batchproof.models.catalogue import resolve_dtype
 from batchproof.run.laboratory import Laboratory
 

@@ -18,8 +18,13 @@ from batchproof.api import Capability, Completion, EngineConfig, Request, Sampli
 from batchproof.checks.draws import check_frequencies, check_seeds, require_a_difference
 from batchproof.checks.happened import has_preemption
 from batchproof.checks.refusals import require_refused
-from batchproof.generators.choosing import bad_parameters, deciding_among_the_prompt, mixed_workloads
-from batchproof.generators.draws import interleaved, kinds_of_draws
+from batchproof.generators.choosing import (
+    bad_parameters,
+    deciding_among_the_prompt,
+    interleaved,
+    kinds_of_draws,
+    mixed_workloads,
+)
 from batchproof.generators.strategies import crowded, text_tokens
 from batchproof.oracle.distributions import answer_probabilities, flat_enough
 from batchproof.run.trial import Trial

@@ -9,7 +9,7 @@ import pytest
 
 from batchproof.api import EngineConfig, Request
 from batchproof.cases.files import load_cases, load_file
-from batchproof.cases.resolve import slips, workloads_of
+from batchproof.cases.runner import slips, workloads_of
 from batchproof.errors import CaseError
 from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.oracle import Oracle

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Capability, Completion, FinishReason, Request, SamplingParams, TokenLogprobs
+from batchproof.checks.answers import presence_findings
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.contract_types import checked_completions
 from batchproof.checks.draws import check_frequencies
 from batchproof.checks.logprobs import logprob_findings
-from batchproof.checks.presence import presence_findings
 from batchproof.oracle.choosing import kept, num_until_end, probabilities, processed
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise

@@ -20,8 +20,14 @@ from batchproof.api import (
     TokenEvent,
 )
 from batchproof.diagnosis import diagnose
-from batchproof.diagnosis.cell_table import CellTable, Sample, cell_table_of, plain_schedule
-from batchproof.diagnosis.counterfactual import honest_view, logits_of
+from batchproof.diagnosis.counterfactual import (
+    CellTable,
+    Sample,
+    cell_table_of,
+    honest_view,
+    logits_of,
+    plain_schedule,
+)
 from batchproof.diagnosis.state_replay import Change, StateReplay
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.models.embedded import EMBEDDED, STATE_MODEL

@@ -14,8 +14,7 @@ from batchproof.errors import ConfigError, UsageError
 from batchproof.models import checkpoints
 from batchproof.models.catalogue import load_model, resolve_device, resolve_dtype
 from batchproof.run.capabilities import capabilities_of, scheduling_delay_of
-from batchproof.run.engine_names import BUILT_IN
-from batchproof.run.engine_options import parse_options
+from batchproof.run.engine_names import BUILT_IN, parse_options
 from batchproof.run.registry import resolve_engine, source_of
 
 

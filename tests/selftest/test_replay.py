@@ -25,8 +25,8 @@ from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import NAN_MODEL
 from batchproof.records.journal import entries
 from batchproof.replay import replay_command
-from batchproof.replay.models import model_reference
 from batchproof.replay.record import FailureFile, read_failure
+from batchproof.replay.standalone import model_reference
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import torch_restored
 from batchproof.run.engine_names import FAULT_PREFIX

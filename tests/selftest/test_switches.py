@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from batchproof.api import Completion, EngineConfig, Request
-from batchproof.checks.switches import EXACT, positions, set_back
+from batchproof.checks.environment import EXACT, positions, set_back
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import torch_restored
 from batchproof.run.failures import ConformanceFailure

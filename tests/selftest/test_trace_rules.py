@@ -30,11 +30,10 @@ from batchproof.checks.happened import (
     has_shared_block,
     has_slot_reuse,
 )
-from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.masks import brute_force_mask, require_mask
 from batchproof.checks.prefixes import Computed, ComputedPrefixes
 from batchproof.checks.scheduling import limit_findings, queue_findings, scheduling_findings
-from batchproof.checks.trace import accounting_findings, end_findings, position_findings
+from batchproof.checks.trace import LateEnds, accounting_findings, end_findings, position_findings
 from batchproof.findings.finding import Rule
 from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Outcome, Workload

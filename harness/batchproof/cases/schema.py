@@ -1,7 +1,7 @@
 """A curated case as frozen values: what `batchproof.cases.files` reads from YAML.
 
 A case names no model, so prompts, caps and EOS ids can be symbolic ("a prompt four tokens short of the
-context", "the last token of the right answer"). `batchproof.cases.resolve` makes them concrete for one
+context", "the last token of the right answer"). `batchproof.cases.runner` makes them concrete for one
 model. `cases/README.md` describes the YAML.
 """
 

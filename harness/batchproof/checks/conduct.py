@@ -12,10 +12,9 @@ from dataclasses import replace
 from itertools import islice
 
 from batchproof.api import Capability, Completion, FinishReason, StepRecord
-from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.scheduling import limit_findings, queue_findings, scheduling_findings
-from batchproof.checks.trace import accounting_findings, end_findings, position_findings
+from batchproof.checks.trace import LateEnds, accounting_findings, end_findings, position_findings
 from batchproof.findings.finding import Finding, Rule, found
 from batchproof.workload.workloads import Outcome, Workload
 

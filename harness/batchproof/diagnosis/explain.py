@@ -10,8 +10,17 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Capability
-from batchproof.diagnosis.cell_table import CellTable, cell_table_of
-from batchproof.diagnosis.counterfactual import FULL, SLIDING, View, honest_view, logits_of
+from batchproof.diagnosis.counterfactual import (
+    FULL,
+    SLIDING,
+    CellTable,
+    Mistake,
+    Suspect,
+    View,
+    cell_table_of,
+    honest_view,
+    logits_of,
+)
 from batchproof.diagnosis.mistakes.masks import (
     leak_mistakes,
     mask_mistakes,
@@ -19,7 +28,6 @@ from batchproof.diagnosis.mistakes.masks import (
     routing_mistakes,
     stale_mistakes,
 )
-from batchproof.diagnosis.mistakes.mistake import Mistake, Suspect
 from batchproof.diagnosis.mistakes.states import StateMistake, state_mistakes
 from batchproof.diagnosis.mistakes.storage import precision_mistakes, storage_mistakes
 from batchproof.diagnosis.mistakes.tokens import feeding_mistakes, position_mistakes, prefix_mistakes

@@ -26,7 +26,7 @@ from batchproof.checks.answers import are_known, structure_findings, token_findi
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.trace import accounting_findings, position_findings
-from batchproof.diagnosis.cell_table import plain_schedule
+from batchproof.diagnosis.counterfactual import plain_schedule
 from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Finding

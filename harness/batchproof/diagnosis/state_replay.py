@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from batchproof.diagnosis.cell_table import CellTable
+from batchproof.diagnosis.counterfactual import CellTable
 from batchproof.models.catalogue import ModelUnderTest
 
 CONVOLUTION, RECURRENCE = KINDS = ("conv_states", "recurrent_states")

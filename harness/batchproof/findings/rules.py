@@ -207,7 +207,7 @@ class Rule(Enum):
         "request {request_id!r}: the logits are off by {off:.3g} on average (rms), but rounding "
         "reaches {bound:.2g}"
     )
-    # what requests ask for besides (`checks.choices`, `checks.logprobs`, `checks.draws`)
+    # what requests ask for besides (`checks.answers`, `checks.logprobs`, `checks.draws`)
     PROCESSED = declare("processed", Promise.P19, cause=Cause.SAMPLING, **CHOSEN, sampling=str).says(
         "request {request_id!r} step {step}: got token {token}, but its parameters make "
         "{right_token} the best",
@@ -319,7 +319,7 @@ class Rule(Enum):
         "*others",
     )
     LIVE_ID = declare("live-id", Promise.P12, what=str).says("add of the live id {request_id!r} {what}")
-    # two runs compared (`checks.relations`)
+    # two runs compared (`run.relations`)
     RELATION = declare(
         "relation", Promise.P5, replay=Replay.COMPARE, relation=str, before=str, after=str
     ).says("request {request_id!r} is answered differently {relation}", *BEFORE_AND_AFTER)
@@ -585,7 +585,7 @@ class Rule(Enum):
     REFUSAL_EVENT = declare("refusal-event", Promise.P14, got=str).says(
         "a refused request must yield one ERROR event with a message, got {got}"
     )
-    # cancelled requests (`checks.cancelling`)
+    # cancelled requests (`run.cancelling`)
     CANCELLED_TOKEN = declare("cancelled-token", Promise.P13, cancelled_at=int).says(
         "request {request_id!r} was cancelled before step {cancelled_at}, but got a token in step "
         "{step}"

@@ -28,8 +28,13 @@ from batchproof.replay.case import asked_workloads, case_text, loaded_case
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
-from batchproof.run.relations import blame, check_returned_logits, comparing, require_same_bits
-from batchproof.run.repeatable import is_bitwise
+from batchproof.run.relations import (
+    blame,
+    check_returned_logits,
+    comparing,
+    is_bitwise,
+    require_same_bits,
+)
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from batchproof.checks.switches import compute_exactly
+from batchproof.checks.environment import compute_exactly
 from batchproof.errors import BatchproofError, EngineHang, UsageError
 from batchproof.models.catalogue import resolve_device, resolve_dtype
 from batchproof.models.embedded import EMBEDDED

@@ -10,10 +10,9 @@ from pathlib import Path
 from batchproof.errors import OracleError
 from batchproof.findings.failure import Failure
 from batchproof.findings.rules import Replay
-from batchproof.replay.case import case_text
+from batchproof.replay.case import RightAnswers, case_text, right_answers
 from batchproof.replay.judge import ReplayResult, replayed
 from batchproof.replay.record import FailureFile
-from batchproof.replay.right_answers import RightAnswers, right_answers
 from batchproof.replay.standalone import NoScriptError, script_text
 from batchproof.run.trial import Trial
 

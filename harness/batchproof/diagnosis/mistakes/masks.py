@@ -8,9 +8,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from batchproof.diagnosis.cell_table import CellTable
-from batchproof.diagnosis.counterfactual import FULL, SLIDING, View
-from batchproof.diagnosis.mistakes.mistake import PICKS, Mistake, Suspect, of_picked_row
+from batchproof.diagnosis.counterfactual import (
+    FULL,
+    PICKS,
+    SLIDING,
+    CellTable,
+    Mistake,
+    Suspect,
+    View,
+    of_picked_row,
+)
 from batchproof.findings.causes import Cause
 
 

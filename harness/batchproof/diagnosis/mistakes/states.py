@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from batchproof.diagnosis.mistakes.mistake import Suspect
+from batchproof.diagnosis.counterfactual import Suspect
 from batchproof.diagnosis.state_replay import (
     CONVOLUTION,
     KINDS,

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from batchproof.diagnosis.cell_table import CellTable
-from batchproof.diagnosis.mistakes.mistake import PICKS, Mistake, Suspect, of_picked_row
+from batchproof.diagnosis.counterfactual import PICKS, CellTable, Mistake, Suspect, of_picked_row
 from batchproof.diagnosis.mistakes.storage import kept_as
 from batchproof.findings.causes import Cause
 
