@@ -28,7 +28,7 @@ from batchproof.diagnosis.counterfactual import (
     logits_of,
     plain_schedule,
 )
-from batchproof.diagnosis.state_replay import Change, StateReplay
+from batchproof.diagnosis.mistakes.states import Change, StateReplay
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.models.embedded import EMBEDDED, STATE_MODEL
 from batchproof.oracle.oracle import centred

@@ -161,7 +161,8 @@ def _wrong_end(
             evidence += whose_eos(call, symptom.request, completion.token_ids[-1:])
     if failure.promise is Promise.P14 and call.workload.needs_stepping and not call.workload.aborts:
         cause = Cause.STREAM
-        evidence.append("asked through generate: right")  # or that call would be looked at
+        # Otherwise `symptoms_of` would have reported the `generate` call.
+        evidence.append("asked through generate: right")
     found = rerun(rerunner, calls, symptom)
     found.movers.clear()  # the end depends on the tokens: a change of those says nothing about it
     by_reruns = cause_by_reruns(found, symptom, calls)

@@ -28,11 +28,17 @@ from batchproof.diagnosis.mistakes.masks import (
     routing_mistakes,
     stale_mistakes,
 )
-from batchproof.diagnosis.mistakes.states import StateMistake, state_mistakes
+from batchproof.diagnosis.mistakes.states import (
+    Change,
+    Pass,
+    StateMistake,
+    StateReplay,
+    carries_states,
+    state_mistakes,
+)
 from batchproof.diagnosis.mistakes.storage import precision_mistakes, storage_mistakes
 from batchproof.diagnosis.mistakes.tokens import feeding_mistakes, position_mistakes, prefix_mistakes
 from batchproof.diagnosis.reruns import Call, OutOfTimeError, Rerunner, Reruns, Symptom, Without
-from batchproof.diagnosis.state_replay import Change, Pass, StateReplay, carries_states
 from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import centred

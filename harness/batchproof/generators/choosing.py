@@ -140,8 +140,8 @@ def mixed_workloads(
     with_arrivals: bool = False,
     are_drawn: bool = False,
 ) -> Workload:
-    """Draws requests of which some are plain, and each other has parameters of its own, of these
-    fields of `SamplingParams`."""
+    """Generates a mix of greedy requests and requests with random values of these `SamplingParams`
+    fields."""
     made = draw(workloads(oracle, capabilities, min_requests=3, with_arrivals=with_arrivals))
     wanted = list(made.requests)
     for place, request in enumerate(wanted):

@@ -230,8 +230,8 @@ class Oracle:
             raise OracleError(f"gave token {strangers[0]}, which is none of the vocabulary")
 
     def _rounded(self, prompt: Prompt, max_new_tokens: int) -> int:
-        """Returns slightly more tokens than asked for: the same prompt returns with another cap. One
-        that is asked for a single token is mostly a probe."""
+        """Prompts recur with other caps, so compute a few tokens more; a one-token request is usually a
+        probe and is not extended."""
         if max_new_tokens == 1:
             return 1
         chunks = ceil(max_new_tokens / ANSWER_CHUNK)
@@ -307,8 +307,8 @@ class Oracle:
 
     @cached_property
     def least_error(self) -> ErrorUnit:
-        """The same on the first of these prompts alone. Neither error can be larger than in `error`:
-        what is within so many times of these is within as many times of those."""
+        """E measured on the first prompts only: a lower bound of `error`, so an answer within kappa of
+        it needs no full calibration."""
         return ErrorUnit.measured(self._first_calibrations, self.kappa)
 
     @cached_property
