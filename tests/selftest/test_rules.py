@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
@@ -73,7 +74,9 @@ def test_the_first_finding_survives_what_a_later_check_raises() -> None:
 def test_no_call_of_findings_stands_alone() -> None:
     """They are generators: such a call would check nothing."""
     for path in (*PACKAGE.rglob("*.py"), *SUITE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        source = path.read_text(encoding="utf-8")
+        is_suspect = re.search(r"^\s+[\w.]*findings\(", source, re.MULTILINE)
+        for node in ast.walk(ast.parse(source)) if is_suspect else ():
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                 called = ast.unparse(node.value.func)
                 assert not called.endswith("findings"), f"{path}:{node.lineno} checks nothing"
