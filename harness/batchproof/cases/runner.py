@@ -211,7 +211,6 @@ def _check_case_holds(trial: Trial, case: Case) -> None:
 
 @contextmanager
 def _noting(case: CaseNote) -> Iterator[None]:
-    """Adds the name of the case to a failure inside the block."""
     try:
         yield
     except ConformanceFailure as error:

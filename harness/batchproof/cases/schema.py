@@ -93,7 +93,6 @@ class RequestSpec:
 
     @property
     def is_bad(self) -> bool:
-        """Whether the request must be refused."""
         return self.expect.finish is FinishReason.ERROR
 
 
@@ -106,7 +105,6 @@ class CaseExpectation:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no event is expected."""
         return self == CaseExpectation()
 
 
@@ -131,7 +129,6 @@ class Case:
 
     @property
     def requests(self) -> Call:
-        """The requests of all calls, in order."""
         return tuple(spec for call in self.calls for spec in call)
 
     @property

@@ -51,8 +51,7 @@ def trace_findings(
     delay: int = 0,
 ) -> Iterator[Finding]:
     """Yields what breaks the rules of a trace that the capabilities call for; arguments as for
-    `conduct_findings`. Of each check only the first finding: what it follows is wrong from there.
-    """
+    `conduct_findings`. Of each check only the first finding: what it follows is wrong from there."""
     has_scheduling = Capability.SCHEDULING in capabilities
     can_share = may_share(workload.config, capabilities)
     prefixes = ComputedPrefixes(workload, completions, earlier) if can_share else None

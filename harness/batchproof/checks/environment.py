@@ -45,7 +45,6 @@ class Switch:
             return MIXED
 
     def write(self, value: Any) -> None:
-        """Sets the switch."""
         if self._is_call:
             _at(self._where)(value)
         else:
@@ -53,7 +52,6 @@ class Switch:
             setattr(_at(owner), name, value)
 
     def statement(self, value: Any) -> str:
-        """Returns the line of Python that sets the switch."""
         return f"{self._where}({value!r})" if self._is_call else f"{self._where} = {value!r}"
 
     @property
@@ -154,7 +152,6 @@ def positions() -> dict[str, Any]:
 
 
 def set_back(before: Mapping[str, Any]) -> None:
-    """Restores the positions that `positions()` returned."""
     for each in SWITCHES:
         if each.read() != before[each.name]:
             each.write(before[each.name])

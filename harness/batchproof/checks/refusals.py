@@ -118,7 +118,6 @@ def _at_fault(asked: SamplingParams, request: Request, vocab_size: int) -> list[
 
 
 def _flat(value: object) -> Iterator[float]:
-    """Yields the numbers in a value, however deep."""
     if isinstance(value, int | float):
         yield value
     elif isinstance(value, tuple | frozenset):

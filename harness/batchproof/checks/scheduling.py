@@ -96,7 +96,6 @@ def _of_first_come(step: int, record: StepRecord, place: Mapping[str, int]) -> I
 
 
 def _of_arrival_order(step: int, replay: TraceReplay, place: Mapping[str, int]) -> Iterator[Finding]:
-    """Requires that requests are first admitted in order of arrival."""
     got = replay.ever_admitted
     places = [place[each] for each in got]
     if places != sorted(places):

@@ -75,7 +75,6 @@ class CellTable:
 
     @property
     def num_cells(self) -> int:
-        """Number of fed tokens, reused ones included."""
         return len(self.seq)
 
     def num_prompt_tokens(self) -> Tensor:
@@ -224,7 +223,6 @@ class View:
         return pad(within, (0, num, 0, num), value=True)
 
     def seen_by(self, kind: str) -> Tensor:
-        """Returns the mask of the layers of a kind, bool (query cell, key cell)."""
         within = self.within.get(kind)
         return self.visible if within is None else self.visible & self.grown(within)
 
@@ -359,7 +357,6 @@ class Suspect:
         return self.table.seq == self.seq
 
     def mistake(self, cause: Cause, text: str, **changes: Any) -> Mistake:
-        """Returns a mistake that changes these fields of the right view."""
         return Mistake(cause, text, replace(self.honest, **changes))
 
 

@@ -70,7 +70,6 @@ class Explanation:
         return max(self.share or 0.0, ROUNDING_LEAVES)
 
     def words(self) -> str:
-        """Returns the line of evidence for the report."""
         if self.share is None:
             weak = " (one token fits many mistakes)" if self.num_outputs == 1 else ""
             return f"a reference with this mistake gives its tokens from the first wrong one on{weak}"
@@ -96,7 +95,6 @@ class Observed:
     tolerance: float
 
     def first(self) -> Observed:
-        """Returns the first wrong output alone."""
         logits = None if self.logits is None else self.logits[:1]
         return Observed(self.tokens[:1], logits, self.honest[:1], self.tolerance)
 
@@ -194,7 +192,6 @@ def explain(
 
 
 def _are_right(calls: Sequence[Call], symptom: Symptom, observed: Observed) -> bool:
-    """Returns whether the engine's logits are right at its first wrong token."""
     completion = calls[symptom.call].completion(symptom.request.request_id)
     if completion is None or completion.logits is None or len(completion.logits) <= symptom.step:
         return False

@@ -55,7 +55,6 @@ class Call:
     trace: tuple[StepRecord, ...]
 
     def completion(self, request_id: str) -> Completion | None:
-        """Returns the first completion with this id, or None."""
         return next((c for c in self.completions if c.request_id == request_id), None)
 
     def schedule(self) -> Sequence[StepRecord]:
@@ -167,7 +166,6 @@ class Symptom:
 
 
 def is_bad(request: Request, oracle: Oracle) -> bool:
-    """Returns whether the request must be refused."""
     return Limits.of(oracle.subject.model, EngineConfig()).refusal(request) is not None
 
 
@@ -289,7 +287,6 @@ def rerun(rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom) -> Reruns
 
 
 def _changes(case: _Case) -> Iterator[tuple[Without, list[Workload]]]:
-    """Yields the changes that apply, and the calls under each."""
     here, workloads, symptom = case.here, case.workloads, case.symptom
     trial, config = case.rerunner.trial, workloads[-1].config
     yield Without.NEIGHBOURS, [_only(here, symptom.request)]
@@ -353,20 +350,16 @@ class _Case:
 
     @property
     def workloads(self) -> list[Workload]:
-        """What the engine was given."""
         return [call.workload for call in self.calls]
 
     @property
     def here(self) -> Workload:
-        """That with the request."""
         return self.calls[self.symptom.call].workload
 
     def with_call(self, new: Workload) -> list[Workload]:
-        """Returns the calls with another one in place of that of the request."""
         return [new if number == self.symptom.call else w for number, w in enumerate(self.workloads)]
 
     def with_config(self, **changes: object) -> list[Workload]:
-        """Returns the calls with changed fields of their limits."""
         return [each.with_config(**changes) for each in self.workloads]
 
     def is_right(self, words: str, workloads: Sequence[Workload]) -> bool | None:

@@ -16,12 +16,10 @@ def headline(finding: Finding) -> str:
 
 
 def first_line(finding: Finding) -> str:
-    """Returns the promise and the headline."""
     return f"{finding.promise} is broken: {headline(finding)}"
 
 
 def evidence(finding: Finding) -> Iterator[str]:
-    """Yields the lines below the headline."""
     values = _values(finding)
     for template in finding.rule.words[1:]:
         if template.startswith("*"):
@@ -35,7 +33,6 @@ def evidence(finding: Finding) -> Iterator[str]:
 
 
 def finding_text(finding: Finding) -> str:
-    """Returns the first line and the evidence."""
     return "\n".join([first_line(finding), *(f"  {line}" for line in evidence(finding))])
 
 
@@ -91,12 +88,10 @@ def _evidence(failure: Failure) -> Iterator[str]:
 
 
 def subject_words(subject: Subject) -> str:
-    """Returns the model, its dtype and its device."""
     return f"{subject.model} ({subject.dtype}, {subject.device})"
 
 
 def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
-    """Returns a line with the cause, then its evidence."""
     likely = f"most likely cause: {diagnosis.cause.word}"
     head = f"{'no cause found' if diagnosis.cause is Cause.UNKNOWN else likely}: {diagnosis.text}"
     return [head, *(f"  {line}" for line in diagnosis.evidence)]

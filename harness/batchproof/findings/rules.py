@@ -94,7 +94,6 @@ class Declaration:
     words: tuple[str, ...] = field(default=())
 
     def says(self, *words: str) -> Self:
-        """Returns the declaration with its headline and lines of evidence."""
         return replace(self, words=words)
 
 
@@ -107,7 +106,6 @@ def declare(
     replay: Replay = Replay.CALLS,
     **facts: FactType,
 ) -> Declaration:
-    """Returns the declaration of a rule, without its words."""
     return Declaration(rule_id, promise, cause, needs, replay, facts)
 
 
@@ -120,7 +118,6 @@ logprobs = partial(declare, promise=Promise.P18, cause=Cause.LOGPROBS)
 
 
 def ints(*names: str) -> Facts:
-    """Returns facts that are whole numbers."""
     return dict.fromkeys(names, int)
 
 
@@ -600,7 +597,6 @@ class Rule(Enum):
 
 
 def _is_of(value: object, kind: Any) -> bool:
-    """Returns whether a frozen value is of the type."""
     if isinstance(kind, UnionType):
         return any(_is_of(value, each) for each in get_args(kind))
     if get_origin(kind) is tuple:

@@ -184,7 +184,6 @@ class Kind:
     has_seeds: bool = False
 
     def request(self, prompt: tuple[int, ...], number: int) -> Request:
-        """Returns the request of this number."""
         asked = self.sampling
         if asked is not None and self.has_seeds:
             asked = replace(asked, seed=number)
@@ -219,6 +218,5 @@ def kinds_of_draws(
 
 
 def interleaved(kinds: list[Kind], prompt: tuple[int, ...], numbers: range) -> Iterator[Request]:
-    """Yields the requests of all kinds with these numbers, in turns."""
     for number in numbers:
         yield from (kind.request(prompt, number) for kind in kinds if number % kind.every == 0)

@@ -98,7 +98,6 @@ class Recent(Generic[K, V]):
         self._items: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K) -> V | None:
-        """Returns the value, which counts as a use, or None."""
         if key in self._items:
             self._items.move_to_end(key)
         return self._items.get(key)
@@ -135,7 +134,6 @@ class Answer:
     logits: Tensor
 
     def margin(self, step: int) -> float:
-        """Returns the best logit minus the second best at a step."""
         best, second = self.logits[step].topk(2).values.tolist()
         return float(best - second)
 
@@ -158,7 +156,6 @@ class Oracle:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether `error` has been measured."""
         return "error" in vars(self)
 
     @property

@@ -38,7 +38,6 @@ def right_answers(trial: Trial, workload: Workload) -> RightAnswers:
 
 
 def right_answer(trial: Trial, request: Request) -> Completion:
-    """Returns the oracle's answer to a good request."""
     token_ids, reason = trial.oracle.expected(request)
     return Completion(request.request_id, tuple(token_ids), reason)
 
@@ -57,8 +56,7 @@ def is_bad(trial: Trial, workload: Workload, index: int) -> bool:
 
 def may_tie(trial: Trial, request: Request) -> bool:
     """Returns whether some right token is so close to the second best that an honest engine may
-    choose the latter.
-    """
+    choose the latter."""
     oracle = trial.oracle
     if request.sampling is not None and request.sampling.changes_logits:
         return True  # other margins than those of the plain answer
@@ -116,8 +114,7 @@ def _is_wrong(trial: Trial, failure: Failure, runs: Sequence[Run]) -> bool:
 
 def _with_one_more(workload: Workload) -> Workload:
     """Returns the workload with one more request, which comes later and shows what cancelled ones
-    left behind.
-    """
+    left behind."""
     arrivals = workload.arrivals or (0,) * len(workload.requests)
     end = max((*arrivals, *(step for _, step in workload.aborts))) + 1
     return replace(

@@ -117,8 +117,7 @@ def _docstring_safe(text: str) -> str:
 
 def model_reference(subject: ModelUnderTest, directory: Path) -> str:
     """Returns what the script passes to `from_pretrained`, as Python text. Saves an embedded model if
-    needed.
-    """
+    needed."""
     if not subject.is_embedded:
         path = Path(subject.name)
         return repr(str(path.resolve()) if path.exists() else subject.name)

@@ -66,8 +66,7 @@ def _script(
 
 def _is_shown_again(trial: Trial, failure: Failure) -> bool | None:
     """Returns whether an immediate replay, by a trial of its own, shows the failure; None for a hang,
-    which would only hang again.
-    """
+    which would only hang again."""
     if failure.rule.replay is Replay.HANG:
         return None
     try:
@@ -77,7 +76,6 @@ def _is_shown_again(trial: Trial, failure: Failure) -> bool | None:
 
 
 def _stem(failure: Failure, name: str) -> str:
-    """Returns a name in kebab-case, like the names of cases."""
     engine = failure.subject.engine.replace(".py:", ":").rpartition("/")[2]
     parts = (failure.promise.id, name, engine, Path(failure.subject.model).name)
     kebab = (re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts)

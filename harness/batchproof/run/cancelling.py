@@ -15,7 +15,6 @@ from batchproof.workload.workloads import Outcome, Workload
 
 
 def free_findings(final: StepRecord) -> Iterator[Finding]:
-    """Yields a finding unless all blocks are free in the last step."""
     free, total = final.num_free_blocks, final.num_total_blocks
     if free is None or total is None or free == total:
         return
@@ -52,7 +51,6 @@ def late_token_findings(outcome: Outcome, request_id: str, cancelled_at: int) ->
 
 
 def beginning_findings(request: Request, got: Sequence[int], right: Sequence[int]) -> Iterator[Finding]:
-    """Yields a finding unless the tokens are the first of the right answer."""
     if list(got) != list(right[: len(got)]):
         yield found(Rule.CANCELLED_ANSWER, request.request_id, got=got, should_be=right)
 

@@ -68,7 +68,6 @@ FORMS = (
 
 
 def engine_error(text: str, problem: str) -> UsageError:
-    """Returns the error to raise about the engine of this text."""
     return UsageError(f"--engine {text!r}: {problem}")
 
 

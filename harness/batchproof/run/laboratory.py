@@ -89,11 +89,9 @@ class WorldWatch:
                 raise BrokenPromise(finding)
 
     def forget_engines(self) -> None:
-        """Forgets what engines changed."""
         self._changes.clear()
 
     def is_damaged(self, subject: ModelUnderTest) -> bool:
-        """Returns whether the model, or a switch, is not as it was when the model was loaded."""
         return shared_of(subject.model) != self.as_loaded(subject)
 
 

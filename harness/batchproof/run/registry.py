@@ -75,7 +75,6 @@ def isolated(spec: EngineSpec, device: str) -> EngineSpec:
 
 
 def engine_host() -> Any:
-    """Returns the module that answers a pipe with an engine of this process."""
     return _ours("adapters.piped.host")
 
 

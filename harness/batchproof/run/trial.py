@@ -40,7 +40,6 @@ class RunHistory:
         self._runs: deque[Run] = deque(maxlen=NUM_KEPT_RUNS)
 
     def begin(self, run: Run) -> None:
-        """Appends a run whose completions are not known yet."""
         self._runs.append(run)
 
     def end(self, run: Run) -> None:
@@ -117,12 +116,10 @@ class Trial:
 
     @property
     def subject(self) -> ModelUnderTest:
-        """The model under test."""
         return self.oracle.subject
 
     @property
     def has_logits(self) -> bool:
-        """Whether the engine returns logits."""
         return Capability.LOGITS in self.capabilities
 
     @property
@@ -318,12 +315,10 @@ class Trial:
 
     @property
     def under_test(self) -> Subject:
-        """Engine and model, as reports name them."""
         return subject_of(self.spec, self.oracle, self.ledger.release)
 
 
 def subject_of(spec: EngineSpec, oracle: Oracle, release: str | None = None) -> Subject:
-    """Returns engine and model, as reports name them."""
     model = oracle.subject
     place = (model.model.device.type, model.dtype_name, str(oracle.precision))
     return Subject(spec.name, release, model.name, *place)

@@ -69,7 +69,6 @@ def _within_the_sequence(suspect: Suspect) -> Iterator[tuple[str, Tensor]]:
 
 
 def leak_mistakes(suspect: Suspect) -> Iterator[Mistake]:
-    """Yields mistakes in which keys of sequences of the same step are seen."""
     for text, visible in _leaks(suspect):
         yield suspect.mistake(Cause.LEAK, text, visible=visible)
 

@@ -35,12 +35,10 @@ class Pass:
 
     @property
     def end(self) -> int:
-        """The number of tokens that are cached after it."""
         return self.context_len + len(self.token_ids)
 
     @property
     def is_later_chunk(self) -> bool:
-        """Whether it is several tokens behind others."""
         return self.context_len > 0 and len(self.token_ids) > 1
 
 
@@ -68,7 +66,6 @@ def carries_states(subject: ModelUnderTest) -> bool:
 
 
 def passes_of(table: CellTable, seq: int) -> list[Pass]:
-    """Returns the passes over a sequence, in order."""
     own = (table.seq == seq).nonzero()[:, 0]
     found: list[Pass] = []
     for step in table.step[own].unique().tolist():
@@ -84,8 +81,6 @@ def _of_last_epoch(passes: Sequence[Pass]) -> list[Pass]:
 
 
 class StateReplay:
-    """Repeats passes over sequences of one table."""
-
     def __init__(self, subject: ModelUnderTest, table: CellTable) -> None:
         self._model: PreTrainedModel = subject.exact
         taken = inspect.signature(self._model.forward).parameters
@@ -140,12 +135,10 @@ class StateReplay:
         return self.fed(Pass(0, 0, 0, token_ids, 0), None)[0]
 
     def empty(self) -> DynamicCache:
-        """Returns a cache of nothing."""
         return DynamicCache(config=self._model.config)
 
 
 def layers_with_states(cache: Any) -> list[Any]:
-    """Returns the layers of a cache that keep states."""
     return [each for each in cache.layers if isinstance(each, LinearAttentionCacheLayerMixin)]
 
 
@@ -199,14 +192,12 @@ def unchanged(old: Any, cache: Any) -> Any:
 
 
 def doubled(old: Any, cache: Any) -> Any:
-    """Adds what the pass has added to the recurrence a second time."""
     for place, new in enumerate(states(cache, RECURRENCE)):
         new.add_(new if old is None else new - [*states(old, RECURRENCE)][place])
     return cache
 
 
 def fed_again(_old: Any, cache: Any, replay: StateReplay, last: Pass) -> Any:
-    """Feeds the last token of a pass to the states again."""
     again = replace(last, context_len=last.end - 1, token_ids=last.token_ids[-1:])
     return with_states_of(cache, replay.fed(again, cache)[0])
 
@@ -220,7 +211,6 @@ def with_zeros(_old: Any, cache: Any, num_pads: int) -> Any:
 
 
 def cleared(cache: Any, kinds: Sequence[str]) -> Any:
-    """Returns the cache with its states of these kinds set to zero."""
     for each in states(cache, *kinds):
         each.zero_()
     return cache
@@ -293,7 +283,6 @@ def _taken_over(
 
 
 def _left_over(replay: StateReplay, suspect: Suspect, passes: Sequence[Pass]) -> Iterator[StateMistake]:
-    """Yields mistakes of what a sequence starts from."""
     table, start = suspect.table, passes[0].step
     ended = []
     for number, fed in enumerate(table.sequences):
@@ -314,7 +303,6 @@ def _started(_: Any, replay: StateReplay, left: Any, kinds: Sequence[str]) -> An
 
 
 def _at_chunks(passes: Sequence[Pass]) -> Iterator[StateMistake]:
-    """Yields mistakes of each chunk of several tokens behind others, and of the prompt's end."""
     numbers = [number for number, each in enumerate(passes) if each.is_later_chunk]
     if numbers:
         for kinds, words in WORDS.items():
@@ -338,7 +326,6 @@ def _at_chunks(passes: Sequence[Pass]) -> Iterator[StateMistake]:
 def _of_neighbours(
     replay: StateReplay, suspect: Suspect, passes: Sequence[Pass]
 ) -> Iterator[StateMistake]:
-    """Yields mistakes in which a pass starts from a live neighbour's states."""
     table = suspect.table
     for number, each in reversed([*enumerate(passes)][-MOST_PASSES:]):
         for other in table.seq[table.step == each.step].unique().tolist():
@@ -371,7 +358,6 @@ def _once(replay: StateReplay, passes: Sequence[Pass]) -> Iterator[StateMistake]
 
 
 def _always() -> Iterator[StateMistake]:
-    """Yields mistakes of every pass."""
     for dtype in (torch.float8_e4m3fn, torch.bfloat16, torch.float16):
         name = str(dtype).removeprefix("torch.")
         change = Change(EVERY, partial(rounded, dtype=dtype))
