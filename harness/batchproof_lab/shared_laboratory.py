@@ -29,7 +29,7 @@ class SharedLaboratory(Laboratory):
             lab.dtype,
             time_limit_s,
             lab.precision,
-            watch=lab.watch.beside(),
+            watch=lab.watch.without_engines(),
             _subjects=lab._subjects,
             _oracles=lab._oracles,
             _adequacy=lab._adequacy,

@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+from collections import Counter
 from contextlib import nullcontext
 from typing import cast
 
@@ -17,7 +18,7 @@ from batchproof.api import Capability, Completion, FinishReason, Request, Sampli
 from batchproof.checks.answers import presence_findings
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.contract_types import checked_completions
-from batchproof.checks.draws import check_frequencies
+from batchproof.checks.draws import check_counts
 from batchproof.checks.logprobs import logprob_findings
 from batchproof.oracle.choosing import kept, num_until_end, probabilities, processed
 from batchproof.oracle.oracle import Oracle
@@ -196,10 +197,10 @@ def biased(shift: float) -> list[int]:
 def test_draws_have_their_probabilities(
     tokens: list[int], shares: tuple[float, ...], words: str | None
 ) -> None:
-    drawn = [Completion("r", (each,), FinishReason.LENGTH) for each in tokens]
+    drawn = Counter((each,) for each in tokens)
     expected = {(token,): share for token, share in enumerate(shares)}
     with pytest.raises(BrokenPromise, match=words) if words else nullcontext():
-        check_frequencies(request(temperature=1.0), drawn, expected)
+        check_counts(request(temperature=1.0), drawn, expected)
 
 
 LIKELY = TokenLogprobs(-math.log(3), 1, ((0, -math.log(3)),))

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from batchproof.checks.broken import broken
-from batchproof.findings.finding import Rule
+from batchproof.checks.broken import require
+from batchproof.findings.finding import Finding, Rule, found
 
 MIXED = "set by the old way and by the new"
 
@@ -249,15 +249,16 @@ def world_of(model: PreTrainedModel) -> dict[str, Any]:
     )
 
 
-def require_same(before: World, after: World, when: str) -> None:
-    """Raises `BrokenPromise` at the first thing of `after` that differs; `before` may hold more.
-
-    `when` is part of the message.
-    """
+def world_findings(before: World, after: World, when: str) -> Iterator[Finding]:
+    """Yields what differs in `after`; `before` may hold more, `when` is part of the message."""
     for name, value in after.items():
         if before[name] != value:
-            changes = _difference(before[name], value)
-            raise broken(Rule.WORLD, thing=name, when=when, changes=changes)
+            yield found(Rule.WORLD, thing=name, when=when, changes=_difference(before[name], value))
+
+
+def require_same(before: World, after: World, when: str) -> None:
+    """Raises `BrokenPromise` at the first thing that differs, as in `world_findings`."""
+    require(world_findings(before, after, when))
 
 
 def put_back(model: PreTrainedModel, before: World) -> None:

@@ -30,7 +30,7 @@ def has_mixed_step(trace: Sequence[StepRecord]) -> bool:
 
 
 def has_prefix_hit(trace: Sequence[StepRecord]) -> bool:
-    """Returns whether a request, admitted anew or again, began behind keys that were not computed
+    """Returns whether a request, when it was admitted, began behind keys that were not computed
     for it."""
     begun: set[str] = set()
     for record in trace:

@@ -100,24 +100,23 @@ class Rerunner:
         self.check_time()
         if Capability.TRACING not in self.trial.capabilities:
             return None
+        engine: Engine | None = None
         num_before = 0
         earlier: list[Computed] = []
         try:
             engine = self._build(calls[-1].config)
-        except (EngineHang, Exception):
-            return None
-        try:
             for each in calls:
                 num_before = len(self._trace(engine))
                 outcome = serve(engine, each, HANG_TIME_LIMIT_S)
                 done = ComputedPrefixes(each, outcome.completions)
                 earlier += done.note_all(self._trace(engine)[num_before:]).computed
+            return None
         except EngineHang:
-            records = self._trace(engine)[num_before:]
+            if engine is None:
+                return None
         except Exception:
             return None
-        else:
-            return None
+        records = self._trace(engine)[num_before:]
         can_share = may_share(calls[-1].config, self.trial.capabilities)
         prefixes = ComputedPrefixes(calls[-1], (), earlier) if can_share else None
         checks = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 
@@ -15,9 +16,9 @@ from batchproof.checks.environment import (
     model_of,
     process_of,
     put_back,
-    require_same,
     settings_of,
     shared_of,
+    world_findings,
 )
 from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.findings.finding import Finding
@@ -43,7 +44,7 @@ class WorldWatch:
     _loaded: dict[str, World] = field(default_factory=dict)
     _changes: list[tuple[EngineSpec, str, Finding]] = field(default_factory=list)
 
-    def beside(self) -> WorldWatch:
+    def without_engines(self) -> WorldWatch:
         """Returns one that knows the same models, and nothing of engines."""
         return WorldWatch(self._loaded)
 
@@ -75,12 +76,9 @@ class WorldWatch:
     def _is_noted(
         self, spec: EngineSpec, subject: ModelUnderTest, before: World, now: World, when: str
     ) -> bool:
-        try:
-            require_same(before, now, when)
-        except BrokenPromise as error:
-            self._changes.append((spec, subject.name, error.finding))
-            return True
-        return False
+        first = list(islice(world_findings(before, now, when), 1))
+        self._changes += [(spec, subject.name, finding) for finding in first]
+        return bool(first)
 
     def require_untouched(self, spec: EngineSpec, subject: ModelUnderTest) -> None:
         """Raises `BrokenPromise` for the first thing that the engine ever changed on this model."""
