@@ -19,7 +19,7 @@ from batchproof.api import Capability, Request, SamplingParams
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.draws import RISK, Answer, check_counts
 from batchproof.errors import UsageError
-from batchproof.generators.draws import kinds_of_draws
+from batchproof.generators.choosing import kinds_of_draws
 from batchproof.generators.strategies import text_tokens
 from batchproof.oracle.distributions import answer_probabilities
 from batchproof.places import ROOT

@@ -12,7 +12,7 @@ from typing import Self
 
 import torch
 
-from batchproof.checks.switches import compute_exactly
+from batchproof.checks.environment import compute_exactly
 from batchproof.models.catalogue import resolve_dtype
 from batchproof.run.laboratory import Laboratory
 
@@ -29,7 +29,7 @@ class SharedLaboratory(Laboratory):
             lab.dtype,
             time_limit_s,
             lab.precision,
-            watch=lab.watch.beside(),
+            watch=lab.watch.without_engines(),
             _subjects=lab._subjects,
             _oracles=lab._oracles,
             _adequacy=lab._adequacy,

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request, SteppingEngine
 from batchproof.checks.broken import require
-from batchproof.checks.cancelling import late_token_findings
 from batchproof.checks.happened import has_preemption
 from batchproof.generators.strategies import prompts, workloads
 from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
-from batchproof.run.cancelling import check_run_with_aborts
+from batchproof.run.cancelling import check_run_with_aborts, late_token_findings
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload, assemble

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.generators.scale import cut_prompt
-from batchproof.generators.strategies import prompts, workloads
+from batchproof.generators.strategies import cut_prompt, prompts, workloads
 from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame, require_same_bits

@@ -17,8 +17,7 @@ from batchproof.api import (
 from batchproof.checks.masks import require_mask, require_moves
 from batchproof.generators.strategies import prompts
 from batchproof.oracle.oracle import centred, teacher_forced
-from batchproof.run.relations import comparing
-from batchproof.run.repeatable import is_bitwise
+from batchproof.run.relations import comparing, is_bitwise
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 

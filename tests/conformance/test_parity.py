@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
 from batchproof.checks.happened import has_chunk, has_preemption
-from batchproof.generators.scale import around, cut_prompt, longest_context
-from batchproof.generators.strategies import crowded, fewer_examples, long_workloads, prompts, workloads
+from batchproof.generators.strategies import (
+    around,
+    crowded,
+    cut_prompt,
+    fewer_examples,
+    long_workloads,
+    longest_context,
+    prompts,
+    workloads,
+)
 from batchproof.models.embedded import STATE_MODEL
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload

@@ -12,19 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.generators.scale import (
+from batchproof.generators.strategies import (
     around,
     around_powers,
     cut_prompt,
+    fewer_examples,
     longest_context,
     short_requests,
     wide_workloads,
 )
-from batchproof.generators.strategies import fewer_examples
 from batchproof.requirements.promises import Promise
-from batchproof.run.history import NUM_KEPT_RUNS
 from batchproof.run.relations import blame
-from batchproof.run.trial import Trial
+from batchproof.run.trial import NUM_KEPT_RUNS, Trial
 from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.long_model

@@ -9,7 +9,7 @@ import pytest
 
 from batchproof.api import EngineConfig, Request
 from batchproof.cases.files import load_cases, load_file
-from batchproof.cases.resolve import slips, workloads_of
+from batchproof.cases.runner import slips, workloads_of
 from batchproof.errors import CaseError
 from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.oracle import Oracle
@@ -57,47 +57,25 @@ def complaint(tmp_path: Path, text: str) -> str:
     return message.removeprefix(f"{tmp_path}/")
 
 
-def test_every_promise_has_a_case() -> None:
-    """A grade of invariance is declared by an engine, not asked for in a workload."""
-    assert {case.promise for case in load_cases()} == {*Promise} - {Promise.P20}
-
-
-def test_every_link_leads_to_a_thread_and_nearly_every_case_has_one() -> None:
-    pattern = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+")
-    for case in load_cases():
-        assert case.link is None or pattern.fullmatch(case.link), f"{case.place}: {case.link}"
-    unlinked = [case.name for case in load_cases() if case.link is None]
+def test_the_cases_keep_the_rules_of_their_folder(oracle: Oracle) -> None:
+    cases = load_cases()
+    # A grade of invariance is declared by an engine, not asked for in a workload.
+    assert {case.promise for case in cases} == {*Promise} - {Promise.P20}
+    link = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+")
+    unlinked = [case.name for case in cases if case.link is None]
     assert unlinked == UNLINKED, "say in its why that no thread is known, and add it to the list"
-
-
-def test_every_case_stands_in_the_file_of_its_promise() -> None:
-    for case in load_cases():
+    restricted = [case.name for case in cases if case.models]
+    assert len(restricted) <= 3, f"each of them is a skip for {len(EMBEDDED)} models: {restricted}"
+    for case in cases:
+        assert case.link is None or link.fullmatch(case.link), f"{case.place}: {case.link}"
         file_name = Path(case.place.path).name
         assert int(file_name[1:3]) == int(case.promise.id[1:]), f"{case.place} is about {case.promise}"
-
-
-def test_prompts_and_caps_stay_short() -> None:
-    """All cases run on all engines and models, so no single one may be slow."""
-    for case in load_cases():
         total = sum(spec.cap for spec in case.requests if isinstance(spec.cap, int))
-        assert total <= 60, f"{case.place}: {total} new tokens in all are too many"
-
-
-def test_no_case_name_looks_like_the_first_contact() -> None:
-    """`pytest -k smoke` is for a single test."""
-    assert not [case.name for case in load_cases() if "smoke" in case.name]
-
-
-def test_the_right_answers_end_as_the_cases_expect(oracle: Oracle) -> None:
-    for case in load_cases():
+        assert total <= 60, f"{case.place}: all engines run it, so {total} new tokens are too many"
+        assert "smoke" not in case.name, f"{case.place}: `pytest -k smoke` is for a single test"
         if not case.models or oracle.subject.name in case.models:
             workloads_of(case, oracle)
             assert not slips(case, oracle), f"{case.place}: {slips(case, oracle)}"
-
-
-def test_models_are_named_rarely() -> None:
-    restricted = [case.name for case in load_cases() if case.models]
-    assert len(restricted) <= 3, f"each of them is a skip for {len(EMBEDDED)} models: {restricted}"
 
 
 WRONG_FILES = [
@@ -178,19 +156,16 @@ WRONG_REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "says"), WRONG_FILES)
+WRONG = [
+    *WRONG_FILES,
+    *((with_key(line), f"2: {says}") for line, says in WRONG_KEYS),
+    *((with_request(f"{{{request}}}"), f"5: {says}") for request, says in WRONG_REQUESTS),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), WRONG)
 def test_a_wrong_case_file_names_line_value_and_rule(tmp_path: Path, text: str, says: str) -> None:
     assert complaint(tmp_path, text).startswith(f"bad.yaml:{says}")
-
-
-@pytest.mark.parametrize(("line", "says"), WRONG_KEYS)
-def test_a_wrong_key_is_named_with_its_line(tmp_path: Path, line: str, says: str) -> None:
-    assert complaint(tmp_path, with_key(line)).startswith(f"bad.yaml:2: {says}")
-
-
-@pytest.mark.parametrize(("request_", "says"), WRONG_REQUESTS)
-def test_a_wrong_request_is_named_with_its_line(tmp_path: Path, request_: str, says: str) -> None:
-    assert complaint(tmp_path, with_request(f"{{{request_}}}")).startswith(f"bad.yaml:5: {says}")
 
 
 def test_a_prompt_above_the_budget_needs_an_engine_that_feeds_it_in_parts(tmp_path: Path) -> None:
@@ -208,15 +183,12 @@ def test_an_engine_is_not_asked_for_parameters_that_it_does_not_take() -> None:
     assert not case.lacking({"temperature", "top_k", "top_p", "seed"})
 
 
-def test_a_name_used_in_two_files_names_both_places(tmp_path: Path) -> None:
+def test_a_folder_holds_cases_of_different_names(tmp_path: Path) -> None:
+    with pytest.raises(CaseError, match=r":1: there is no case file"):
+        load_cases(tmp_path)
     for name in ("one.yaml", "two.yaml"):
         (tmp_path / name).write_text(GOOD)
     with pytest.raises(CaseError, match=r"two\.yaml:1: case name 'a-case' is taken by .*one\.yaml:1"):
-        load_cases(tmp_path)
-
-
-def test_a_directory_without_cases_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CaseError, match=r":1: there is no case file"):
         load_cases(tmp_path)
 
 

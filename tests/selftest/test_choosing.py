@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+from collections import Counter
 from contextlib import nullcontext
 from typing import cast
 
@@ -14,11 +15,11 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Capability, Completion, FinishReason, Request, SamplingParams, TokenLogprobs
+from batchproof.checks.answers import presence_findings
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.contract_types import checked_completions
-from batchproof.checks.draws import check_frequencies
+from batchproof.checks.draws import check_counts
 from batchproof.checks.logprobs import logprob_findings
-from batchproof.checks.presence import presence_findings
 from batchproof.oracle.choosing import kept, num_until_end, probabilities, processed
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
@@ -89,17 +90,14 @@ def test_what_may_be_drawn(fields: dict[str, float], expected: list[int]) -> Non
     assert (shares > 0).long().tolist() == expected
 
 
-def test_rounding_may_order_equals_either_way() -> None:
-    tied = torch.tensor([3.0, 1.0, 1.0 + 1e-9, 1.0 - 1e-9], dtype=torch.float64)
-    asked = SamplingParams(temperature=1.0, top_p=0.8)
-    assert kept(tied[None], asked)[0].tolist() == [True, False, True, False]
-    assert kept(tied[None], asked, 1e-6)[0].tolist() == [True] * 4
-
-
 def test_slack_lets_in_what_rounding_could_let_in_and_no_more() -> None:
     asked = SamplingParams(temperature=1.0, top_k=2)
     assert kept(LOGITS[None], asked, 0.49)[0].tolist() == [True, True, False, False]
     assert kept(LOGITS[None], asked, 0.51)[0].tolist() == [True, True, True, False]
+    tied = torch.tensor([3.0, 1.0, 1.0 + 1e-9, 1.0 - 1e-9], dtype=torch.float64)
+    asked = SamplingParams(temperature=1.0, top_p=0.8)
+    assert kept(tied[None], asked)[0].tolist() == [True, False, True, False]
+    assert kept(tied[None], asked, 1e-6)[0].tolist() == [True] * 4
 
 
 @pytest.mark.parametrize(
@@ -110,16 +108,14 @@ def test_slack_lets_in_what_rounding_could_let_in_and_no_more() -> None:
         ({"stop_token_sequences": ((1, 5),)}, (5, 6), None),  # a prompt's token stops nothing
         ({"stop_token_sequences": ((5,),), "min_tokens": 2}, (5, 6, 5), 3),
         ({"stop_token_sequences": ((6, 7), (5,))}, (4, 5, 6), 2),
+        ({"stop_token_sequences": ((6, 7),), "eos": {6}}, (5, 6, 7), 2),
     ],
 )
 def test_where_an_answer_ends(
     fields: dict[str, object], tokens: tuple[int, ...], expected: int | None
 ) -> None:
-    assert num_until_end(request(**fields), tokens) == expected
-
-
-def test_an_eos_ends_first() -> None:
-    assert num_until_end(request(frozenset({6}), stop_token_sequences=((6, 7),)), (5, 6, 7)) == 2
+    asked = request(frozenset(fields.pop("eos", ())), **fields)  # type: ignore[call-overload]
+    assert num_until_end(asked, tokens) == expected
 
 
 @pytest.mark.parametrize(
@@ -182,32 +178,29 @@ def test_the_tail_of_chi_square_is_that_of_tables() -> None:
     assert g_test([50, 50], [50.0, 50.0]) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(("shift", "is_blamed"), [(0.0, False), (0.05, True)])
-def test_five_thousand_draws_show_a_shift_of_five_percent(shift: float, is_blamed: bool) -> None:
+def biased(shift: float) -> list[int]:
     rng = random.Random(1)
-    shares = {(0,): 2 / 3, (1,): 1 / 3}
-    drawn = [
-        Completion("r", (int(rng.random() < 1 / 3 + shift),), FinishReason.LENGTH) for _ in range(5200)
-    ]
-    if is_blamed:
-        with pytest.raises(BrokenPromise, match="do not have their probabilities"):
-            check_frequencies(request(temperature=1.0), drawn, shares)
-    else:
-        check_frequencies(request(temperature=1.0), drawn, shares)
+    return [int(rng.random() < 1 / 3 + shift) for _ in range(5200)]
 
 
-def test_a_token_that_cannot_be_drawn_is_held_against_the_frequencies() -> None:
-    drawn = [Completion("r", (each % 2,), FinishReason.LENGTH) for each in range(600)]
-    drawn += [Completion("r", (7,), FinishReason.LENGTH)] * 200
-    with pytest.raises(BrokenPromise, match="and others: 500 of 800"):
-        check_frequencies(request(temperature=1.0), drawn, {(0,): 0.5, (1,): 0.5})
-
-
-def test_rare_answers_are_counted_with_the_rarest_of_the_common() -> None:
-    """They were held to more than can be expected of them, which blamed honest engines."""
-    shares = {(0,): 0.6, (1,): 0.35, (2,): 0.05}
-    drawn = [Completion("r", (each,), FinishReason.LENGTH) for each in [0] * 90 + [1] * 57 + [2] * 3]
-    check_frequencies(request(temperature=1.0), drawn, shares)
+@pytest.mark.parametrize(
+    ("tokens", "shares", "words"),
+    [
+        (biased(0.0), (2 / 3, 1 / 3), None),
+        (biased(0.05), (2 / 3, 1 / 3), "do not have their probabilities"),
+        ([0, 1] * 300 + [7] * 200, (0.5, 0.5), "and others: 500 of 800"),
+        # Rare answers were held to more than can be expected of them, which blamed honest engines.
+        ([0] * 90 + [1] * 57 + [2] * 3, (0.6, 0.35, 0.05), None),
+    ],
+    ids=["right", "shifted by five percent", "never drawn", "rare"],
+)
+def test_draws_have_their_probabilities(
+    tokens: list[int], shares: tuple[float, ...], words: str | None
+) -> None:
+    drawn = Counter((each,) for each in tokens)
+    expected = {(token,): share for token, share in enumerate(shares)}
+    with pytest.raises(BrokenPromise, match=words) if words else nullcontext():
+        check_counts(request(temperature=1.0), drawn, expected)
 
 
 LIKELY = TokenLogprobs(-math.log(3), 1, ((0, -math.log(3)),))
@@ -246,11 +239,8 @@ def test_each_prompt_token_but_the_first_has_logprobs(
     asked = request(prompt_logprobs=1)
     answer = Completion("r", (1,), FinishReason.LENGTH, prompt_logprobs=given)
     oracle = cast(Oracle, Even())
-    if words is None:
+    with pytest.raises(BrokenPromise, match=re.escape(words)) if words else nullcontext():
         require(logprob_findings(asked, answer, oracle))
-    else:
-        with pytest.raises(BrokenPromise, match=re.escape(words)):
-            require(logprob_findings(asked, answer, oracle))
 
 
 @pytest.mark.parametrize("is_stepped", [False, True])

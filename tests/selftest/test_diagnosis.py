@@ -20,9 +20,15 @@ from batchproof.api import (
     TokenEvent,
 )
 from batchproof.diagnosis import diagnose
-from batchproof.diagnosis.cell_table import CellTable, Sample, cell_table_of, plain_schedule
-from batchproof.diagnosis.counterfactual import honest_view, logits_of
-from batchproof.diagnosis.state_replay import Change, StateReplay
+from batchproof.diagnosis.counterfactual import (
+    CellTable,
+    Sample,
+    cell_table_of,
+    honest_view,
+    logits_of,
+    plain_schedule,
+)
+from batchproof.diagnosis.mistakes.states import Change, StateReplay
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.models.embedded import EMBEDDED, STATE_MODEL
 from batchproof.oracle.oracle import centred
@@ -120,36 +126,39 @@ class _Gibberish(RaggedEngine):
         ]
 
 
-class _Headless:
-    """Feeds a prompt without its first token, and shows nothing but answers and logits."""
+class _Feeding:
+    """Feeds other prompts, and shows nothing but answers and, with this capability, logits."""
 
-    capabilities = frozenset({Capability.LOGITS})
+    capabilities: frozenset[Capability] = frozenset()
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        config = replace(config, return_logits=Capability.LOGITS in self.capabilities)
         self._inner = RaggedEngine(model, config)
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        return self._inner.generate(
-            [replace(each, prompt_token_ids=each.prompt_token_ids[1:]) for each in requests]
-        )
+        prompts = self.fed([each.prompt_token_ids for each in requests])
+        pairs = zip(requests, prompts, strict=True)
+        return self._inner.generate([replace(each, prompt_token_ids=p) for each, p in pairs])
+
+    def fed(self, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        raise NotImplementedError
 
 
-class _Overwritten:
-    """Feeds the first request another's first token, and shows nothing but answers."""
+class _Headless(_Feeding):
+    capabilities = frozenset({Capability.LOGITS})
 
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        self._inner = RaggedEngine(model, replace(config, return_logits=False))
+    def fed(self, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        return [each[1:] for each in prompts]
 
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        first, *others = requests
-        if others:
-            prompt = (others[-1].prompt_token_ids[0], *first.prompt_token_ids[1:])
-            first = replace(first, prompt_token_ids=prompt)
-        return self._inner.generate([first, *others])
+
+class _Overwritten(_Feeding):
+    def fed(self, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        first, *others = prompts
+        return [(prompts[-1][0], *first[1:]), *others]
 
 
 @pytest.mark.parametrize("lengths", [(9, 4, 14), (7, 16, 9)])
-def test_what_a_neighbour_says_is_no_matter_of_pads_or_former_tenants(
+def test_what_a_neighbour_says_is_a_leak_and_no_matter_of_pads(
     lab: Laboratory, lengths: tuple[int, ...]
 ) -> None:
     asked = workload(cap=2, lengths=lengths)
@@ -215,30 +224,19 @@ class _NoisyWhenLong(RaggedEngine):
         return logits + 0.02 * noise * (longest > 24)
 
 
-@pytest.mark.parametrize(
-    ("engine", "asked", "cause", "words"),
-    [
-        ("first EOS", "an abort of another", Cause.EOS, "end-of-sequence"),
-        ("twice", "a small pool", Cause.STREAM, "were sampled, but"),
-    ],
-)
-def test_a_cause_is_the_evidence_and_not_what_the_test_is_about(
-    lab: Laboratory, engine: str, asked: str, cause: Cause, words: str
-) -> None:
-    factory = engine_with(_MissesTheFirstEos) if engine == "first EOS" else _EventTwice
-    trial = trial_of(lab, EngineSpec(engine, factory))
-    if asked == "a small pool":
-        found = diagnosed(trial, workload(cap=10, lengths=(8, 8, 8), num_blocks=6))
-    else:
-        (eos,) = lab.oracle("gpt2-random").right_tokens((3, 1, 4), 1)
-        stopped = Request("stopped", (3, 1, 4), 4, frozenset({eos}))
-        both = (Request("gone", (1, 2), 4), stopped)
-        cancelled = Workload(both, arrivals=(0, 0), aborts=(("gone", 1),))
-        with pytest.raises(ConformanceFailure) as caught:
-            check_run_with_aborts(trial, cancelled, trial.build(cancelled.config))
-        assert caught.value.failure.promise is Promise.P13
-        found = diagnose(trial, caught.value.failure, 60.0)
-    assert (found.cause, words in found.text) == (cause, True), found
+def test_a_cause_is_the_evidence_and_not_what_the_test_is_about(lab: Laboratory) -> None:
+    trial = trial_of(lab, EngineSpec("twice", _EventTwice))
+    found = diagnosed(trial, PREEMPTED)
+    assert (found.cause, "were sampled, but" in found.text) == (Cause.STREAM, True), found
+    trial = trial_of(lab, EngineSpec("first EOS", engine_with(_MissesTheFirstEos)))
+    (eos,) = lab.oracle("gpt2-random").right_tokens((3, 1, 4), 1)
+    stopped = Request("stopped", (3, 1, 4), 4, frozenset({eos}))
+    cancelled = Workload((Request("gone", (1, 2), 4), stopped), arrivals=(0, 0), aborts=(("gone", 1),))
+    with pytest.raises(ConformanceFailure) as caught:
+        check_run_with_aborts(trial, cancelled, trial.build(cancelled.config))
+    assert caught.value.failure.promise is Promise.P13
+    found = diagnose(trial, caught.value.failure, 60.0)
+    assert (found.cause, "end-of-sequence" in found.text) == (Cause.EOS, True), found
 
 
 def test_what_comes_after_a_cancelled_run_is_within_its_limits(lab: Laboratory) -> None:

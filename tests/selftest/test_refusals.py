@@ -108,13 +108,16 @@ def test_words_that_name_no_parameter_and_no_value_are_blamed(
     assert is_blamed(request_, words, EngineConfig())
 
 
-@pytest.mark.parametrize("request_", [COLD, ENDLESS])
-def test_another_parameter_is_no_reason(request_: Request) -> None:
-    assert is_blamed(request_, "top_p must be 1", EngineConfig())
-
-
-def test_a_limit_that_the_request_keeps_is_no_reason() -> None:
-    assert is_blamed(Request("r", (1, 2), 0), "at most 256 tokens", EngineConfig())
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (COLD, "top_p must be 1"),
+        (ENDLESS, "top_p must be 1"),
+        (Request("r", (1, 2), 0), "at most 256 tokens"),
+    ],
+)
+def test_what_the_request_keeps_is_no_reason(request_: Request, words: str) -> None:
+    assert is_blamed(request_, words, EngineConfig())
 
 
 def test_words_that_a_terminal_cannot_show_are_escaped() -> None:

@@ -14,8 +14,7 @@ from batchproof.errors import ConfigError, UsageError
 from batchproof.models import checkpoints
 from batchproof.models.catalogue import load_model, resolve_device, resolve_dtype
 from batchproof.run.capabilities import capabilities_of, scheduling_delay_of
-from batchproof.run.engine_names import BUILT_IN
-from batchproof.run.engine_options import parse_options
+from batchproof.run.engine_names import BUILT_IN, parse_options
 from batchproof.run.registry import resolve_engine, source_of
 
 
@@ -157,38 +156,20 @@ async def awaited():
     return Silent()
 
 
-class HalfStepping(Silent):
-    def add(self, request): ...
-    def step(self): ...
+def engine(**members: Any) -> Any:
+    """Returns the class of an engine with these members besides `generate` and `trace`."""
+    return type("Engine", (Silent,), members)
 
 
-class Forgetful(HalfStepping):
-    def abort(self, request_id): ...
-    def has_unfinished(self): ...
+def declaring(*names: str) -> Any:
+    return engine(capabilities=frozenset(names))
 
 
-class Listed(Silent):
-    capabilities = "logits"
+def method(*_: object) -> None: ...
 
 
-class Scheduled(Silent):
-    capabilities = frozenset({Capability.SCHEDULING, Capability.TRACING})
-
-
-class Sharing(Silent):
-    capabilities = frozenset({Capability.PREFIX_CACHING})
-
-
-class Boaster(Silent):
-    capabilities = frozenset({Capability.STEPPING})
-
-
-class Graded(Silent):
-    capabilities = frozenset({Capability.INVARIANCE})
-
-
-class Misspelled(Silent):
-    capabilities = frozenset({"steppping"})
+STEPS = {"add": method, "step": method}
+DELAYED = STEPS | {"abort": method, "has_unfinished": False}
 
 
 @pytest.mark.parametrize(
@@ -225,37 +206,29 @@ def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() 
 
 
 @pytest.mark.parametrize(
-    ("engine", "words"),
+    ("factory", "words"),
     [
-        (HalfStepping, "lacks abort, has_unfinished"),
-        (Boaster, "declares stepping, which needs abort, add, has_unfinished, step"),
-        (Graded, "declares invariance, which needs an attribute of that name"),
-        (Misspelled, "declares 'steppping', which is no capability"),
+        (engine(**STEPS), "lacks abort, has_unfinished"),
+        (declaring("stepping"), "declares stepping, which needs abort, add, has_unfinished, step"),
+        (declaring("invariance"), "declares invariance, which needs an attribute of that name"),
+        (declaring("steppping"), "declares 'steppping', which is no capability"),
         (object, "without generate"),
         (lambda: Silent, "its factory returned the class Silent, but must return an instance"),
         (awaited, r"its factory is a coroutine \(async def\)"),
-        (type("Engine", (Silent,), {"trace": None}), "trace is a NoneType, but should be a seq"),
-        (type("Engine", (Silent,), {"trace": property(lambda _: 1 // 0)}), "trace raised ZeroDivision"),
-        (Forgetful, "has_unfinished must be a property, but is a method"),
-        (Listed, "capabilities is a str, but must be a frozenset"),
-        (Scheduled, "declares scheduling, which needs stepping"),
-        (Sharing, "declares prefix_caching, which needs tracing"),
+        (engine(trace=None), "trace is a NoneType, but should be a seq"),
+        (engine(trace=property(lambda _: 1 // 0)), "trace raised ZeroDivision"),
+        (
+            engine(**STEPS, abort=method, has_unfinished=method),
+            "has_unfinished must be a property, but is a method",
+        ),
+        (engine(capabilities="logits"), "capabilities is a str, but must be a frozenset"),
+        (declaring("scheduling", "tracing"), "declares scheduling, which needs stepping"),
+        (declaring("prefix_caching"), "declares prefix_caching, which needs tracing"),
     ],
 )
-def test_half_a_capability_is_a_slip_and_refused(engine: Callable[[], Any], words: str) -> None:
+def test_half_a_capability_is_refused(factory: Callable[[], Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        capabilities_of("engine", lambda _: engine())
-
-
-class Delayed(Silent):
-    has_unfinished = False
-
-    def add(self, request: Request) -> None: ...
-
-    def step(self) -> list[object]:
-        return []
-
-    def abort(self, request_id: str) -> None: ...
+        capabilities_of("engine", lambda _: factory())
 
 
 NO_DELAY = r"scheduling_delay is .*, but must be 0 or 1: the steps by"
@@ -272,28 +245,21 @@ NO_DELAY = r"scheduling_delay is .*, but must be 0 or 1: the steps by"
 )
 def test_a_scheduling_delay_is_none_or_one_step(declared: object, words: str) -> None:
     """One that cannot be read is no delay of zero."""
-    engine = type("Engine", (Delayed,), {"scheduling_delay": declared})()
+    delayed = engine(**DELAYED, scheduling_delay=declared)
     with pytest.raises(UsageError, match=words):
-        capabilities_of("engine", lambda _: engine)
+        capabilities_of("engine", lambda _: delayed())
 
 
-def test_a_scheduling_delay_without_scheduling_is_refused() -> None:
-    for engine, capabilities in ((Silent(), None), (Delayed(), frozenset({Capability.STEPPING}))):
-        engine.scheduling_delay = 0  # type: ignore[attr-defined]
-        engine.capabilities = capabilities  # type: ignore[attr-defined]
-        known = capabilities_of("engine", lambda _, engine=engine: engine)  # type: ignore[misc]
-        assert scheduling_delay_of("engine", engine, known) == 0
-        engine.scheduling_delay = 1  # type: ignore[attr-defined]
-        with pytest.raises(
-            UsageError, match="declares a scheduling_delay of 1, which needs scheduling"
-        ):
-            capabilities_of("engine", lambda _, engine=engine: engine)  # type: ignore[misc]
+@pytest.mark.parametrize("members", [{}, DELAYED | {"capabilities": frozenset({"stepping"})}])
+def test_a_scheduling_delay_without_scheduling_is_refused(members: dict[str, object]) -> None:
+    capabilities_of("engine", lambda _: engine(**members, scheduling_delay=0)())
+    with pytest.raises(UsageError, match="declares a scheduling_delay of 1, which needs scheduling"):
+        capabilities_of("engine", lambda _: engine(**members, scheduling_delay=1)())
 
 
 def test_a_declared_delay_is_read() -> None:
-    engine = Delayed()
-    assert scheduling_delay_of("engine", engine, frozenset({Capability.SCHEDULING})) == 0
-    engine.scheduling_delay = 1  # type: ignore[attr-defined]
-    known = capabilities_of("engine", lambda _: engine)
-    assert Capability.SCHEDULING in known
-    assert scheduling_delay_of("engine", engine, known) == 1
+    for members, delay in ((DELAYED, 0), (DELAYED | {"scheduling_delay": 1}, 1)):
+        built = engine(**members)()
+        known = capabilities_of("engine", lambda _, built=built: built)  # type: ignore[misc]
+        assert Capability.SCHEDULING in known
+        assert scheduling_delay_of("engine", built, known) == delay

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
+import re
+from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 import pytest
 
-from batchproof.findings.finding import found, thawed
+from batchproof.checks.broken import BrokenPromise, require
+from batchproof.findings.finding import Finding, found, thawed
 from batchproof.findings.finding_text import finding_text
 from batchproof.findings.rules import CAUSE_OF_PROMISE, Replay, Rule
+from batchproof.places import PACKAGE, SUITE
 from batchproof.requirements.promises import Promise
 
 SAMPLES = {int: 3, str: "some", bool: True, NoneType: None}
@@ -52,6 +57,29 @@ def test_each_rule_is_rendered_and_stored(rule: Rule, number: float) -> None:
 def test_a_wrong_fact_is_refused_at_once(facts: dict[str, object], says: str) -> None:
     with pytest.raises(TypeError, match=says):
         found(Rule.STEP_BOUND, **facts)
+
+
+def test_the_first_finding_survives_what_a_later_check_raises() -> None:
+    def findings(*, is_broken: bool) -> Iterator[Finding]:
+        if is_broken:
+            yield found(Rule.STATED, what="first")
+        raise ZeroDivisionError
+
+    with pytest.raises(BrokenPromise, match="first"):
+        require(findings(is_broken=True))
+    with pytest.raises(ZeroDivisionError):
+        require(findings(is_broken=False))
+
+
+def test_no_call_of_findings_stands_alone() -> None:
+    """They are generators: such a call would check nothing."""
+    for path in (*PACKAGE.rglob("*.py"), *SUITE.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        is_suspect = re.search(r"^\s+[\w.]*findings\(", source, re.MULTILINE)
+        for node in ast.walk(ast.parse(source)) if is_suspect else ():
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                called = ast.unparse(node.value.func)
+                assert not called.endswith("findings"), f"{path}:{node.lineno} checks nothing"
 
 
 def test_each_rule_has_words_and_an_id_of_its_own() -> None:

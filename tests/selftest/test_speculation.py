@@ -19,9 +19,8 @@ from batchproof.api import (
 )
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.happened import has_acceptance, has_rejection
-from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.scheduling import limit_findings, scheduling_findings
-from batchproof.checks.trace import end_findings, position_findings
+from batchproof.checks.trace import LateEnds, end_findings, position_findings
 from batchproof.decoding.speculation import dialled_draft, disagreeing_tokens, proposed_instead
 from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from batchproof.api import Completion, EngineConfig, Request
-from batchproof.checks.switches import positions, set_back
+from batchproof.checks.environment import EXACT, positions, set_back
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import torch_restored
 from batchproof.run.failures import ConformanceFailure
@@ -89,6 +89,10 @@ def test_an_engine_that_leaves_a_switch_otherwise_is_caught(lab: Laboratory, sta
     assert caught.value.failure.promise is Promise.P15
     set_back(before)
     assert positions() == before
+
+
+def test_comparisons_compute_exactly_here() -> None:
+    assert {each.name: each.read() for each in EXACT} == {each.name: each.exact for each in EXACT}
 
 
 def loosen() -> None:

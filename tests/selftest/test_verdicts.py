@@ -14,8 +14,7 @@ from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.masks import require_moves
 from batchproof.findings.finding import Finding, Rule
 from batchproof.findings.finding_text import finding_text
-from batchproof.oracle.error_unit import ErrorUnit
-from batchproof.oracle.oracle import Oracle
+from batchproof.oracle.oracle import ErrorUnit, Oracle
 from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
 from tests.selftest.conftest import oracle_of

@@ -1,7 +1,7 @@
 """A curated case as frozen values: what `batchproof.cases.files` reads from YAML.
 
 A case names no model, so prompts, caps and EOS ids can be symbolic ("a prompt four tokens short of the
-context", "the last token of the right answer"). `batchproof.cases.resolve` makes them concrete for one
+context", "the last token of the right answer"). `batchproof.cases.runner` makes them concrete for one
 model. `cases/README.md` describes the YAML.
 """
 
@@ -93,7 +93,6 @@ class RequestSpec:
 
     @property
     def is_bad(self) -> bool:
-        """Whether the request must be refused."""
         return self.expect.finish is FinishReason.ERROR
 
 
@@ -106,7 +105,6 @@ class CaseExpectation:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no event is expected."""
         return self == CaseExpectation()
 
 
@@ -131,7 +129,6 @@ class Case:
 
     @property
     def requests(self) -> Call:
-        """The requests of all calls, in order."""
         return tuple(spec for call in self.calls for spec in call)
 
     @property

@@ -1,6 +1,7 @@
 """Decides whether a completion is the right answer to its request.
 
-Rules O0-O4, strictest first; the relations (O5) are in `relations.py`.
+Rules O0-O4, strictest first; the relations (O5) are in `batchproof.run.relations`, the frequencies of
+drawn tokens in `checks.draws`.
 
     structure  lengths, ids, finish reasons: always exact                   (P2, P3, P4, P12)
     O1         a constructed model: tokens equal its integer oracle         (P1, any dtype)
@@ -16,18 +17,28 @@ loses l_b - l_c <= e_c - e_b <= 2 max|e|. Nothing is retried and nothing is skip
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 import torch
+from torch import Tensor
 
-from batchproof.api import Completion, FinishReason, Request
+from batchproof.api import Capability, Completion, FinishReason, Request
 from batchproof.checks.broken import broken
-from batchproof.checks.choices import drawn_findings, of_each, processed_findings
 from batchproof.checks.logprobs import after_first, logprob_findings
 from batchproof.findings.finding import Facts, Finding, Rule, found
-from batchproof.oracle.choosing import is_drawn, num_until_end, sampling_of
+from batchproof.oracle.choosing import (
+    amplification,
+    is_drawn,
+    kept,
+    num_until_end,
+    processed,
+    sampling_of,
+)
 from batchproof.oracle.oracle import Oracle, centred
 from batchproof.records.trial_record import Ledger
+from batchproof.requirements.promises import Promise
 from batchproof.statistics import binomial_bound
+from batchproof.workload.workloads import Workload
 
 NEAR_TIE_RISK = 1e-6  # chance at which an honest engine would exceed its near-tie budget
 
@@ -136,8 +147,8 @@ def structure_findings(request: Request, completion: Completion) -> Iterator[Fin
 def token_findings(
     request: Request, completion: Completion, oracle: Oracle, ledger: Ledger
 ) -> Iterator[Finding]:
-    """Yields the first wrong token by rules O1 to O3, and counts near-ties in the ledger; tokens that a
-    request wants chosen otherwise are judged by `checks.choices`, and those beyond the cap not at all.
+    """Yields the first wrong token by rules O1 to O3, and counts near-ties in the ledger.
+    Tokens beyond the cap are not judged, and those with parameters of their own by P19.
 
     Raises `OracleError` if there is no right answer.
     """
@@ -265,3 +276,90 @@ def logit_findings(request: Request, completion: Completion, oracle: Oracle) -> 
         yield found(Rule.LOGITS, name, step, off=off, **facts)
     else:
         yield found(Rule.LOGITS_RMS, name, off=rms, bound=kappa * error.rms)
+
+
+Tokens = tuple[int, ...]
+
+
+def processed_findings(request: Request, completion: Completion, oracle: Oracle) -> Iterator[Finding]:
+    """Yields wrong greedy choices from processed logits."""
+    tokens = completion.token_ids
+    exact = _processed(request, tokens, oracle)
+    chosen = of_each(exact, tokens)
+    is_allowed = chosen > -torch.inf
+    yield from _forbidden(request, tokens, is_allowed)
+    best = exact.max(dim=-1)
+    regret = best.values - chosen
+    bound = 2 * _slack(request, oracle)
+    is_wrong = is_allowed & ~(regret <= bound)  # `~`: a NaN must fail
+    if bool(is_wrong.any()):
+        step = int(is_wrong.nonzero()[0])
+        yield found(
+            Rule.PROCESSED,
+            request.request_id,
+            step,
+            token=tokens[step],
+            right_token=int(best.indices[step]),
+            should_be=oracle.choices(request)[: len(tokens)],
+            margin=float(regret[step]),
+            bound=bound,
+            **_facts(request, tokens),
+        )
+
+
+def drawn_findings(request: Request, completion: Completion, oracle: Oracle) -> Iterator[Finding]:
+    """Yields the first drawn token that may not be drawn."""
+    tokens = completion.token_ids
+    exact = _processed(request, tokens, oracle)
+    may_be = kept(exact, sampling_of(request), _slack(request, oracle))
+    yield from _forbidden(request, tokens, of_each(may_be, tokens))
+
+
+def _processed(request: Request, tokens: Tokens, oracle: Oracle) -> Tensor:
+    """Returns the float64 logits `(len(tokens), vocab)` that tokens are chosen from."""
+    return processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
+
+
+def of_each(values: Tensor, tokens: Tokens) -> Tensor:
+    """Returns each token's own value in its row, `(len(tokens),)`."""
+    return values.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
+
+
+def _slack(request: Request, oracle: Oracle) -> float:
+    """Returns by how much rounding may move a processed logit."""
+    return amplification(sampling_of(request)) * oracle.logit_bound
+
+
+def _facts(request: Request, tokens: Tokens) -> Facts:
+    return {"got": tokens, "sampling": str(sampling_of(request))}
+
+
+def _forbidden(request: Request, tokens: Tokens, is_allowed: Tensor) -> Iterator[Finding]:
+    if not bool(is_allowed.all()):
+        step = int((~is_allowed).nonzero()[0])
+        facts = _facts(request, tokens)
+        yield found(Rule.FORBIDDEN, request.request_id, step, token=tokens[step], **facts)
+
+
+def presence_findings(
+    workload: Workload,
+    completions: Sequence[Completion],
+    capabilities: AbstractSet[Capability],
+    promise: Promise,
+) -> Iterator[Finding]:
+    """Yields what is missing where an engine with the capability is asked for logits, or for logprobs
+    of a prompt, and a completion has none. Events have neither."""
+    if workload.needs_stepping:
+        return
+    wants_logits = workload.config.return_logits and Capability.LOGITS in capabilities
+    for request, completion in zip(workload.requests, completions, strict=False):
+        name = completion.request_id
+        if not completion.token_ids:  # refused: another rule judges that
+            continue
+        if wants_logits and completion.logits is None:
+            yield found(Rule.LOGITS_MISSING, name, promise=promise)
+        wants_prompt = sampling_of(request).prompt_logprobs is not None
+        wants_prompt = wants_prompt and Capability.PROMPT_LOGPROBS in capabilities
+        if wants_prompt and completion.prompt_logprobs is None:
+            num_tokens = len(request.prompt_token_ids)
+            yield found(Rule.PROMPT_LOGPROBS_MISSING, name, num_tokens=num_tokens, got="none at all")

@@ -27,15 +27,14 @@ class BrokenPromise(AssertionError):
 
 
 def require(findings: Iterable[Finding]) -> None:
-    """Raises `BrokenPromise` with the first finding of each rule, unless there is none.
-
-    What a check raises after the first finding ends the list: the values that it reads are wrong.
-    """
+    """Raises `BrokenPromise` with the first finding of each rule, unless there is none."""
     by_rule: dict[Rule, Finding] = {}
     try:
         for each in islice(findings, MOST_FINDINGS):
             by_rule.setdefault(each.rule, each)
     except Exception:
+        # A later check reads values that the first finding has shown to be wrong: what it raises must
+        # not replace that finding, which decides. Without one nothing is swallowed.
         if not by_rule:
             raise
     if by_rule:

@@ -12,10 +12,9 @@ from dataclasses import replace
 from itertools import islice
 
 from batchproof.api import Capability, Completion, FinishReason, StepRecord
-from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.scheduling import limit_findings, queue_findings, scheduling_findings
-from batchproof.checks.trace import accounting_findings, end_findings, position_findings
+from batchproof.checks.trace import LateEnds, accounting_findings, end_findings, position_findings
 from batchproof.findings.finding import Finding, Rule, found
 from batchproof.workload.workloads import Outcome, Workload
 
@@ -52,8 +51,7 @@ def trace_findings(
     delay: int = 0,
 ) -> Iterator[Finding]:
     """Yields what breaks the rules of a trace that the capabilities call for; arguments as for
-    `conduct_findings`. Of each check only the first finding: what it follows is wrong from there.
-    """
+    `conduct_findings`. Of each check only the first finding: what it follows is wrong from there."""
     has_scheduling = Capability.SCHEDULING in capabilities
     can_share = may_share(workload.config, capabilities)
     prefixes = ComputedPrefixes(workload, completions, earlier) if can_share else None

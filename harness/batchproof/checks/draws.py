@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from batchproof.api import Completion, Request
@@ -16,14 +15,6 @@ RISK = 1e-7  # chance at which an honest engine is blamed; a test asks a few tim
 LEAST_EXPECTED = 25.0  # of a cell; smaller ones are taken together
 
 Answer = tuple[int, ...]
-
-
-def check_frequencies(
-    request: Request, completions: Sequence[Completion], probabilities: Mapping[Answer, float]
-) -> None:
-    """Checks that answers to equal requests occur with their probabilities. `request` is one of them.
-    Raises `BrokenPromise`."""
-    check_counts(request, Counter(each.token_ids for each in completions), probabilities)
 
 
 def check_counts(

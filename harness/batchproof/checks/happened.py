@@ -14,12 +14,10 @@ def is_decode(row: RowRecord) -> bool:
 
 
 def has_preemption(trace: Sequence[StepRecord]) -> bool:
-    """Returns whether a request was preempted."""
     return any(record.preempted for record in trace)
 
 
 def has_chunk(trace: Sequence[StepRecord]) -> bool:
-    """Returns whether a prompt was fed in parts."""
     return any(not row.is_sampled for record in trace for row in record.rows)
 
 
@@ -32,7 +30,7 @@ def has_mixed_step(trace: Sequence[StepRecord]) -> bool:
 
 
 def has_prefix_hit(trace: Sequence[StepRecord]) -> bool:
-    """Returns whether a request, admitted anew or again, began behind keys that were not computed
+    """Returns whether a request, when it was admitted, began behind keys that were not computed
     for it."""
     begun: set[str] = set()
     for record in trace:
@@ -66,10 +64,8 @@ def has_slot_reuse(trace: Sequence[StepRecord], max_num_seqs: int) -> bool:
 
 
 def has_acceptance(trace: Sequence[StepRecord]) -> bool:
-    """Returns whether a draft was accepted."""
     return any(row.num_accepted for record in trace for row in record.rows)
 
 
 def has_rejection(trace: Sequence[StepRecord]) -> bool:
-    """Returns whether a draft was rejected."""
     return any(row.num_accepted < row.num_drafted for record in trace for row in record.rows)

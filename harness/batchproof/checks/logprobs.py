@@ -19,7 +19,7 @@ from batchproof.oracle.oracle import Oracle, Scored
 
 def logprob_findings(request: Request, completion: Completion, oracle: Oracle) -> Iterator[Finding]:
     """Yields wrong logprobs of an answer and of its prompt, if the request asks for them. Those of a
-    prompt may be missing here, because events have none: `checks.presence` requires them."""
+    prompt may be missing here, because events have none: `presence_findings` requires them."""
     name, asked = request.request_id, sampling_of(request)
     tokens, given = completion.token_ids, completion.logprobs or ()
     if asked.logprobs is not None:

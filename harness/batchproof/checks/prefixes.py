@@ -63,7 +63,6 @@ class ComputedPrefixes:
             self._num_computed[row.request_id] = end
 
     def note_all(self, records: Iterable[StepRecord]) -> ComputedPrefixes:
-        """Notes the rows of all records, and returns itself."""
         for record in records:
             for row in record.rows:
                 self.note(row)
@@ -77,5 +76,4 @@ class ComputedPrefixes:
 
     @property
     def computed(self) -> tuple[Computed, ...]:
-        """What this workload has computed so far."""
         return tuple(Computed(self._token_ids[name], n) for name, n in self._num_computed.items())

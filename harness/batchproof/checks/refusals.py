@@ -66,7 +66,7 @@ def require_words(
     for request, completion in zip(workload.requests, completions, strict=True):
         if completion.finish_reason is FinishReason.ERROR:
             words, twin = str(completion.error or ""), request.request_id in live
-            if not _is_told(words, request, twin, workload.config, subject):
+            if not _names_fault(words, request, twin, workload.config, subject):
                 poor.append((request.request_id, words))
             ledger.num_requests += 1
         live.add(request.request_id)
@@ -75,7 +75,7 @@ def require_words(
         raise broken(Rule.REFUSAL_WORDS, poor[0][0], error=poor[0][1], others=others)
 
 
-def _is_told(
+def _names_fault(
     words: str, request: Request, is_twin: bool, config: EngineConfig, subject: ModelUnderTest
 ) -> bool:
     if is_twin and request.request_id in words:
@@ -84,12 +84,12 @@ def _is_told(
     if (not request.prompt_token_ids or request.max_new_tokens < 1) and NONE.search(words):
         return True
     asked = request.sampling
-    if asked is not None and _is_parameter_told(words, asked, request, subject.vocab_size):
+    if asked is not None and _names_parameter(words, asked, request, subject.vocab_size):
         return True
     return not _said(words).isdisjoint(_numbers(request, config, subject))
 
 
-def _is_parameter_told(words: str, asked: SamplingParams, request: Request, vocab_size: int) -> bool:
+def _names_parameter(words: str, asked: SamplingParams, request: Request, vocab_size: int) -> bool:
     """Returns whether the words name a parameter at fault, or its value; of an unknown token also the
     size of the vocabulary."""
     plain, joined = _readings(words)
@@ -118,7 +118,6 @@ def _at_fault(asked: SamplingParams, request: Request, vocab_size: int) -> list[
 
 
 def _flat(value: object) -> Iterator[float]:
-    """Yields the numbers in a value, however deep."""
     if isinstance(value, int | float):
         yield value
     elif isinstance(value, tuple | frozenset):

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 
 from batchproof.api import StepRecord
-from batchproof.checks.late_ends import IN_TIME, LateEnds, late_end_findings
-from batchproof.checks.trace_replay import TraceReplay
+from batchproof.checks.trace import IN_TIME, LateEnds, TraceReplay, late_end_findings
 from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.workload.workloads import Workload
 
@@ -97,7 +96,6 @@ def _of_first_come(step: int, record: StepRecord, place: Mapping[str, int]) -> I
 
 
 def _of_arrival_order(step: int, replay: TraceReplay, place: Mapping[str, int]) -> Iterator[Finding]:
-    """Requires that requests are first admitted in order of arrival."""
     got = replay.ever_admitted
     places = [place[each] for each in got]
     if places != sorted(places):

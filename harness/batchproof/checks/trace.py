@@ -8,15 +8,161 @@ is in `scheduling.py`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import ceil
+from typing import Any
 
-from batchproof.api import Completion, RowRecord, StepRecord
-from batchproof.checks.late_ends import IN_TIME, LateEnds
+from batchproof.api import Completion, FinishReason, Request, RowRecord, StepRecord
+from batchproof.checks.broken import broken
 from batchproof.checks.prefixes import ComputedPrefixes
-from batchproof.checks.trace_replay import TraceReplay
 from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.workload.workloads import Workload
+
+
+@dataclass
+class TraceReplay:
+    """The state that a trace implies: call `begin` and `end` for each record, in order."""
+
+    workload: Workload
+    num_cached: dict[str, int] = field(default_factory=dict)
+    num_outputs: dict[str, int] = field(default_factory=dict)
+    running: list[str] = field(default_factory=list)
+    ever_admitted: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.requests = {request.request_id: request for request in self.workload.requests}
+
+    def num_known(self, request_id: str) -> int:
+        """Returns the number of tokens that exist: the prompt and the outputs so far."""
+        return len(self.requests[request_id].prompt_token_ids) + self.num_outputs.get(request_id, 0)
+
+    def is_decoding(self, request_id: str) -> bool:
+        """Returns whether all tokens but the last are cached."""
+        return self.num_cached.get(request_id, 0) == self.num_known(request_id) - 1
+
+    def begin(self, step: int, record: StepRecord) -> None:
+        """Applies preemptions and admissions. Raises `BrokenPromise` for an id that no request has."""
+        fed = [row.request_id for row in record.rows]
+        names = (*fed, *record.waiting, *record.admitted, *record.finished, *record.preempted)
+        for name in names:
+            if name not in self.requests:
+                raise broken(Rule.NAMES, step=step, name=name)
+        for request_id in record.preempted:
+            self.num_cached[request_id] = 0
+            self.running = [each for each in self.running if each != request_id]
+        for request_id in record.admitted:
+            self.running.append(request_id)
+            if request_id not in self.ever_admitted:
+                self.ever_admitted.append(request_id)
+
+    def end(self, record: StepRecord) -> None:
+        """Applies what the rows fed and sampled, and removes finished requests."""
+        for row in record.rows:
+            self.num_cached[row.request_id] = row.cached_len
+            self.num_outputs[row.request_id] = self.num_outputs.get(row.request_id, 0) + row.num_sampled
+        self.running = [each for each in self.running if each not in record.finished]
+
+
+NONE_GRANTED = "no delay is granted: only an EOS before the cap may be late, if the engine declares so"
+
+
+def is_unforeseen(request: Request, completion: Completion) -> bool:
+    """Returns whether an EOS ended the request before its cap."""
+    is_short = len(completion.token_ids) < request.max_new_tokens
+    return is_short and completion.finish_reason is FinishReason.STOP
+
+
+@dataclass(frozen=True, slots=True)
+class LateEnds:
+    """When each request's last token was sampled in a trace, and how late that may take effect.
+
+    `sampled_in`: request id -> the step that sampled its last token. `granted`: request id -> steps
+    by which it may finish later, which is the declared delay for an unforeseen end; others have no
+    entry. `num_surplus`: request id -> later samples that may be discarded.
+    """
+
+    sampled_in: Mapping[str, int] = field(default_factory=dict)
+    granted: Mapping[str, int] = field(default_factory=dict)
+    num_surplus: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        trace: Sequence[StepRecord],
+        workload: Workload,
+        completions: Sequence[Completion],
+        delay: int,
+    ) -> LateEnds:
+        """Returns the ends in this trace; `delay` is the declared one, in steps. A request with
+        fewer samples than tokens has no entry: other rules judge it."""
+        requests = {request.request_id: request for request in workload.requests}
+        due = {each.request_id: len(each.token_ids) for each in completions}  # samples to come
+        granted = {
+            each.request_id: delay
+            for each in completions
+            if delay and is_unforeseen(requests[each.request_id], each)
+        }
+        sampled_in: dict[str, int] = {}
+        num_surplus: Counter[str] = Counter()
+        finished: set[str] = set()
+        for step, record in enumerate(trace):
+            for row in record.rows:
+                if not row.is_sampled:
+                    continue
+                name = row.request_id
+                was_due = due.get(name, 0)
+                due[name] = was_due - row.num_sampled
+                if was_due > 0 and due[name] <= 0:
+                    sampled_in[name] = step
+                elif name in sampled_in and name not in finished:
+                    num_surplus[name] += step <= sampled_in[name] + granted.get(name, 0)
+            finished.update(record.finished)
+        return cls(sampled_in, granted, num_surplus)
+
+    def is_late(self, request_id: str, step: int) -> bool:
+        """Returns whether the request has ended before this step, but the engine need not know it
+        yet."""
+        return self.has_ended(request_id, step) and step <= self._latest(request_id)
+
+    def has_ended(self, request_id: str, step: int) -> bool:
+        """Returns whether its last token was sampled before this step."""
+        return self.sampled_in.get(request_id, step) < step
+
+    def finishes_in_time(self, request_id: str, step: int) -> bool:
+        """Returns whether it may finish in this step; True for a request without an entry."""
+        sampled_in = self.sampled_in.get(request_id)
+        return sampled_in is None or sampled_in <= step <= self._latest(request_id)
+
+    def _latest(self, request_id: str) -> int:
+        return self.sampled_in[request_id] + self.granted.get(request_id, 0)
+
+
+IN_TIME = LateEnds()  # every end takes effect at once
+
+
+def late_end_findings(trace: Sequence[StepRecord], ends: LateEnds) -> Iterator[Finding]:
+    """Yields ends that take effect in another step than their own, or an EOS before the cap later than
+    declared (P9)."""
+    for step, record in enumerate(trace):
+        for each in record.finished:
+            if not ends.finishes_in_time(each, step):
+                yield _late(Rule.LATE_FINISH, each, step, ends)
+        for each in record.admitted:
+            if ends.has_ended(each, step):
+                yield _late(Rule.LATE_ADMISSION, each, step, ends)
+        for row in record.rows:
+            is_decode = row.query_len == 1 and row.is_sampled
+            if ends.has_ended(row.request_id, step) and not is_decode:
+                num_tokens = row.query_len
+                yield _late(Rule.LATE_ROWS, row.request_id, step, ends, num_tokens=num_tokens)
+
+
+def _late(rule: Rule, request_id: str, step: int, ends: LateEnds, **facts: Any) -> Finding:
+    delay = ends.granted.get(request_id, 0)
+    granted = f"scheduling_delay: {delay} steps, as declared" if delay else NONE_GRANTED
+    sampled_in = ends.sampled_in[request_id]
+    return found(rule, request_id, step, sampled_in=sampled_in, granted=granted, **facts)
 
 
 def position_findings(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from batchproof.api import Capability
-from batchproof.checks.switches import compute_exactly
+from batchproof.checks.environment import compute_exactly
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
 from batchproof.run.capabilities import offer_of

@@ -1,4 +1,8 @@
-"""Runs the reference over a changed table: what it would answer with a given mistake.
+"""Runs the reference as an engine fed it, with a mistake: what it would then answer.
+
+Every token that an engine fed is a cell of one table, made from its trace or, without one, from the
+simplest schedule that the limits allow. A mistake changes a copy: another token, another position,
+another set of visible keys. It is named only if the reference, making it, gives the engine's answer.
 
 One float64 pass covers all cells, without a cache. Which key a query sees is a mask over cells, so that
 chunks, batches, leaks and former tenants need no special treatment.
@@ -7,7 +11,7 @@ chunks, batches, leaks and former tenants need no special treatment.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -17,8 +21,182 @@ from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from batchproof.diagnosis.cell_table import CellTable
+from batchproof.api import Completion, EngineConfig, Request, RowRecord, StepRecord
+from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import ModelUnderTest, moved
+from batchproof.workload.workloads import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class FedSequence:
+    """One request of one call: its prompt and the engine's outputs."""
+
+    request: Request
+    call: int
+    token_ids: tuple[int, ...]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt, the first of `token_ids`."""
+        return len(self.request.prompt_token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Output number `output` of sequence `seq`, chosen from the logits of cell `cell`."""
+
+    cell: int
+    seq: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class CellTable:
+    """One cell for each fed token; each column is an int64 tensor `(num_cells,)`.
+
+    `seq`: number of the sequence; `index`: place in the sequence, which is the right position; `token`:
+    token id; `step`: when it was fed; `row`: number of its row in that step; `packed`: place in that
+    step's packed row; `epoch`: how often the sequence was preempted before; `context_len`, `query_len`:
+    those of its row; `is_reused` (0 or 1): not fed, but reused from a prefix cache.
+    """
+
+    sequences: tuple[FedSequence, ...]
+    samples: tuple[Sample, ...]
+    seq: Tensor
+    index: Tensor
+    token: Tensor
+    step: Tensor
+    row: Tensor
+    packed: Tensor
+    epoch: Tensor
+    context_len: Tensor
+    query_len: Tensor
+    is_reused: Tensor
+
+    @property
+    def num_cells(self) -> int:
+        return len(self.seq)
+
+    def num_prompt_tokens(self) -> Tensor:
+        """Returns the prompt length of each cell's sequence, `(num_cells,)`."""
+        return torch.tensor([fed.num_prompt_tokens for fed in self.sequences])[self.seq]
+
+    def is_decode(self) -> Tensor:
+        """Returns whether each cell is the single token of a decode row, bool `(num_cells,)`."""
+        return (self.query_len == 1) & (self.context_len > 0)
+
+    def distance(self) -> Tensor:
+        """Returns the distance of each query from each key in their sequences, int64 `(query, key)`."""
+        return self.index[:, None] - self.index
+
+    def in_window(self, window: int | None) -> Tensor:
+        """Returns whether no query is a window or more behind the key, bool `(query, key)`."""
+        gap = self.distance()
+        return torch.ones_like(gap, dtype=torch.bool) if window is None else gap < window
+
+    def among_own(self) -> Tensor:
+        """Returns whether query and key are of one sequence and epoch, bool `(query, key)`."""
+        return (self.seq[:, None] == self.seq) & (self.epoch[:, None] == self.epoch)
+
+    def fed_by_then(self) -> Tensor:
+        """Returns whether the key is cached, or fed in the same step as the query, bool
+        `(query, key)`."""
+        return self.step <= self.step[:, None]
+
+    def own_keys(self, window: int | None) -> Tensor:
+        """Returns the right mask, bool `(query, key)`: same sequence, same epoch, not later."""
+        return self.among_own() & (self.distance() >= 0) & self.in_window(window)
+
+
+Columns = tuple[int, int, int, int, int, int, int, int, int, int]
+
+
+def cell_table_of(
+    calls: Sequence[tuple[Workload, Sequence[Completion], Sequence[StepRecord]]],
+) -> CellTable | None:
+    """Returns the table of all calls to one engine, in order; None if a trace feeds a token that does
+    not exist, or nothing is fed."""
+    sequences: list[FedSequence] = []
+    cells: list[Columns] = []
+    samples: list[Sample] = []
+    step = 0
+    for call, (workload, completions, trace) in enumerate(calls):
+        numbers: dict[str, int] = {}
+        for request, completion in zip(workload.requests, completions, strict=True):
+            if request.request_id not in numbers:
+                numbers[request.request_id] = len(sequences)
+                tokens = request.prompt_token_ids + tuple(completion.token_ids)
+                sequences.append(FedSequence(request, call, tokens))
+        num_outputs = dict.fromkeys(numbers.values(), 0)
+        epochs = dict.fromkeys(numbers.values(), 0)
+        for record, is_reused in _with_reused_keys(trace, workload.config.prefix_caching):
+            for request_id in record.preempted:
+                if request_id in numbers:
+                    epochs[numbers[request_id]] += 1
+            packed = 0
+            for number, row in enumerate(record.rows):
+                seq = numbers.get(row.request_id)
+                if seq is None or row.context_len + row.query_len > len(sequences[seq].token_ids):
+                    return None
+                for offset in range(row.query_len):
+                    index = row.context_len + offset
+                    token = sequences[seq].token_ids[index]
+                    lens = (row.context_len, row.query_len)
+                    cell = (seq, index, token, step, number, packed, epochs[seq], *lens, is_reused)
+                    cells.append(cell)
+                    packed += 1
+                if row.is_sampled:
+                    samples.append(Sample(len(cells) - 1, seq, num_outputs[seq]))
+                    num_outputs[seq] += 1
+            step += 1
+    if not cells:
+        return None
+    return CellTable(tuple(sequences), tuple(samples), *torch.tensor(cells).unbind(-1))
+
+
+def _with_reused_keys(
+    trace: Sequence[StepRecord], has_prefix_cache: bool
+) -> Iterator[tuple[StepRecord, bool]]:
+    """Yields the records. Keys reused from a prefix cache form a step of their own before the first
+    that sees them; its flag is True."""
+    begun: set[str] = set()
+    for record in trace:
+        begun -= {*record.admitted, *record.preempted}
+        reused = tuple(
+            RowRecord(row.request_id, 0, row.context_len, False)
+            for row in record.rows
+            if has_prefix_cache and row.context_len > 0 and row.request_id not in begun
+        )
+        if reused:
+            yield StepRecord(reused, (), (), (), record.preempted), True
+        yield (replace(record, preempted=()) if reused else record), False
+        begun |= {row.request_id for row in record.rows}
+
+
+def plain_schedule(workload: Workload, completions: Sequence[Completion]) -> list[StepRecord]:
+    """Returns the schedule assumed for an engine without a trace: first come first served, whole
+    prompts, one token of each sequence in each step."""
+    waiting = [
+        (request, len(completion.token_ids))
+        for request, completion in zip(workload.requests, completions, strict=True)
+        if completion.token_ids
+    ]
+    running: list[tuple[Request, int, int]] = []  # request, outputs to come, keys cached
+    trace: list[StepRecord] = []
+    while waiting or running:
+        while waiting and len(running) < workload.config.max_num_seqs:
+            request, num_outputs = waiting.pop(0)
+            running.append((request, num_outputs, 0))
+        rows = tuple(
+            RowRecord(r.request_id, cached, 1 if cached else len(r.prompt_token_ids), True)
+            for r, _, cached in running
+        )
+        trace.append(StepRecord(rows, tuple(r.request_id for r, _ in waiting), (), (), ()))
+        stepped = zip(running, rows, strict=True)
+        left = [(r, todo - 1, row.context_len + row.query_len) for (r, todo, _), row in stepped]
+        running = [each for each in left if each[1]]
+    return trace
+
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # kinds of layers, as transformers names them
 
@@ -45,7 +223,6 @@ class View:
         return pad(within, (0, num, 0, num), value=True)
 
     def seen_by(self, kind: str) -> Tensor:
-        """Returns the mask of the layers of a kind, bool (query cell, key cell)."""
         within = self.within.get(kind)
         return self.visible if within is None else self.visible & self.grown(within)
 
@@ -148,3 +325,52 @@ class _EditedCache(TorchFunctionMode):
         if view.zeroed is not None:
             states = states.masked_fill(view.zeroed.to(states.device)[:, None], 0.0)
         return states
+
+
+PICKS = ("first", "last", "longest", "shortest")
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A cause, in words an engineer can act on, and what is computed under it."""
+
+    cause: Cause
+    text: str
+    view: View
+    is_rounding: bool = False  # compared by size, since rounding depends on the order of sums
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """The answer to explain: sequence `seq` of the table, and the right view of it."""
+
+    table: CellTable
+    seq: int
+    honest: View
+    window: int | None
+    config: EngineConfig
+    is_continuous: bool  # continuous batching, by its capabilities: no padded waves
+
+    @property
+    def is_own(self) -> Tensor:
+        """Whether each cell is of this sequence, bool `(num_cells,)`."""
+        return self.table.seq == self.seq
+
+    def mistake(self, cause: Cause, text: str, **changes: Any) -> Mistake:
+        return Mistake(cause, text, replace(self.honest, **changes))
+
+
+def of_picked_row(table: CellTable, column: Tensor, pick: str) -> Tensor:
+    """Returns for each cell the value of `column` in one row of its step, picked as in `PICKS`,
+    `(num_cells,)`."""
+    found = torch.zeros_like(column)
+    for step in table.step.unique():
+        here = table.step == step
+        rows, values = table.row[here], column[here]
+        found[here] = {
+            "first": values[rows.argmin()],
+            "last": values[rows.argmax()],
+            "longest": values.max(),
+            "shortest": values.min(),
+        }[pick]
+    return found

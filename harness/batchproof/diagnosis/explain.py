@@ -10,8 +10,17 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Capability
-from batchproof.diagnosis.cell_table import CellTable, cell_table_of
-from batchproof.diagnosis.counterfactual import FULL, SLIDING, View, honest_view, logits_of
+from batchproof.diagnosis.counterfactual import (
+    FULL,
+    SLIDING,
+    CellTable,
+    Mistake,
+    Suspect,
+    View,
+    cell_table_of,
+    honest_view,
+    logits_of,
+)
 from batchproof.diagnosis.mistakes.masks import (
     leak_mistakes,
     mask_mistakes,
@@ -19,12 +28,17 @@ from batchproof.diagnosis.mistakes.masks import (
     routing_mistakes,
     stale_mistakes,
 )
-from batchproof.diagnosis.mistakes.mistake import Mistake, Suspect
-from batchproof.diagnosis.mistakes.states import StateMistake, state_mistakes
+from batchproof.diagnosis.mistakes.states import (
+    Change,
+    Pass,
+    StateMistake,
+    StateReplay,
+    carries_states,
+    state_mistakes,
+)
 from batchproof.diagnosis.mistakes.storage import precision_mistakes, storage_mistakes
 from batchproof.diagnosis.mistakes.tokens import feeding_mistakes, position_mistakes, prefix_mistakes
 from batchproof.diagnosis.reruns import Call, OutOfTimeError, Rerunner, Reruns, Symptom, Without
-from batchproof.diagnosis.state_replay import Change, Pass, StateReplay, carries_states
 from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import centred
@@ -56,7 +70,6 @@ class Explanation:
         return max(self.share or 0.0, ROUNDING_LEAVES)
 
     def words(self) -> str:
-        """Returns the line of evidence for the report."""
         if self.share is None:
             weak = " (one token fits many mistakes)" if self.num_outputs == 1 else ""
             return f"a reference with this mistake gives its tokens from the first wrong one on{weak}"
@@ -82,7 +95,6 @@ class Observed:
     tolerance: float
 
     def first(self) -> Observed:
-        """Returns the first wrong output alone."""
         logits = None if self.logits is None else self.logits[:1]
         return Observed(self.tokens[:1], logits, self.honest[:1], self.tolerance)
 
@@ -180,7 +192,6 @@ def explain(
 
 
 def _are_right(calls: Sequence[Call], symptom: Symptom, observed: Observed) -> bool:
-    """Returns whether the engine's logits are right at its first wrong token."""
     completion = calls[symptom.call].completion(symptom.request.request_id)
     if completion is None or completion.logits is None or len(completion.logits) <= symptom.step:
         return False

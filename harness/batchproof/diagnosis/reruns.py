@@ -26,7 +26,7 @@ from batchproof.checks.answers import are_known, structure_findings, token_findi
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.trace import accounting_findings, position_findings
-from batchproof.diagnosis.cell_table import plain_schedule
+from batchproof.diagnosis.counterfactual import plain_schedule
 from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Finding
@@ -55,7 +55,6 @@ class Call:
     trace: tuple[StepRecord, ...]
 
     def completion(self, request_id: str) -> Completion | None:
-        """Returns the first completion with this id, or None."""
         return next((c for c in self.completions if c.request_id == request_id), None)
 
     def schedule(self) -> Sequence[StepRecord]:
@@ -101,24 +100,23 @@ class Rerunner:
         self.check_time()
         if Capability.TRACING not in self.trial.capabilities:
             return None
+        engine: Engine | None = None
         num_before = 0
         earlier: list[Computed] = []
         try:
             engine = self._build(calls[-1].config)
-        except (EngineHang, Exception):
-            return None
-        try:
             for each in calls:
                 num_before = len(self._trace(engine))
                 outcome = serve(engine, each, HANG_TIME_LIMIT_S)
                 done = ComputedPrefixes(each, outcome.completions)
                 earlier += done.note_all(self._trace(engine)[num_before:]).computed
+            return None
         except EngineHang:
-            records = self._trace(engine)[num_before:]
+            if engine is None:
+                return None
         except Exception:
             return None
-        else:
-            return None
+        records = self._trace(engine)[num_before:]
         can_share = may_share(calls[-1].config, self.trial.capabilities)
         prefixes = ComputedPrefixes(calls[-1], (), earlier) if can_share else None
         checks = (
@@ -167,7 +165,6 @@ class Symptom:
 
 
 def is_bad(request: Request, oracle: Oracle) -> bool:
-    """Returns whether the request must be refused."""
     return Limits.of(oracle.subject.model, EngineConfig()).refusal(request) is not None
 
 
@@ -289,7 +286,6 @@ def rerun(rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom) -> Reruns
 
 
 def _changes(case: _Case) -> Iterator[tuple[Without, list[Workload]]]:
-    """Yields the changes that apply, and the calls under each."""
     here, workloads, symptom = case.here, case.workloads, case.symptom
     trial, config = case.rerunner.trial, workloads[-1].config
     yield Without.NEIGHBOURS, [_only(here, symptom.request)]
@@ -353,20 +349,16 @@ class _Case:
 
     @property
     def workloads(self) -> list[Workload]:
-        """What the engine was given."""
         return [call.workload for call in self.calls]
 
     @property
     def here(self) -> Workload:
-        """That with the request."""
         return self.calls[self.symptom.call].workload
 
     def with_call(self, new: Workload) -> list[Workload]:
-        """Returns the calls with another one in place of that of the request."""
         return [new if number == self.symptom.call else w for number, w in enumerate(self.workloads)]
 
     def with_config(self, **changes: object) -> list[Workload]:
-        """Returns the calls with changed fields of their limits."""
         return [each.with_config(**changes) for each in self.workloads]
 
     def is_right(self, words: str, workloads: Sequence[Workload]) -> bool | None:

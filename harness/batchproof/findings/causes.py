@@ -48,7 +48,6 @@ class Cause(Enum):
 
     @property
     def word(self) -> str:
-        """The name as reports print it: NEAR-TIE, SIDE EFFECT."""
         return {"NEAR_TIE": "NEAR-TIE"}.get(self.name, self.name.replace("_", " "))
 
 

@@ -29,7 +29,6 @@ class Scene:
 
     @property
     def workload(self) -> Workload:
-        """The workload of the failed run."""
         return self.runs[-1].workload
 
 
@@ -73,16 +72,13 @@ class Failure:
 
     @property
     def promise(self) -> Promise:
-        """The promise that is broken."""
         return self.finding.promise
 
     @property
     def rule(self) -> Rule:
-        """The rule that shows it."""
         return self.finding.rule
 
     def in_case(self, case: CaseNote) -> Self:
-        """Returns the same failure, found by a curated case."""
         return replace(self, case=case)
 
     def under(self, promise: Promise, appeared: str) -> Self:

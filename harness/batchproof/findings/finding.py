@@ -46,7 +46,6 @@ class Finding:
 
     @property
     def cause(self) -> Cause | None:
-        """The cause that the rule names by itself, if any."""
         return self.rule.cause
 
     def under(self, promise: Promise, appeared: str | None = None) -> Self:

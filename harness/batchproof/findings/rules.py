@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from types import GenericAlias, NoneType, UnionType
 from typing import Any, Self, get_args, get_origin
 
@@ -93,7 +94,6 @@ class Declaration:
     words: tuple[str, ...] = field(default=())
 
     def says(self, *words: str) -> Self:
-        """Returns the declaration with its headline and lines of evidence."""
         return replace(self, words=words)
 
 
@@ -106,8 +106,19 @@ def declare(
     replay: Replay = Replay.CALLS,
     **facts: FactType,
 ) -> Declaration:
-    """Returns the declaration of a rule, without its words."""
     return Declaration(rule_id, promise, cause, needs, replay, facts)
+
+
+traced = partial(declare, needs=Capability.TRACING)
+scheduled = partial(declare, promise=Promise.P9, needs=Capability.SCHEDULING)
+of_logits = partial(declare, needs=Capability.LOGITS)
+masking = partial(declare, promise=Promise.P6, needs=Capability.MASKING, replay=Replay.MASK)
+sampling = partial(declare, promise=Promise.P19, cause=Cause.SAMPLING)
+logprobs = partial(declare, promise=Promise.P18, cause=Cause.LOGPROBS)
+
+
+def ints(*names: str) -> Facts:
+    return dict.fromkeys(names, int)
 
 
 class Rule(Enum):
@@ -161,7 +172,7 @@ class Rule(Enum):
         "request {request_id!r} finished with {finish_reason}, but should finish with {should_be}",
         *GOT_AND_CAP,
     )
-    VOCABULARY = declare("vocabulary", Promise.P1, token=int, last_token=int, should_be=int).says(
+    VOCABULARY = declare("vocabulary", Promise.P1, **ints("token", "last_token", "should_be")).says(
         "request {request_id!r} step {step}: got token {token}, which is outside the vocabulary "
         "(0 to {last_token}), but should be {should_be}"
     )
@@ -179,36 +190,32 @@ class Rule(Enum):
         "rounding explains {bound:.2g}",
     )
     NEAR_TIES = declare(
-        "near-ties", Promise.P1, num_near_ties=int, num_steps=int, budget=int, share=float
+        "near-ties", Promise.P1, **ints("num_near_ties", "num_steps", "budget"), share=float
     ).says(
         "{num_near_ties} near-ties in {num_steps} steps; chance allows {budget}",
         "{share:.2%} of the reference's own steps could flip",
     )
-    LOGITS_MISSING = declare("logits-missing", Promise.P1, needs=Capability.LOGITS).says(
+    LOGITS_MISSING = of_logits("logits-missing", Promise.P1).says(
         "the engine has the capability logits, but those of request {request_id!r} are None "
         "although config.return_logits is set"
     )
-    LOGITS_SHAPE = declare(
-        "logits-shape", Promise.P1, needs=Capability.LOGITS, got=str, should_be=str
-    ).says("request {request_id!r} has logits of shape {got}, but should be {should_be}")
-    LOGITS_FINITE = declare("logits-finite", Promise.P1, needs=Capability.LOGITS).says(
+    LOGITS_SHAPE = of_logits("logits-shape", Promise.P1, got=str, should_be=str).says(
+        "request {request_id!r} has logits of shape {got}, but should be {should_be}"
+    )
+    LOGITS_FINITE = of_logits("logits-finite", Promise.P1).says(
         "request {request_id!r}: its logits hold NaN or infinity"
     )
-    LOGITS = declare(
-        "logits", Promise.P1, needs=Capability.LOGITS, off=float, bound=float, kappa=float, unit=float
-    ).says(
+    LOGITS = of_logits("logits", Promise.P1, off=float, bound=float, kappa=float, unit=float).says(
         "request {request_id!r} step {step}: the logits are off by {off:.3g}, but rounding "
         "reaches {bound:.2g}",
         "kappa {kappa:g}, E {unit:.2g}; the tokens are right all the same",
     )
-    LOGITS_RMS = declare(
-        "logits-rms", Promise.P1, needs=Capability.LOGITS, off=float, bound=float
-    ).says(
+    LOGITS_RMS = of_logits("logits-rms", Promise.P1, off=float, bound=float).says(
         "request {request_id!r}: the logits are off by {off:.3g} on average (rms), but rounding "
         "reaches {bound:.2g}"
     )
-    # what requests ask for besides (`checks.choices`, `checks.logprobs`, `checks.draws`)
-    PROCESSED = declare("processed", Promise.P19, cause=Cause.SAMPLING, **CHOSEN, sampling=str).says(
+    # what requests ask for besides (`checks.answers`, `checks.logprobs`, `checks.draws`)
+    PROCESSED = sampling("processed", **CHOSEN, sampling=str).says(
         "request {request_id!r} step {step}: got token {token}, but its parameters make "
         "{right_token} the best",
         "got:       {got}",
@@ -216,82 +223,46 @@ class Rule(Enum):
         "the better token leads by {margin:.3g}; rounding explains {bound:.2g}",
         "{sampling}",
     )
-    FORBIDDEN = declare(
-        "forbidden", Promise.P19, cause=Cause.SAMPLING, token=int, got=INTS, sampling=str
-    ).says(
+    FORBIDDEN = sampling("forbidden", token=int, got=INTS, sampling=str).says(
         "request {request_id!r} step {step}: got token {token}, which its parameters exclude",
         "got: {got}",
         "{sampling}",
     )
-    SEED = declare(
-        "seed",
-        Promise.P19,
-        cause=Cause.SAMPLING,
-        num_changed=int,
-        num_requests=int,
-        budget=int,
-        relation=str,
-        before=INTS,
-        after=INTS,
+    SEED = sampling(
+        "seed", **ints("num_changed", "num_requests", "budget"), relation=str, before=INTS, after=INTS
     ).says(
         "{num_changed} of {num_requests} requests with a seed are answered differently "
         "{relation}; chance allows {budget}",
         "first request {request_id!r}: before {before}, after {after}",
     )
-    SEED_IGNORED = declare(
-        "seed-ignored", Promise.P19, cause=Cause.SAMPLING, num_requests=int, before=INTS
-    ).says(
+    SEED_IGNORED = sampling("seed-ignored", num_requests=int, before=INTS).says(
         "all {num_requests} requests are answered as before with other seeds; request "
         "{request_id!r}: {before}"
     )
-    FREQUENCIES = declare(
-        "frequencies",
-        Promise.P19,
-        cause=Cause.SAMPLING,
-        statistic=float,
-        degrees=int,
-        p_value=float,
-        cells=LINES,
-        sampling=str,
+    FREQUENCIES = sampling(
+        "frequencies", statistic=float, degrees=int, p_value=float, cells=LINES, sampling=str
     ).says(
         "the tokens drawn do not have their probabilities: G = {statistic:.1f} with {degrees} "
         "degrees of freedom, p = {p_value:.1g}",
         "*cells",
         "{sampling}",
     )
-    LOGPROBS_MISSING = declare(
-        "logprobs-missing", Promise.P18, cause=Cause.LOGPROBS, num_tokens=int, got=int
-    ).says(
+    LOGPROBS_MISSING = logprobs("logprobs-missing", num_tokens=int, got=int).says(
         "request {request_id!r} asks for logprobs and has {num_tokens} tokens, but {got} of them "
         "have some"
     )
-    PROMPT_LOGPROBS_MISSING = declare(
-        "prompt-logprobs-missing", Promise.P18, cause=Cause.LOGPROBS, num_tokens=int, got=str
-    ).says(
+    PROMPT_LOGPROBS_MISSING = logprobs("prompt-logprobs-missing", num_tokens=int, got=str).says(
         "request {request_id!r} asks for logprobs of its {num_tokens} prompt tokens: an entry for "
         "each, None for the first alone; got {got}"
     )
-    LOGPROB = declare(
-        "logprob",
-        Promise.P18,
-        cause=Cause.LOGPROBS,
-        where=str,
-        token=int,
-        got=float,
-        should_be=float,
-        bound=float,
-    ).says(
+    LOGPROB = logprobs("logprob", where=str, token=int, got=float, should_be=float, bound=float).says(
         "request {request_id!r} {where}: the logprob of token {token} is {got:.6g}, but should be "
         "{should_be:.6g}, within {bound:.2g}"
     )
-    RANK = declare(
-        "rank", Promise.P18, cause=Cause.LOGPROBS, where=str, token=int, got=int | None, should_be=str
-    ).says(
+    RANK = logprobs("rank", where=str, token=int, got=int | None, should_be=str).says(
         "request {request_id!r} {where}: the rank of token {token} is {got}, but should be {should_be}"
     )
-    TOP_LOGPROBS = declare(
-        "top-logprobs", Promise.P18, cause=Cause.LOGPROBS, where=str, what=str, got=str, should_be=str
-    ).says(
+    TOP_LOGPROBS = logprobs("top-logprobs", where=str, what=str, got=str, should_be=str).says(
         "request {request_id!r} {where}: of the likeliest tokens {what}",
         "got:       {got}",
         "should be: {should_be}",
@@ -303,9 +274,7 @@ class Rule(Enum):
         cause=Cause.INPUT,
         replay=Replay.REFUSAL,
         finish_reason=str,
-        num_tokens=int,
-        cap=int,
-        num_prompt_tokens=int,
+        **ints("num_tokens", "cap", "num_prompt_tokens"),
     ).says(
         "bad request {request_id!r} was answered with {finish_reason} and {num_tokens} tokens, "
         "but should be refused",
@@ -319,14 +288,13 @@ class Rule(Enum):
         "*others",
     )
     LIVE_ID = declare("live-id", Promise.P12, what=str).says("add of the live id {request_id!r} {what}")
-    # two runs compared (`checks.relations`)
+    # two runs compared (`run.relations`)
     RELATION = declare(
         "relation", Promise.P5, replay=Replay.COMPARE, relation=str, before=str, after=str
     ).says("request {request_id!r} is answered differently {relation}", *BEFORE_AND_AFTER)
-    RELATION_LOGITS = declare(
+    RELATION_LOGITS = of_logits(
         "relation-logits",
         Promise.P5,
-        needs=Capability.LOGITS,
         replay=Replay.COMPARE,
         relation=str,
         moved=float,
@@ -338,9 +306,9 @@ class Rule(Enum):
         "allowed: {allowed:.2g} (0: all shapes are the same)",
         "tokens before {before}, after {after}",
     )
-    RETURNED = declare(
-        "returned", Promise.P8, cause=Cause.STALE, needs=Capability.LOGITS, replay=Replay.RETURNED
-    ).says("request {request_id!r}: the logits that were returned have changed after a later call")
+    RETURNED = of_logits("returned", Promise.P8, cause=Cause.STALE, replay=Replay.RETURNED).says(
+        "request {request_id!r}: the logits that were returned have changed after a later call"
+    )
     REPEATS = declare("repeats", Promise.P16, first=str, then=str).says(
         "the same call was answered differently", "first: {first}", "then:  {then}"
     )
@@ -364,197 +332,121 @@ class Rule(Enum):
         "after:  {after}",
     )
     # attention seen from outside (`checks.masks`)
-    MASK_SHAPE = declare(
-        "mask-shape",
-        Promise.P6,
-        needs=Capability.MASKING,
-        replay=Replay.MASK,
-        got=str,
-        should_be=str,
-        **ASKED,
-    ).says("the mask is {got}, but should be {should_be}")
-    MASK = declare(
-        "mask",
-        Promise.P6,
-        cause=Cause.MASK,
-        needs=Capability.MASKING,
-        replay=Replay.MASK,
-        first=str,
-        num_others=int,
-        **ASKED,
-    ).says(
+    MASK_SHAPE = masking("mask-shape", got=str, should_be=str, **ASKED).says(
+        "the mask is {got}, but should be {should_be}"
+    )
+    MASK = masking("mask", cause=Cause.MASK, first=str, num_others=int, **ASKED).says(
         "{first}, and {num_others} more bits differ from the definition",
         "rows (cached, fed): {layout}; window {window}",
     )
-    MASK_LEAK = declare(
-        "mask-leak",
-        Promise.P6,
-        cause=Cause.LEAK,
-        needs=Capability.MASKING,
-        replay=Replay.MASK,
-        first=str,
-        num_others=int,
-        **ASKED,
-    ).says(
+    MASK_LEAK = masking("mask-leak", cause=Cause.LEAK, first=str, num_others=int, **ASKED).says(
         "{first}, and {num_others} more bits differ from the definition",
         "rows (cached, fed): {layout}; window {window}",
     )
-    UNSEEN_MOVES = declare(
-        "unseen-moves", Promise.P6, needs=Capability.LOGITS, replay=Replay.COMPARE, **QUERY
-    ).says("query {query} moved by {moved:.3g}, but cannot see position {position}")
-    SEEN_STAYS = declare(
-        "seen-stays", Promise.P6, needs=Capability.LOGITS, replay=Replay.COMPARE, **QUERY
-    ).says("query {query} did not move, but must see position {position}")
+    UNSEEN_MOVES = of_logits("unseen-moves", Promise.P6, replay=Replay.COMPARE, **QUERY).says(
+        "query {query} moved by {moved:.3g}, but cannot see position {position}"
+    )
+    SEEN_STAYS = of_logits("seen-stays", Promise.P6, replay=Replay.COMPARE, **QUERY).says(
+        "query {query} did not move, but must see position {position}"
+    )
     # the trace (`checks.trace`, `checks.scheduling`, `checks.contract_types`)
     TRACE_TYPE = declare("trace-type", Promise.P11, got=str).says(
         "trace is {got}, but should be a sequence of StepRecords that hold RowRecords"
     )
-    NAMES = declare("names", Promise.P7, needs=Capability.TRACING, name=str).says(
+    NAMES = traced("names", Promise.P7, name=str).says(
         "step {step}: the trace names {name!r}, which was not requested"
     )
-    POSITIONS = declare(
-        "positions", Promise.P7, needs=Capability.TRACING, context_len=int, num_fed=int
-    ).says(
+    POSITIONS = traced("positions", Promise.P7, context_len=int, num_fed=int).says(
         "step {step}, request {request_id!r}: context_len is {context_len}, but {num_fed} tokens "
         "were fed before"
     )
-    QUERY_LEN = declare(
-        "query-len", Promise.P7, needs=Capability.TRACING, query_len=int, num_due=int
-    ).says(
+    QUERY_LEN = traced("query-len", Promise.P7, query_len=int, num_due=int).says(
         "step {step}, request {request_id!r}: query_len is {query_len}, but {num_due} tokens were due"
     )
-    SAMPLED = declare(
-        "sampled", Promise.P7, needs=Capability.TRACING, is_sampled=bool, num_fed=int, num_known=int
-    ).says(
+    SAMPLED = traced("sampled", Promise.P7, is_sampled=bool, num_fed=int, num_known=int).says(
         "step {step}, request {request_id!r}: is_sampled is {is_sampled}, but {num_fed} of "
         "{num_known} tokens are fed"
     )
-    DRAFTS = declare(
-        "drafts",
-        Promise.P17,
-        cause=Cause.SPECULATION,
-        needs=Capability.TRACING,
-        num_drafted=int,
-        num_accepted=int,
-        most=int,
+    DRAFTS = traced(
+        "drafts", Promise.P17, cause=Cause.SPECULATION, **ints("num_drafted", "num_accepted", "most")
     ).says(
         "step {step}, request {request_id!r}: num_drafted is {num_drafted} and num_accepted "
         "{num_accepted}, but this row may have at most {most} drafts, and accept no more than it "
         "has"
     )
-    PREFIX = declare(
-        "prefix", Promise.P7, cause=Cause.STALE, needs=Capability.TRACING, num_tokens=int
-    ).says(
+    PREFIX = traced("prefix", Promise.P7, cause=Cause.STALE, num_tokens=int).says(
         "step {step}, request {request_id!r}: it begins behind {num_tokens} tokens that were "
         "never computed"
     )
-    TWO_ROWS = declare("two-rows", Promise.P9, needs=Capability.TRACING, ids=LINES).says(
+    TWO_ROWS = traced("two-rows", Promise.P9, ids=LINES).says(
         "step {step}: a request has two rows: {ids}"
     )
-    QUEUES = declare("queues", Promise.P9, needs=Capability.TRACING, what=str).says(
-        "step {step}: {request_id!r} {what}"
-    )
-    SLOTS = declare("slots", Promise.P9, needs=Capability.TRACING, num_rows=int, max_num_seqs=int).says(
+    QUEUES = traced("queues", Promise.P9, what=str).says("step {step}: {request_id!r} {what}")
+    SLOTS = traced("slots", Promise.P9, num_rows=int, max_num_seqs=int).says(
         "step {step}: {num_rows} rows, but max_num_seqs is {max_num_seqs}"
     )
-    TOKEN_BUDGET = declare(
-        "token-budget", Promise.P9, needs=Capability.SCHEDULING, num_fed=int, max_num_batched_tokens=int
-    ).says(
+    TOKEN_BUDGET = scheduled("token-budget", num_fed=int, max_num_batched_tokens=int).says(
         "step {step}: {num_fed} tokens were fed, but max_num_batched_tokens is {max_num_batched_tokens}"
     )
-    FIRST_COME = declare("first-come", Promise.P9, needs=Capability.SCHEDULING, waiting=str).says(
+    FIRST_COME = scheduled("first-come", waiting=str).says(
         "step {step}: {request_id!r} was admitted before {waiting!r}, which came first"
     )
-    ARRIVAL_ORDER = declare(
-        "arrival-order", Promise.P9, needs=Capability.SCHEDULING, got=LINES, should_be=LINES
-    ).says(
+    ARRIVAL_ORDER = scheduled("arrival-order", got=LINES, should_be=LINES).says(
         "step {step}: requests were admitted out of the order of arrival",
         "got:       {got}",
         "should be: {should_be}",
     )
-    DECODES = declare("decodes", Promise.P9, needs=Capability.SCHEDULING, rows=LINES).says(
+    DECODES = scheduled("decodes", rows=LINES).says(
         "step {step}: running request {request_id!r} got no token", "rows: {rows}"
     )
-    REFILL = declare(
-        "refill",
-        Promise.P9,
-        needs=Capability.SCHEDULING,
-        num_running=int,
-        max_num_seqs=int,
-        running=LINES,
-        room=int,
-    ).says(
+    REFILL = scheduled("refill", **ints("num_running", "max_num_seqs", "room"), running=LINES).says(
         "step {step}: {num_running} of {max_num_seqs} slots are used, but {request_id!r} waits",
         "running: {running}",
         "tokens left in the step: {room}",
     )
-    LATE_FINISH = declare("late-finish", Promise.P9, needs=Capability.SCHEDULING, **LATE).says(
+    LATE_FINISH = scheduled("late-finish", **LATE).says(
         "step {step}: request {request_id!r} finishes, but its last token was sampled in step "
         "{sampled_in}",
         "{granted}",
     )
-    LATE_ADMISSION = declare("late-admission", Promise.P9, needs=Capability.SCHEDULING, **LATE).says(
+    LATE_ADMISSION = scheduled("late-admission", **LATE).says(
         "step {step}: request {request_id!r} is admitted, but its last token was sampled in step "
         "{sampled_in}",
         "{granted}",
     )
-    LATE_ROWS = declare(
-        "late-rows", Promise.P9, needs=Capability.SCHEDULING, **LATE, num_tokens=int
-    ).says(
+    LATE_ROWS = scheduled("late-rows", **LATE, num_tokens=int).says(
         "step {step}: {num_tokens} tokens of request {request_id!r} are fed, but its last token "
         "was sampled in step {sampled_in}",
         "{granted}",
     )
-    LATE_SLOTS = declare(
-        "late-slots",
-        Promise.P9,
-        needs=Capability.SCHEDULING,
-        num_running=int,
-        num_slots=int,
-        running=LINES,
-    ).says("step {step}: {num_running} requests hold {num_slots} slots", "running: {running}")
-    STEP_BOUND = declare(
-        "step-bound", Promise.P10, needs=Capability.TRACING, num_steps=int, bound=int
-    ).says("{num_steps} steps for a workload of at most {bound}")
-    IDLE_STEP = declare("idle-step", Promise.P10, needs=Capability.TRACING).says(
-        "step {step} fed nothing"
+    LATE_SLOTS = scheduled("late-slots", num_running=int, num_slots=int, running=LINES).says(
+        "step {step}: {num_running} requests hold {num_slots} slots", "running: {running}"
     )
-    FINISHED_ONCE = declare("finished-once", Promise.P10, needs=Capability.TRACING, num_times=int).says(
+    STEP_BOUND = traced("step-bound", Promise.P10, num_steps=int, bound=int).says(
+        "{num_steps} steps for a workload of at most {bound}"
+    )
+    IDLE_STEP = traced("idle-step", Promise.P10).says("step {step} fed nothing")
+    FINISHED_ONCE = traced("finished-once", Promise.P10, num_times=int).says(
         "request {request_id!r} finished {num_times} times"
     )
-    POOL = declare("pool", Promise.P11, needs=Capability.TRACING, **FREE).says(
+    POOL = traced("pool", Promise.P11, **FREE).says(
         "step {step}: {num_free} blocks of {num_total} are free"
     )
-    ACCOUNTING = declare(
+    ACCOUNTING = traced(
         "accounting",
         Promise.P11,
-        needs=Capability.TRACING,
-        num_used=int,
-        least=int,
-        most=int,
+        **ints("num_used", "least", "most", "num_free", "num_total", "block_size"),
         running=LINES,
-        num_free=int,
-        num_total=int,
-        block_size=int,
     ).says(
         "step {step}: {num_used} blocks are used, but those running can own {least} to {most}",
         "running: {running}",
         "free {num_free} of {num_total}, block_size {block_size}",
     )
-    LEFTOVER_BLOCKS = declare(
-        "leftover-blocks",
-        Promise.P11,
-        needs=Capability.TRACING,
-        num_free=int | None,
-        num_total=int | None,
+    LEFTOVER_BLOCKS = traced(
+        "leftover-blocks", Promise.P11, num_free=int | None, num_total=int | None
     ).says("at the end {num_free} of {num_total} blocks are free, not all")
-    NUM_SAMPLED = declare(
-        "num-sampled",
-        Promise.P14,
-        needs=Capability.TRACING,
-        num_sampled=int,
-        num_tokens=int,
-        num_surplus=int,
+    NUM_SAMPLED = traced(
+        "num-sampled", Promise.P14, **ints("num_sampled", "num_tokens", "num_surplus")
     ).says(
         "request {request_id!r} was sampled {num_sampled} times, but has {num_tokens} tokens",
         "surplus rows that may be discarded: {num_surplus}",
@@ -585,7 +477,7 @@ class Rule(Enum):
     REFUSAL_EVENT = declare("refusal-event", Promise.P14, got=str).says(
         "a refused request must yield one ERROR event with a message, got {got}"
     )
-    # cancelled requests (`checks.cancelling`)
+    # cancelled requests (`run.cancelling`)
     CANCELLED_TOKEN = declare("cancelled-token", Promise.P13, cancelled_at=int).says(
         "request {request_id!r} was cancelled before step {cancelled_at}, but got a token in step "
         "{step}"
@@ -595,36 +487,21 @@ class Rule(Enum):
         "got:       {got}",
         "should be: {should_be}",
     )
-    CANCELLED_FED = declare(
+    CANCELLED_FED = traced(
         "cancelled-fed",
         Promise.P13,
         cause=Cause.CANCEL,
-        needs=Capability.TRACING,
-        cancelled_at=int,
-        num_records=int,
-        record=int,
+        **ints("cancelled_at", "num_records", "record"),
     ).says(
         "request {request_id!r} was cancelled before step {cancelled_at}, when the trace had "
         "{num_records} records, but record {record} still feeds it"
     )
-    CANCELLED_ROW = declare("cancelled-row", Promise.P13, needs=Capability.TRACING).says(
-        "a cancelled request is still being fed"
-    )
-    CANCELLED_BLOCKS = declare(
-        "cancelled-blocks",
-        Promise.P13,
-        cause=Cause.CANCEL,
-        needs=Capability.TRACING,
-        num_free=int,
-        num_total=int,
+    CANCELLED_ROW = traced("cancelled-row", Promise.P13).says("a cancelled request is still being fed")
+    CANCELLED_BLOCKS = traced(
+        "cancelled-blocks", Promise.P13, cause=Cause.CANCEL, num_free=int, num_total=int
     ).says("{num_free} of {num_total} blocks are free at the end: a cancelled request still holds some")
-    FREED_TWICE = declare(
-        "freed-twice",
-        Promise.P13,
-        cause=Cause.ACCOUNTING,
-        needs=Capability.TRACING,
-        num_free=int,
-        num_total=int,
+    FREED_TWICE = traced(
+        "freed-twice", Promise.P13, cause=Cause.ACCOUNTING, num_free=int, num_total=int
     ).says("{num_free} of {num_total} blocks are free at the end: some were freed twice")
     NOT_ABORTED = declare("not-aborted", Promise.P13, finish_reason=str).says(
         "request {request_id!r} ended with {finish_reason}, but should be aborted"
@@ -720,7 +597,6 @@ class Rule(Enum):
 
 
 def _is_of(value: object, kind: Any) -> bool:
-    """Returns whether a frozen value is of the type."""
     if isinstance(kind, UnionType):
         return any(_is_of(value, each) for each in get_args(kind))
     if get_origin(kind) is tuple:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, Request, SamplingParams
 from batchproof.generators.strategies import text_tokens, workloads
+from batchproof.oracle.distributions import flat_enough, min_p_of, top_p_of, top_p_within, two_tokens
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
@@ -138,8 +140,8 @@ def mixed_workloads(
     with_arrivals: bool = False,
     are_drawn: bool = False,
 ) -> Workload:
-    """Draws requests of which some are plain, and each other has parameters of its own, of these
-    fields of `SamplingParams`."""
+    """Generates a mix of greedy requests and requests with random values of these `SamplingParams`
+    fields."""
     made = draw(workloads(oracle, capabilities, min_requests=3, with_arrivals=with_arrivals))
     wanted = list(made.requests)
     for place, request in enumerate(wanted):
@@ -169,3 +171,52 @@ def with_logprobs(
             asked = replace(asked, logprobs=number, prompt_logprobs=of_prompt)
             wanted[place] = replace(request, sampling=asked)
     return workload.with_requests(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Equal requests, but for their seeds."""
+
+    name: str
+    every: int  # one for each so many numbers
+    cap: int
+    sampling: SamplingParams | None
+    has_seeds: bool = False
+
+    def request(self, prompt: tuple[int, ...], number: int) -> Request:
+        asked = self.sampling
+        if asked is not None and self.has_seeds:
+            asked = replace(asked, seed=number)
+        return Request(f"{self.name}-{number}", prompt, self.cap, sampling=asked)
+
+
+def kinds_of_draws(
+    oracle: Oracle,
+    capabilities: AbstractSet[Capability],
+    fields: AbstractSet[str],
+    prompt: tuple[int, ...],
+    num: int,
+) -> list[Kind]:
+    """Returns what to draw behind a prompt up to `num` times: one token, of the likeliest; one with
+    other parameters and seeds; two that follow each other, which show draws that are not independent;
+    and greedy ones beside them. Kinds that need other fields than these are left out."""
+    has_seeds = Capability.SEEDED_SAMPLING in capabilities
+    temperature, likeliest = flat_enough(oracle, prompt, num)
+    nucleus = top_p_of(oracle, prompt, 2 * temperature)
+    least = min_p_of(oracle, prompt, temperature, likeliest)
+    within = top_p_within(oracle, prompt, temperature, likeliest)
+    kinds = [
+        Kind("top-k", 1, 1, SamplingParams(temperature, top_k=likeliest)),
+        Kind("top-p", 4, 1, SamplingParams(2 * temperature, top_p=nucleus), has_seeds),
+        Kind("min-p", 4, 1, SamplingParams(temperature, min_p=least)),
+        Kind("both", 8, 1, SamplingParams(temperature, top_p=within, min_p=least)),
+        Kind("greedy", 32, 2, None),
+    ]
+    tokens, even = two_tokens(oracle, prompt, num)
+    kinds.append(Kind("pair", 2, 2, SamplingParams(even, allowed_token_ids=tokens), has_seeds))
+    return [each for each in kinds if each.sampling is None or not each.sampling.beyond(fields)]
+
+
+def interleaved(kinds: list[Kind], prompt: tuple[int, ...], numbers: range) -> Iterator[Request]:
+    for number in numbers:
+        yield from (kind.request(prompt, number) for kind in kinds if number % kind.every == 0)

@@ -74,7 +74,6 @@ def shared_prefixes(
 
 
 def _next_turn(oracle: Oracle, prompt: tuple[int, ...], cap: int) -> tuple[int, ...]:
-    """Returns the prompt, its answer, and new tokens."""
     new = text_tokens(TAIL, oracle.subject.vocab_size)[:2]
     return (*prompt, *oracle.right_tokens(prompt, cap), *new)
 
@@ -89,7 +88,6 @@ class Feature(StrEnum):
 
     @property
     def capability(self) -> Capability:
-        """The capability an engine needs for it."""
         return {
             Feature.PREEMPTION: Capability.PREEMPTION,
             Feature.CHUNKS: Capability.CHUNKED_PREFILL,

@@ -17,11 +17,13 @@ nothing.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
+from typing import Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,9 +33,84 @@ from batchproof.errors import OracleError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.choosing import num_until_end, processed, sampling_of
 from batchproof.oracle.coarse import coarse
-from batchproof.oracle.error_unit import Calibration, ErrorUnit
 from batchproof.oracle.precision import AS_SERVED, Precision
-from batchproof.oracle.recent import Recent
+from batchproof.statistics import share_bound
+
+LEAST_SHARE = 0.1  # of the steps of a calibration
+SHARE_RISK = 1e-6  # chance at which the true share is larger
+
+Calibration = tuple[Sequence[int], Tensor, Tensor]
+"""The reference's tokens of one answer, its logits and the exact ones, both `(num_tokens, vocab)`,
+centred, in float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorUnit:
+    """E, over `num_steps` steps."""
+
+    max_abs: float
+    rms: float  # over the vocabulary, at the worst step: an answer may have only one
+    num_steps: int
+    num_flips: int  # steps at which float64 would have chosen another token
+    near_tie_share: float  # at most this share of steps has a margin within 2 kappa E, so may flip
+
+    @classmethod
+    def measured(cls, answers: Sequence[Calibration], kappa: float) -> Self:
+        """Returns E of these answers; `kappa` is the bound on errors in units of E."""
+        error = torch.cat([logits - exact for _, logits, exact in answers])
+        exact = torch.cat([exact for _, _, exact in answers])
+        tokens = torch.tensor([token for token_ids, _, _ in answers for token in token_ids])
+        margin = exact.topk(2).values.diff().abs().flatten()
+        max_abs = error.abs().max().item()
+        bound = 2 * kappa * max_abs
+        return cls(
+            max_abs=max_abs,
+            rms=error.pow(2).mean(dim=-1).max().sqrt().item(),
+            num_steps=len(margin),
+            num_flips=int((exact.argmax(-1) != tokens).sum()),
+            near_tie_share=_share_within(bound, margin),
+        )
+
+
+def _share_within(bound: float, margins: Tensor) -> float:
+    """Returns an upper bound of the share of all steps whose margin is at most `bound`.
+
+    Of a few hundred steps often none is that close, which says little of thousands. So it counts a
+    tenth of them, the closest, and scales down by the width: small margins are spread evenly.
+    """
+    num_within = max(int((margins <= bound).sum()), ceil(LEAST_SHARE * len(margins)))
+    width = max(bound, margins.sort().values[num_within - 1].item())
+    return share_bound(num_within, len(margins), SHARE_RISK) * bound / width
+
+
+NUM_KEPT_LOGITS = 1 << 26  # floats
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Recent(Generic[K, V]):
+    """A mapping that drops the least recently used values once all together weigh more than
+    `NUM_KEPT_LOGITS`: logits of a real vocabulary are large. The newest value always stays."""
+
+    def __init__(self, weigh: Callable[[V], int]) -> None:
+        self._weigh = weigh
+        self._weight = 0
+        self._items: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        if key in self._items:
+            self._items.move_to_end(key)
+        return self._items.get(key)
+
+    def put(self, key: K, value: V) -> None:
+        """Keeps a value, and drops others as needed."""
+        if key in self._items:
+            self._weight -= self._weigh(self._items.pop(key))
+        self._items[key] = value
+        self._weight += self._weigh(value)
+        while self._weight > NUM_KEPT_LOGITS and len(self._items) > 1:
+            self._weight -= self._weigh(self._items.popitem(last=False)[1])
+
 
 # Measured for correct packed and padded engines: up to 2.8 E in float32, 1.5 E (2.4 on a chaotic
 # model) in bfloat16, while the weakest observable fault stood at 624 E in float32.
@@ -57,7 +134,6 @@ class Answer:
     logits: Tensor
 
     def margin(self, step: int) -> float:
-        """Returns the best logit minus the second best at a step."""
         best, second = self.logits[step].topk(2).values.tolist()
         return float(best - second)
 
@@ -80,7 +156,6 @@ class Oracle:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether `error` has been measured."""
         return "error" in vars(self)
 
     @property
@@ -152,8 +227,8 @@ class Oracle:
             raise OracleError(f"gave token {strangers[0]}, which is none of the vocabulary")
 
     def _rounded(self, prompt: Prompt, max_new_tokens: int) -> int:
-        """Returns slightly more tokens than asked for: the same prompt returns with another cap. One
-        that is asked for a single token is mostly a probe."""
+        """Prompts recur with other caps, so compute a few tokens more; a one-token request is usually a
+        probe and is not extended."""
         if max_new_tokens == 1:
             return 1
         chunks = ceil(max_new_tokens / ANSWER_CHUNK)
@@ -229,8 +304,8 @@ class Oracle:
 
     @cached_property
     def least_error(self) -> ErrorUnit:
-        """The same on the first of these prompts alone. Neither error can be larger than in `error`:
-        what is within so many times of these is within as many times of those."""
+        """E measured on the first prompts only: a lower bound of `error`, so an answer within kappa of
+        it needs no full calibration."""
         return ErrorUnit.measured(self._first_calibrations, self.kappa)
 
     @cached_property

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.failure import Failure
-from batchproof.findings.failure_text import failure_text
+from batchproof.findings.finding_text import failure_text
 from batchproof.plugin.failure_entry import record_failure
 from batchproof.records.trial_record import FailureRecord
 from batchproof.run.engine_names import COMMAND_PREFIX

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from batchproof.findings.failure import Failure, Run, Scene
-from batchproof.findings.failure_text import failure_text
 from batchproof.findings.finding import Rule, found
+from batchproof.findings.finding_text import failure_text
 from batchproof.places import PACKAGE
 from batchproof.plugin.failure_entry import FIRST_CONTACT, record_failure
 from batchproof.plugin.item_record import attach_record, describe_for_junit
 from batchproof.records.trial_record import Ledger, TrialRecord
 from batchproof.run.call_notes import CallNote
-from batchproof.run.source_places import Frame, innermost
+from batchproof.run.failures import Frame, innermost
 
 FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 MOST_FRAMES = 5

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from batchproof.checks.switches import compute_exactly
+from batchproof.checks.environment import compute_exactly
 from batchproof.errors import EngineHang, OracleError, UnsupportedModelError, UsageError
 from batchproof.models.catalogue import resolve_device, resolve_dtype
 from batchproof.models.embedded import EMBEDDED

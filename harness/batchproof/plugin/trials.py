@@ -26,10 +26,9 @@ from batchproof.plugin.xfails import known_failure_of
 from batchproof.records.trial_record import SourcePlace, TrialRecord
 from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
-from batchproof.run.failures import ConformanceFailure
+from batchproof.run.failures import ConformanceFailure, defined_at
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
-from batchproof.run.source_places import defined_at
 from batchproof.run.trial import Trial, subject_of
 
 TRIAL = pytest.StashKey[Trial]()

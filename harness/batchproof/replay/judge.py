@@ -28,8 +28,13 @@ from batchproof.replay.case import asked_workloads, case_text, loaded_case
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
-from batchproof.run.relations import blame, check_returned_logits, comparing, require_same_bits
-from batchproof.run.repeatable import is_bitwise
+from batchproof.run.relations import (
+    blame,
+    check_returned_logits,
+    comparing,
+    is_bitwise,
+    require_same_bits,
+)
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
@@ -75,8 +80,7 @@ def lacking(failure: Failure, capabilities: AbstractSet[Capability]) -> Capabili
 
 def _compared(now: Failure, then: Failure) -> tuple[ReplayResult, str]:
     """Compares two failures. The same promise must be broken, and an engine that raises now must have
-    raised then.
-    """
+    raised then."""
     words = first_line(now.finding)
     is_crash = now.rule.replay is Replay.CRASH and then.rule.replay is not Replay.CRASH
     if now.promise is then.promise and not is_crash:
@@ -86,8 +90,7 @@ def _compared(now: Failure, then: Failure) -> tuple[ReplayResult, str]:
 
 def judge(trial: Trial, failure: Failure) -> None:
     """Runs the failure's scene and judges it. Raises `ConformanceFailure` or `HangFailure` if
-    something is wrong, and `CaseError` for a scene that no case can hold.
-    """
+    something is wrong, and `CaseError` for a scene that no case can hold."""
     finding = failure.finding
     case = _curated(failure)
     if case is not None:
@@ -177,8 +180,7 @@ def _of_one_length(
     scene: Scene, name: str | None, before: Completion, after: Completion
 ) -> tuple[list[Completion], list[Completion]]:
     """Returns both answers at one length: if the request has a smaller cap in one of the scenes, the
-    longer answer is cut there.
-    """
+    longer answer is cut there."""
     caps = {
         request.max_new_tokens
         for runs in (scene.other, scene.runs)

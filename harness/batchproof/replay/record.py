@@ -35,7 +35,6 @@ class StoredRequest:
 
     @classmethod
     def of(cls, request: Request) -> StoredRequest:
-        """Returns the request in the form of the file."""
         eos = tuple(sorted(request.eos_token_ids))
         asked = None if request.sampling is None else plain_values(request.sampling)
         return cls(request.request_id, request.prompt_token_ids, request.max_new_tokens, eos, asked)
@@ -60,11 +59,9 @@ class StoredAnswer:
 
     @classmethod
     def of(cls, answer: Completion) -> StoredAnswer:
-        """Returns the completion in the form of the file."""
         return cls(answer.request_id, answer.token_ids, answer.finish_reason.value, answer.error)
 
     def completion(self) -> Completion:
-        """Returns the completion itself."""
         return Completion(self.id, self.tokens, FinishReason(self.finish_reason), self.error)
 
 
@@ -81,7 +78,6 @@ class StoredRun:
 
     @classmethod
     def of(cls, run: Run) -> StoredRun:
-        """Returns the run in the form of the file."""
         asked = run.workload
         requests = tuple(map(StoredRequest.of, asked.requests))
         got = tuple(map(StoredAnswer.of, run.completions))
@@ -130,7 +126,6 @@ class FailureFile:
 
     @classmethod
     def of(cls, failure: Failure, should_be: Sequence[Completion | None], **others: Any) -> FailureFile:
-        """Returns the file of a failure; `others` are the fields that it does not know itself."""
         finding, scene = failure.finding, failure.scene
         return cls(
             headline=first_line(finding),
@@ -162,14 +157,12 @@ class FailureFile:
         return Failure(finding, scene, self.subject, self.case, self.is_repeatable)
 
     def text(self) -> str:
-        """Returns the text of the file."""
         return json_lines(encode(self))
 
 
 def read_failure(path: Path) -> FailureFile:
     """Returns the failure file. Raises `UsageError` if it is missing, of another schema, or damaged:
-    the message names the field.
-    """
+    the message names the field."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

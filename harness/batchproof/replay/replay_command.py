@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from batchproof.checks.switches import compute_exactly
+from batchproof.checks.environment import compute_exactly
 from batchproof.errors import BatchproofError, EngineHang, UsageError
 from batchproof.models.catalogue import resolve_device, resolve_dtype
 from batchproof.models.embedded import EMBEDDED
@@ -31,7 +31,6 @@ WORDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof replay`."""
     parser.add_argument("failure", metavar="FAILURE.json", help="written by `pytest --repro`")
     parser.add_argument("--engine", metavar="ENGINE", help=f"another engine: {FORMS}")
     parser.add_argument("--model", metavar="MODEL", help="where the model lies now")
@@ -54,8 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _trial(file: FailureFile, engine: str, model: str) -> Trial:
     """Returns the trial that the file describes. Raises `UsageError` if engine, model or device are
-    missing.
-    """
+    missing."""
     subject = file.failure.subject
     device = resolve_device(subject.device)
     make_current(device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,12 +12,13 @@ from typing import Any
 import jinja2
 
 from batchproof.api import Completion, Request
-from batchproof.checks.switches import EXACT
+from batchproof.checks.environment import EXACT
 from batchproof.findings.failure import Failure, Run
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import evidence, first_line
-from batchproof.replay.models import model_reference
-from batchproof.replay.right_answers import RightAnswers, may_tie, right_answers
+from batchproof.models.catalogue import ModelUnderTest, load_model
+from batchproof.models.checkpoints import without_bars
+from batchproof.replay.case import RightAnswers, may_tie, right_answers
 from batchproof.run.trial import Trial
 
 TEMPLATE = Path(__file__).parent / "standalone.py.jinja"
@@ -110,3 +113,33 @@ def _call(run: Run) -> tuple[list[tuple[Any, ...]], list[int] | None]:
 
 def _docstring_safe(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"""', "'''")
+
+
+def model_reference(subject: ModelUnderTest, directory: Path) -> str:
+    """Returns what the script passes to `from_pretrained`, as Python text. Saves an embedded model if
+    needed."""
+    if not subject.is_embedded:
+        path = Path(subject.name)
+        return repr(str(path.resolve()) if path.exists() else subject.name)
+    name = f"{subject.name}-{subject.dtype_name}"
+    target = directory / "models" / name
+    if not target.exists():
+        _save(subject, target)
+    return f'Path(__file__).parent / "models" / "{name}"'
+
+
+def _save(subject: ModelUnderTest, target: Path) -> None:
+    """Saves a newly made model, because an engine may have changed the one under test.
+
+    A rename is atomic: of two processes one is first, and both have saved the same.
+    """
+    fresh = load_model(subject.name, subject.model.device, subject.model.dtype).model
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    with without_bars():
+        fresh.save_pretrained(made)
+    made.chmod(0o755)
+    try:
+        made.rename(target)
+    except OSError:  # another process was first
+        shutil.rmtree(made)

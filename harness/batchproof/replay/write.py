@@ -10,10 +10,9 @@ from pathlib import Path
 from batchproof.errors import OracleError
 from batchproof.findings.failure import Failure
 from batchproof.findings.rules import Replay
-from batchproof.replay.case import case_text
+from batchproof.replay.case import RightAnswers, case_text, right_answers
 from batchproof.replay.judge import ReplayResult, replayed
 from batchproof.replay.record import FailureFile
-from batchproof.replay.right_answers import RightAnswers, right_answers
 from batchproof.replay.standalone import NoScriptError, script_text
 from batchproof.run.trial import Trial
 
@@ -67,8 +66,7 @@ def _script(
 
 def _is_shown_again(trial: Trial, failure: Failure) -> bool | None:
     """Returns whether an immediate replay, by a trial of its own, shows the failure; None for a hang,
-    which would only hang again.
-    """
+    which would only hang again."""
     if failure.rule.replay is Replay.HANG:
         return None
     try:
@@ -78,7 +76,6 @@ def _is_shown_again(trial: Trial, failure: Failure) -> bool | None:
 
 
 def _stem(failure: Failure, name: str) -> str:
-    """Returns a name in kebab-case, like the names of cases."""
     engine = failure.subject.engine.replace(".py:", ":").rpartition("/")[2]
     parts = (failure.promise.id, name, engine, Path(failure.subject.model).name)
     kebab = (re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts)

@@ -42,7 +42,6 @@ class CallNote:
 
     @property
     def waited_s(self) -> float:
-        """The seconds since the call began."""
         return time.monotonic() - self.began
 
 
@@ -61,7 +60,6 @@ class CallNotes:
             self.change()
 
     def change(self, **changes: Any) -> None:
-        """Changes fields of the note."""
         self.note = replace(self.note, **changes)
         self._write(self.note, CALL_SIZE)
 
@@ -85,7 +83,6 @@ class CallNotes:
         self._write(fields, 0)
 
     def close(self) -> None:
-        """Closes the files."""
         if self._fd >= 0:
             os.close(self._fd)
         if self.dump is not None:

@@ -93,7 +93,7 @@ def _built(
 def _require_engine(name: str, engine: object) -> None:
     """Raises `UsageError` unless the factory returned an object with `generate`."""
     if inspect.iscoroutine(engine):
-        engine.close()  # so that Python does not warn that nobody awaited it
+        engine.close()  # so that Python does not warn that it was never awaited
         raise UsageError(
             f"engine {name!r}: its factory is a coroutine (async def), but must be a plain function "
             f"that returns an engine"

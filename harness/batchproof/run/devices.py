@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from batchproof.checks.switches import compute_exactly, positions, set_back
+from batchproof.checks.environment import compute_exactly, positions, set_back
 from batchproof.models.catalogue import resolve_device
 
 

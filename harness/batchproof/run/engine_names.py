@@ -7,10 +7,15 @@ No engine is imported. Other packages name their factories in the entry-point gr
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import json
 import re
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
+from batchproof.api import Engine
 from batchproof.errors import UsageError
 
 PACKAGE = "batchproof_engines"
@@ -63,7 +68,6 @@ FORMS = (
 
 
 def engine_error(text: str, problem: str) -> UsageError:
-    """Returns the error to raise about the engine of this text."""
     return UsageError(f"--engine {text!r}: {problem}")
 
 
@@ -108,3 +112,45 @@ def target_of(text: str, name: str) -> str:
             f"name the factory instead, one of {', '.join(targets)}"
         )
     return targets[0]
+
+
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+def parse_options(text: str, query: str) -> dict[str, Any]:
+    """Returns `a=1&b=true` as keyword arguments: a value that is a JSON scalar is that, any other is a
+    text. Raises `UsageError`."""
+    options: dict[str, Any] = {}
+    for part in filter(None, query.split("&")):
+        key, equals, value = part.partition("=")
+        if not (key.isidentifier() and equals):
+            raise engine_error(text, f"option {part!r} must read key=value")
+        if key in options:
+            raise engine_error(text, f"option {key!r} is given twice")
+        if value in PYTHON_WORDS:
+            raise engine_error(text, f"option {key!r} is {value!r}; write {PYTHON_WORDS[value]!r}")
+        options[key] = _scalar(value)
+    return options
+
+
+def _scalar(value: str) -> Any:
+    try:
+        read = json.loads(value)
+    except ValueError:
+        return value
+    return value if isinstance(read, list | dict) else read
+
+
+def check_options(text: str, factory: Callable[..., Engine], options: Mapping[str, Any]) -> None:
+    """Raises `UsageError` unless all options are parameters of the factory after model and config."""
+    parameters = list(inspect.signature(factory).parameters.values())
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    positional = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    names = [p.name for p in parameters if p not in positional[:2]]
+    for key in options:
+        if key not in names:
+            known = ", ".join(names) or "none"
+            raise engine_error(text, f"unknown option {key!r}; its factory takes {known}")
+    if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in positional):
+        raise engine_error(text, "a factory takes (model, config), this one cannot")

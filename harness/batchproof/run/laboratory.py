@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 
 from batchproof.api import Capability
+from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.environment import (
+    World,
+    model_of,
+    process_of,
+    put_back,
+    settings_of,
+    shared_of,
+    world_findings,
+)
 from batchproof.errors import EngineHang, UnsupportedModelError
+from batchproof.findings.finding import Finding
 from batchproof.models.catalogue import ModelUnderTest, load_model
 from batchproof.oracle.adequacy import Adequacy, measure_adequacy
 from batchproof.oracle.oracle import Oracle
@@ -16,7 +29,69 @@ from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.run.call_notes import notes
 from batchproof.run.capabilities import offer_of
 from batchproof.run.registry import EngineSpec, reference_factory
-from batchproof.run.world_watch import WorldWatch
+
+
+@dataclass
+class WorldWatch:
+    """What models were like when they were loaded, and what each engine changed first (promise P15).
+
+    An engine may change something once, when it is first built or asked, and no later comparison of
+    before and after finds a difference. So every use of an engine is watched, from the first on; what
+    it changed is restored, and remembered for all its tests. No engine is blamed for what changes
+    between the uses.
+    """
+
+    _loaded: dict[str, World] = field(default_factory=dict)
+    _changes: list[tuple[EngineSpec, str, Finding]] = field(default_factory=list)
+
+    def without_engines(self) -> WorldWatch:
+        """Returns one that knows the same models, and nothing of engines."""
+        return WorldWatch(self._loaded)
+
+    def begin(self, subject: ModelUnderTest) -> None:
+        """Notes what the model is like, before any engine uses it."""
+        self._loaded[subject.name] = shared_of(subject.model)
+
+    def as_loaded(self, subject: ModelUnderTest) -> World:
+        """Returns the model's state and torch's switches from before any engine used it."""
+        if subject.name not in self._loaded:
+            self.begin(subject)
+        return self._loaded[subject.name]
+
+    @contextmanager
+    def guard(self, spec: EngineSpec, subject: ModelUnderTest, when: str) -> Iterator[None]:
+        """Notes the first setting that differs after the block, and restores all."""
+        before = settings_of(subject.model) | process_of()
+        try:
+            yield
+        finally:
+            now = settings_of(subject.model) | process_of(before)
+            if self._is_noted(spec, subject, before, now, when):
+                put_back(subject.model, before)
+
+    def has_damaged(self, spec: EngineSpec, subject: ModelUnderTest, when: str) -> bool:
+        """Notes the first part of the model that is not as it was loaded. Sums over all weights."""
+        return self._is_noted(spec, subject, self.as_loaded(subject), model_of(subject.model), when)
+
+    def _is_noted(
+        self, spec: EngineSpec, subject: ModelUnderTest, before: World, now: World, when: str
+    ) -> bool:
+        first = list(islice(world_findings(before, now, when), 1))
+        self._changes += [(spec, subject.name, finding) for finding in first]
+        return bool(first)
+
+    def require_untouched(self, spec: EngineSpec, subject: ModelUnderTest) -> None:
+        """Raises `BrokenPromise` for the first thing that the engine ever changed on this model."""
+        for each, name, finding in self._changes:
+            if (each.factory, name) == (spec.factory, subject.name):
+                raise BrokenPromise(finding)
+
+    def forget_engines(self) -> None:
+        self._changes.clear()
+
+    def is_damaged(self, subject: ModelUnderTest) -> bool:
+        return shared_of(subject.model) != self.as_loaded(subject)
+
 
 Offer = tuple[frozenset[Capability], frozenset[str]]
 BUILD_TIME_LIMIT_S = 120.0
@@ -114,8 +189,7 @@ class Laboratory:
         return known
 
     def is_bitwise(self, spec: EngineSpec, subject: ModelUnderTest, probe: Callable[[], bool]) -> bool:
-        """Returns the result of `probe`, called once for each engine and model (rule O0,
-        `batchproof.run.repeatable`)."""
+        """Returns the result of `probe`, called once for each engine and model (rule O0)."""
         key = (spec.name, subject.name)
         if key not in self._is_bitwise:
             self._is_bitwise[key] = probe()

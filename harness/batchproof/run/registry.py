@@ -26,11 +26,12 @@ from batchproof.run.engine_names import (
     PACKAGE,
     REFERENCE,
     SET_PREFIX,
+    check_options,
     engine_error,
     has_own_process,
+    parse_options,
     target_of,
 )
-from batchproof.run.engine_options import check_options, parse_options
 from batchproof.validation.values import near
 
 COLLECTIONS = {  # by prefix: what each of them is, and the module and the table that hold them
@@ -74,7 +75,6 @@ def isolated(spec: EngineSpec, device: str) -> EngineSpec:
 
 
 def engine_host() -> Any:
-    """Returns the module that answers a pipe with an engine of this process."""
     return _ours("adapters.piped.host")
 
 

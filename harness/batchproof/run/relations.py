@@ -1,4 +1,10 @@
-"""Compares two runs of one engine, and attributes failures to what was changed between them."""
+"""Rule O5: relations between two runs of one engine, which need no reference.
+
+The strongest hold bit for bit in every dtype, because all kernel shapes stay the same: rewriting the
+neighbours' contents, or what the engine served before, must not change a single bit of a request's
+logits. An engine that is not repeatable (rule O0) is held to the tolerance of rule O4 instead, and
+the summary says so.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +14,97 @@ from copy import deepcopy
 
 import torch
 
-from batchproof.api import Completion
+from batchproof.api import Completion, EngineConfig, Request
 from batchproof.checks.broken import BrokenPromise, broken
-from batchproof.checks.relations import require_same_logits, require_same_tokens
 from batchproof.findings.finding import Rule
+from batchproof.oracle.oracle import centred
 from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure
-from batchproof.run.repeatable import is_bitwise
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
+
+
+def is_bitwise(trial: Trial) -> bool:
+    """Returns whether a fresh engine, a second one, and one that has served the same before agree in
+    every bit.
+
+    It is probed once in a session by a separate trial, so the counts of `trial` do not change. If
+    the answers differ within rounding, for instance because a reused prefix changes the shapes,
+    bit-level relations hold within the bound of rule O4 only, and the summary says so.
+    """
+    return trial.lab.is_bitwise(trial.spec, trial.subject, lambda: _probe(trial))
+
+
+def _probe(trial: Trial) -> bool:
+    own = trial.renewed()
+    prompts = [tuple(range(1, length)) for length in (9, 3, 14, 6, 2)]
+    requests = tuple(Request(f"o0-{i}", p, 4) for i, p in enumerate(prompts))
+    workload = Workload(requests, EngineConfig(max_num_seqs=3, return_logits=True))
+    with own.engine(workload.config) as engine:
+        first, again = (own.run(workload, engine).completions for _ in range(2))
+    second = own.run(workload).completions
+    bound = 2 * own.oracle.kappa * own.oracle.error.max_abs
+    # A difference beyond the bound is no rounding: the bit-level relations must report it.
+    return _moved(first, second) == 0.0 and not 0.0 < _moved(first, again) <= bound
+
+
+def _moved(before: Sequence[Completion], after: Sequence[Completion]) -> float:
+    """Returns the largest difference of the logits of two runs; infinite where they cannot be
+    compared."""
+    largest = 0.0
+    for old, new in zip(before, after, strict=True):
+        if old.logits is None or new.logits is None or old.logits.shape != new.logits.shape:
+            return float("inf")
+        if not torch.equal(old.logits, new.logits):
+            largest = max(largest, float((old.logits - new.logits).abs().max()))
+    return largest
+
+
+def require_same_tokens(promise: Promise, relation: str, old: Completion, new: Completion) -> None:
+    """Raises `BrokenPromise` under `promise` unless tokens and finish reasons are equal.
+
+    `relation` says what was changed between the runs.
+    """
+    if (old.token_ids, old.finish_reason) != (new.token_ids, new.finish_reason):
+        raise broken(
+            Rule.RELATION,
+            new.request_id,
+            promise=promise,
+            relation=relation,
+            before=f"{list(old.token_ids)} ({old.finish_reason})",
+            after=f"{list(new.token_ids)} ({new.finish_reason})",
+        )
+
+
+def require_same_logits(
+    promise: Promise, relation: str, allowed: float, old: Completion, new: Completion
+) -> None:
+    """Raises `BrokenPromise` if centred logits differ by more than `allowed`; 0: by a single bit.
+
+    Nothing is compared where one of the answers has no logits.
+    """
+    if old.logits is None or new.logits is None or torch.equal(old.logits, new.logits):
+        return
+    # Without repeatable bits tokens may part at a near-tie; only what led to it can be compared.
+    length = min(len(old.token_ids), len(new.token_ids))
+    same = [a == b for a, b in zip(old.token_ids, new.token_ids, strict=False)]
+    length = same.index(False) + 1 if False in same else length
+    moved = (centred(old.logits[:length]) - centred(new.logits[:length])).abs().amax(dim=-1)
+    if bool((moved <= allowed).all()):
+        return
+    step = int((moved > allowed).nonzero()[0]) if bool((moved > allowed).any()) else 0
+    raise broken(
+        Rule.RELATION_LOGITS,
+        new.request_id,
+        step,
+        promise,
+        relation=relation,
+        moved=float(moved[step]),
+        allowed=allowed,
+        before=old.token_ids,
+        after=new.token_ids,
+    )
+
 
 # Promises about one request: if one breaks after a change elsewhere, the change broke it.
 ABOUT_ONE_ANSWER = {Promise.P1, Promise.P2, Promise.P3, Promise.P7}

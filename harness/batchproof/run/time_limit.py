@@ -41,8 +41,8 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
 @contextmanager
 def contained() -> Iterator[None]:
     """Raises as an `Exception` what would end the run instead of the test: SystemExit, a
-    KeyboardInterrupt that nobody sent, an outcome of pytest, a panic of native code; and an `Interrupt`
-    where native code, such as TorchScript, has made another error of one."""
+    KeyboardInterrupt that was not sent, an outcome of pytest, a panic of native code; and an
+    `Interrupt` where native code, such as TorchScript, has made another error of one."""
     try:
         yield
     except (EngineHang, Interrupt, GeneratorExit):

@@ -24,7 +24,6 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The request with the kind and number of its tokens."""
         kind = "PREFILL" if self.is_prefill else "decode"
         return f"{self.request} {kind}({self.num_tokens})"
 
@@ -44,16 +43,13 @@ class Timeline:
 
     @property
     def num_busy(self) -> int:
-        """The number of slot-steps that fed a token of a request."""
         return sum(cell is not None for cells in self.steps for cell in cells)
 
     @property
     def occupancy(self) -> float:
-        """The share of busy slot-steps among all slot-steps."""
         return self.num_busy / self.num_slot_steps if self.steps else 0.0
 
     def row(self, slot: int) -> list[Cell | None]:
-        """Returns one slot through all steps."""
         return [cells[slot] for cells in self.steps]
 
 
@@ -109,8 +105,7 @@ def waves(trace: Sequence[StepRecord]) -> list[range]:
 
 def num_refills(trace: Sequence[StepRecord]) -> tuple[int, int]:
     """Returns the number of slots freed while a request waited, and how many of them the very next
-    step filled.
-    """
+    step filled."""
     num_wanted = num_filled = 0
     for record, following in pairwise(trace):
         wanted = min(len(record.finished), len(record.waiting))

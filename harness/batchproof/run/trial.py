@@ -3,16 +3,17 @@ answers."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
-from batchproof.api import Capability, Engine, EngineConfig, Request, StepRecord
-from batchproof.checks.answers import completion_findings
+from batchproof.api import Capability, Completion, Engine, EngineConfig, Request, StepRecord
+from batchproof.checks.answers import completion_findings, presence_findings
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.contract_types import checked_trace
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
-from batchproof.checks.presence import presence_findings
 from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.failure import Failure, Run, Scene, Subject
 from batchproof.findings.finding import Facts, Finding, Rule, found
@@ -22,14 +23,60 @@ from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
 from batchproof.run.capabilities import scheduling_delay_of
-from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames
-from batchproof.run.history import RunHistory
+from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames, raised_at
 from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory, Offer
 from batchproof.run.registry import EngineSpec
 from batchproof.run.serving import serve
-from batchproof.run.source_places import raised_at
 from batchproof.run.time_limit import contained, time_limit
 from batchproof.workload.workloads import Outcome, Workload
+
+NUM_KEPT_RUNS = 32  # more than any example makes
+
+
+class RunHistory:
+    """The latest `NUM_KEPT_RUNS` runs of all engines, oldest first."""
+
+    def __init__(self) -> None:
+        self._runs: deque[Run] = deque(maxlen=NUM_KEPT_RUNS)
+
+    def begin(self, run: Run) -> None:
+        self._runs.append(run)
+
+    def end(self, run: Run) -> None:
+        """Replaces the last run by the same with its completions."""
+        self._runs[-1] = run
+
+    @property
+    def last_workload(self) -> Workload:
+        """The workload of the last run; an empty one if there was none."""
+        return self._runs[-1].workload if self._runs else Workload(())
+
+    def scene_of_workload(self, workload: Workload) -> Scene:
+        """Returns the last run of this workload after its engine's earlier ones; if there is none,
+        the workload alone."""
+        at = next((run for run in reversed(self._runs) if run.workload == workload), None)
+        return Scene((Run(0, workload),) if at is None else self._up_to(at))
+
+    def _up_to(self, last: Run) -> tuple[Run, ...]:
+        """Returns all runs of the same engine up to this one."""
+        end = next(i for i, run in enumerate(self._runs) if run is last)
+        return tuple(run for run in islice(self._runs, end + 1) if run.serial == last.serial)
+
+    def scene_of_answers(self, answer: Completion, other: Completion) -> Scene | None:
+        """Returns the runs that two compared answers come from; None if one of them comes from no
+        run."""
+        found = [self._origin(each) for each in (answer, other)]
+        if found[0] is None or found[1] is None:
+            return None
+        return Scene(self._up_to(found[0]), self._up_to(found[1]))
+
+    def _origin(self, answer: Completion) -> Run | None:
+        """Returns the latest run that gave the answer, else one whose answer begins with it."""
+        given = [(run, c) for run in reversed(self._runs) for c in run.completions]
+        whole = (run for run, c in given if c is answer)
+        tokens, name = answer.token_ids, answer.request_id
+        cut = (r for r, c in given if c.request_id == name and c.token_ids[: len(tokens)] == tokens)
+        return next(whole, None) or next(cut, None)
 
 
 class Trial:
@@ -69,12 +116,10 @@ class Trial:
 
     @property
     def subject(self) -> ModelUnderTest:
-        """The model under test."""
         return self.oracle.subject
 
     @property
     def has_logits(self) -> bool:
-        """Whether the engine returns logits."""
         return Capability.LOGITS in self.capabilities
 
     @property
@@ -270,12 +315,10 @@ class Trial:
 
     @property
     def under_test(self) -> Subject:
-        """Engine and model, as reports name them."""
         return subject_of(self.spec, self.oracle, self.ledger.release)
 
 
 def subject_of(spec: EngineSpec, oracle: Oracle, release: str | None = None) -> Subject:
-    """Returns engine and model, as reports name them."""
     model = oracle.subject
     place = (model.model.device.type, model.dtype_name, str(oracle.precision))
     return Subject(spec.name, release, model.name, *place)

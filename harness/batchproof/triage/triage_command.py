@@ -34,8 +34,7 @@ from batchproof.records.triage import (
 )
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import exact_device, num_threads
-from batchproof.run.engine_names import has_own_process
-from batchproof.run.engine_options import parse_options
+from batchproof.run.engine_names import has_own_process, parse_options
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine, server_engine
 from batchproof.run.trial import Trial

@@ -22,7 +22,6 @@ class SourceLine:
         return f"{self.path}:{self.line}"
 
     def error(self, message: str) -> CaseError:
-        """Returns the error to raise about this line."""
         return CaseError(f"{self}: {message}")
 
     @contextmanager

@@ -38,7 +38,6 @@ class TomlTable:
         return SourceLine(self.file, self.lines.get(self.path + keys, 1))
 
     def wrong(self, key: str, should_be: str) -> Exception:
-        """Returns the error for a value of the wrong type."""
         value = self.values[key]
         shown = str(value).lower() if isinstance(value, bool) else repr(value)
         for kind, noun in NOUNS.items():

@@ -34,13 +34,11 @@ def require(is_valid: bool, name: str, value: object, rule: str) -> None:
 
 
 def at_least(name: str, value: Number, least: Number) -> Number:
-    """Returns the value if it is `least` or more."""
     require(value >= least, name, value, f"at least {least}")
     return value
 
 
 def one_of(name: str, value: str, choices: Iterable[str]) -> str:
-    """Returns the value if it is one of the choices."""
     known = list(choices)
     if value not in known:
         raise InvalidValueError(name, f"{value!r} is unknown; choose one of {', '.join(known)}")
@@ -49,8 +47,7 @@ def one_of(name: str, value: str, choices: Iterable[str]) -> str:
 
 def near(name: str, choices: Collection[str], lister: str = "") -> str:
     """Returns the end of a complaint about an unknown name: the choices closest to it, or else all of
-    them, or what lists them.
-    """
+    them, or what lists them."""
     found = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
     meant = f"do you mean {' or '.join(found)}?" if found else ""
     if lister:

@@ -34,7 +34,6 @@ class YamlNode:
 
     @property
     def place(self) -> SourceLine:
-        """Where the node begins."""
         return SourceLine(self.path, self.node.start_mark.line + 1)
 
     @property
@@ -43,7 +42,6 @@ class YamlNode:
         return str(self.node.tag).rpartition(":")[2]
 
     def wrong(self, should_be: str) -> CaseError:
-        """Returns the error for a node of the wrong type."""
         value = f"{self.node.value!r}, " if isinstance(self.node, yaml.ScalarNode) else ""
         kind = KINDS.get(self.kind, f"of kind {self.kind!r}")
         return self.place.error(f"{self.what} is {value}{kind}, but must be {should_be}")
@@ -79,7 +77,6 @@ class YamlNode:
         return True
 
     def boolean(self) -> bool:
-        """True or false."""
         value = self.node.value.lower() if self.kind == "bool" else ""
         if value not in ("true", "false"):
             raise self.wrong("true or false")

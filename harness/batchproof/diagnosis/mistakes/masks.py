@@ -8,9 +8,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from batchproof.diagnosis.cell_table import CellTable
-from batchproof.diagnosis.counterfactual import FULL, SLIDING, View
-from batchproof.diagnosis.mistakes.mistake import PICKS, Mistake, Suspect, of_picked_row
+from batchproof.diagnosis.counterfactual import (
+    FULL,
+    PICKS,
+    SLIDING,
+    CellTable,
+    Mistake,
+    Suspect,
+    View,
+    of_picked_row,
+)
 from batchproof.findings.causes import Cause
 
 
@@ -62,7 +69,6 @@ def _within_the_sequence(suspect: Suspect) -> Iterator[tuple[str, Tensor]]:
 
 
 def leak_mistakes(suspect: Suspect) -> Iterator[Mistake]:
-    """Yields mistakes in which keys of sequences of the same step are seen."""
     for text, visible in _leaks(suspect):
         yield suspect.mistake(Cause.LEAK, text, visible=visible)
 
@@ -151,9 +157,9 @@ def routing_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     by_step: dict[int, dict[int, int]] = {}
     for sample in table.samples:
         by_step.setdefault(int(table.step[sample.cell]), {})[sample.seq] = sample.cell
-    sampled = [by_step[int(table.step[cell])] for cell in own_cells]  # beside each own cell
+    sampled = [by_step[int(table.step[cell])] for cell in own_cells]  # in the step of each own cell
     for number, fed in enumerate(table.sequences):
-        cells = [beside.get(number, own) for own, beside in zip(own_cells, sampled, strict=True)]
+        cells = [others.get(number, own) for own, others in zip(own_cells, sampled, strict=True)]
         text = f"it was given what belongs to {fed.request.request_id!r}"
         yield suspect.mistake(Cause.ROUTING, text, samples=torch.tensor(cells))
     is_decode = table.is_decode()
@@ -169,8 +175,8 @@ def routing_mistakes(suspect: Suspect) -> Iterator[Mistake]:
         text = f"decodes are fed the token of {words} of their step"
         yield suspect.mistake(Cause.FEED, text, token=token)
         shifted = []
-        for own, beside in zip(own_cells, sampled, strict=True):
-            cells = sorted(beside.values())
+        for own, others in zip(own_cells, sampled, strict=True):
+            cells = sorted(others.values())
             shifted.append(cells[(cells.index(own) + offset) % len(cells)])
         text = f"it was given what belongs to {words} of its step"
         yield suspect.mistake(Cause.ROUTING, text, samples=torch.tensor(shifted))

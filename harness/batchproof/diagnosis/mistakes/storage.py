@@ -8,9 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from batchproof.diagnosis.cell_table import CellTable
-from batchproof.diagnosis.counterfactual import View
-from batchproof.diagnosis.mistakes.mistake import Mistake, Suspect
+from batchproof.diagnosis.counterfactual import CellTable, Mistake, Suspect, View
 from batchproof.findings.causes import Cause
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from batchproof.diagnosis.cell_table import CellTable
-from batchproof.diagnosis.mistakes.mistake import PICKS, Mistake, Suspect, of_picked_row
+from batchproof.diagnosis.counterfactual import PICKS, CellTable, Mistake, Suspect, of_picked_row
 from batchproof.diagnosis.mistakes.storage import kept_as
 from batchproof.findings.causes import Cause
 
@@ -64,7 +63,6 @@ def feeding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
 
 
 def _tokens(table: CellTable) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yields a mistake, the cells in which it is made, and what is fed there."""
     index, num_prompt = table.index, table.num_prompt_tokens()
     is_output, zero = index >= num_prompt, torch.zeros_like(index)
     last_prompt, first_output = _token_at(table, num_prompt - 1), _token_at(table, num_prompt)
@@ -203,7 +201,6 @@ def _other_blocks(suspect: Suspect, reused: Tensor, block: int) -> Iterator[Mist
 
 
 def _cells_of(suspect: Suspect, number: int, block: int, before: Tensor) -> Tensor:
-    """Returns the cells, in order, in which a sequence first fed a block."""
     table, size = suspect.table, suspect.config.block_size
     inside = (table.seq == number) & (table.index // size == block) & before & (table.is_reused == 0)
     cells = inside.nonzero()[:, 0]
