@@ -38,27 +38,22 @@ Compiler = Callable[..., Any]  # of a graph, given examples of its inputs
 _COMPILED: WeakKeyDictionary[PreTrainedModel, dict[str, StandIns]] = WeakKeyDictionary()
 
 
-class _Stretch:
-    """Layers that run as one when the last of them is called."""
+def _stretch(layers: Sequence[nn.Module], run: Forward) -> Iterator[tuple[nn.Module, Forward]]:
+    """Yields each layer with what stands for its forward pass: all run when the last is called."""
+    deferred: list[Arguments] = []
 
-    def __init__(self, layers: Sequence[nn.Module], run: Forward) -> None:
-        self._layers, self._run = tuple(layers), run
-        self._deferred: list[Arguments] = []
-
-    def stand_ins(self) -> Iterator[tuple[nn.Module, Forward]]:
-        """Yields each layer with what stands for its forward pass."""
-        *first, last = self._layers
-        yield from ((each, partial(self._defer, index)) for index, each in enumerate(first))
-        yield last, self._run_all
-
-    def _defer(self, index: int, hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        self._deferred[index:] = [(args, kwargs)]  # a pass that failed may have left some
+    def defer(index: int, hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        deferred[index:] = [(args, kwargs)]  # a pass that failed may have left some
         return hidden
 
-    def _run_all(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        calls = *self._deferred, (args, kwargs)
-        self._deferred.clear()
-        return self._run(self._layers, hidden, calls)
+    def run_all(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+        calls = *deferred, (args, kwargs)
+        deferred.clear()
+        return run(layers, hidden, calls)
+
+    *first, last = layers
+    yield from ((each, partial(defer, index)) for index, each in enumerate(first))
+    yield last, run_all
 
 
 def _run_stretch(layers: Sequence[nn.Module], hidden: Tensor, calls: Sequence[Arguments]) -> Any:
@@ -97,7 +92,7 @@ def _stand_ins(
     sizes = STRETCHES if _is_large(model) else STRETCHES[-2:]
     size = next(each for each in sizes if len(layers) % each == 0)
     for first in range(0, len(layers), size):
-        yield from _Stretch(layers[first : first + size], run).stand_ins()
+        yield from _stretch(layers[first : first + size], run)
 
 
 def _around(model: PreTrainedModel, layers: Sequence[nn.Module]) -> Iterator[nn.Module]:

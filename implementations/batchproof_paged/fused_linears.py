@@ -50,35 +50,35 @@ class _Family:
         self._layers = layers
         weight = torch.cat([each.weight for each in layers])
         bias = None if layers[0].bias is None else torch.cat([each.bias for each in layers])
-        self._parts: list[Part] = []
+        self.pairs: list[tuple[nn.Linear, Callable[[Tensor], Tensor]]] = []  # for `StandIns`
         self._copies: list[Tensor] = []  # views, in the order of the sources
         stop = 0
         for layer in layers:
             own = slice(stop, stop := stop + layer.out_features)
-            self._parts.append(Part(weight, bias, own))
+            self.pairs.append((layer, Part(weight, bias, own).forward))
             self._copies += [each[own] for each in (weight, bias) if each is not None]
         self._marks: list[tuple[int, int]] = []
 
+    @property
+    def fits(self) -> bool:
+        """Whether the layers are plain still, and of the copies' dtype and device."""
+        kinds = {(each.dtype, each.device) for each in (self._copies[0], *_weights(self._layers))}
+        return len(kinds) == 1 and all(runs_its_class(each, nn.Linear) for each in self._layers)
+
     def follow(self, is_thorough: bool) -> None:
         """Copies weights that have changed, or all, to where captured steps read them."""
-        # Every step asks, and `parameters()` would take nearly three times as long.
-        kept = (layer._parameters.values() for layer in self._layers)
-        sources = [each for values in kept for each in values if each is not None]
+        sources = _weights(self._layers)
         marks = [mark(each) for each in sources]
         if (is_thorough or marks != self._marks) and self.fits:
             for copy, source in zip(self._copies, sources, strict=True):
                 copy.copy_(source)
             self._marks = marks
 
-    @property
-    def fits(self) -> bool:
-        """Whether the layers are plain still, and of the copies' dtype and device."""
-        kinds = {(each.weight.dtype, each.weight.device) for each in (*self._layers, self._parts[0])}
-        return len(kinds) == 1 and all(runs_its_class(each, nn.Linear) for each in self._layers)
 
-    def pairs(self) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
-        """Yields each layer with its part's forward pass."""
-        yield from zip(self._layers, (each.forward for each in self._parts), strict=True)
+def _weights(layers: Sequence[nn.Linear]) -> list[Tensor]:
+    # Every step asks, and `parameters()` would take nearly three times as long.
+    kept = (layer._parameters.values() for layer in layers)
+    return [each for values in kept for each in values if each is not None]
 
 
 # Engines are built often.
@@ -93,16 +93,14 @@ class FusedLinears:
         """Fuses nothing if that took more than a share of `free_bytes`."""
         if model not in _FAMILIES or not all(each.fits for each in _FAMILIES[model]):
             found = [*_siblings(model)]
-            num_bytes = sum(
-                each.nbytes for layers in found for layer in layers for each in layer.parameters()
-            )
+            num_bytes = sum(each.nbytes for layers in found for each in _weights(layers))
             is_small = num_bytes <= SHARE_OF_FREE_MEMORY * free_bytes
             _FAMILIES[model] = [_Family(layers) for layers in found] if is_small else []
         self._families = _FAMILIES[model]
 
     def in_place(self) -> StandIns:
         """Returns a context in which sibling layers are parts of common products."""
-        return StandIns(pair for each in self._families if each.fits for pair in each.pairs())
+        return StandIns(pair for each in self._families if each.fits for pair in each.pairs)
 
     def follow(self, is_thorough: bool) -> None:
         """Has the copies follow changed weights; a change through `.data` is seen if `is_thorough`."""

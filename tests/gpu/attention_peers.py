@@ -23,6 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from batchproof.bench.ceilings import measure_ceilings
 from batchproof_paged.kernels import LayerCache
+from batchproof_paged.torch_kernels import attend_dense
 from tests.gpu.attention import BLOCK_SIZE, EVEN, FEW, Crowd
 from tests.gpu.ceilings import DTYPE, SERVED
 from tests.gpu.measures import Measures, measured
@@ -58,27 +59,19 @@ def measure(device: torch.device, measures: Measures) -> None:
 
 
 def layer_s(crowd: Crowd, attend: Attend, cells: Tensor) -> float:
-    """Returns the duration of one layer in seconds."""
-    compare(crowd, attend(crowd.layers[0]), cells)
-    device = crowd.query.device
-    everything = recorded(lambda: [attend(each) for each in crowd.layers], device)
-    return seconds_of(everything, device, num_calls=5, num_rounds=3) / len(crowd.layers)
-
-
-def compare(crowd: Crowd, got: Tensor, cells: Tensor) -> None:
-    """Raises `ArithmeticError` if `got` is no attention to the first layer's cells, (num_seqs,
-    seq_len)."""
-    layer, compared = crowd.layers[0], slice(NUM_COMPARED)
+    """Returns the duration of one layer in seconds. Raises `ArithmeticError` if the result for the
+    first one is no attention to these cells, (num_seqs, seq_len)."""
+    layer, compared, device = crowd.layers[0], slice(NUM_COMPARED), crowd.query.device
     keys, values = (
-        each.flatten(0, 1)[cells[compared]].transpose(1, 2).float()
-        for each in (layer.keys, layer.values)
+        each.flatten(0, 1)[cells[compared]].transpose(1, 2) for each in (layer.keys, layer.values)
     )
-    query, scale = crowd.query[compared, :, None].float(), crowd.form.scaling
-    with sdpa_kernel(SDPBackend.MATH):
-        right = scaled_dot_product_attention(query, keys, values, scale=scale, enable_gqa=True)[:, :, 0]
-    off = float((got[compared].float() - right).abs().max() / right.abs().max())
+    given = (each.float() for each in (crowd.query[compared, :, None], keys, values))
+    right = attend_dense(*given, crowd.form, None, is_causal=False)[:, :, 0]
+    off = float((attend(layer)[compared].float() - right).abs().max() / right.abs().max())
     if not off <= MOST_OFF:
         raise ArithmeticError(f"off by {off:.2g} of the largest value")
+    everything = recorded(lambda: [attend(each) for each in crowd.layers], device)
+    return seconds_of(everything, device, num_calls=5, num_rounds=3) / len(crowd.layers)
 
 
 def torch_attention(backend: SDPBackend, crowd: Crowd) -> tuple[Attend, Tensor]:

@@ -11,8 +11,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from batchproof_paged.fused_linears import FusedLinears
 
-PLENTY = 1 << 30  # bytes
-Change = Callable[[PreTrainedModel], object]
+Change = Callable[[PreTrainedModel, nn.Linear], object]
 
 
 @pytest.fixture
@@ -33,70 +32,47 @@ def logits(model: PreTrainedModel) -> Tensor:
     return found
 
 
-def num_parts(model: PreTrainedModel) -> int:
-    """Returns how many layers are parts of common products now."""
-    return sum("forward" in each.__dict__ for each in model.modules())
-
-
-def k_proj(model: PreTrainedModel) -> nn.Module:
-    found: nn.Module = model.model.layers[0].self_attn.k_proj
-    return found
-
-
-@pytest.mark.parametrize(("free_bytes", "num_fused"), [(PLENTY, 2 * (3 + 2)), (1 << 10, 0)])
+@pytest.mark.parametrize(("free_bytes", "num_parts"), [(1 << 30, 2 * (3 + 2)), (1 << 10, 0)])
 def test_parts_of_a_common_product_compute_what_the_layers_do(
-    model: PreTrainedModel, free_bytes: int, num_fused: int
+    model: PreTrainedModel, free_bytes: int, num_parts: int
 ) -> None:
     right = logits(model)
     with FusedLinears(model, free_bytes).in_place():
-        assert num_parts(model) == num_fused
+        assert sum("forward" in each.__dict__ for each in model.modules()) == num_parts
         torch.testing.assert_close(logits(model), right)
-    assert num_parts(model) == 0
+    assert not any("forward" in each.__dict__ for each in model.modules())
 
 
+def weight_norm(_model: PreTrainedModel, layer: nn.Linear) -> None:
+    nn.utils.parametrizations.weight_norm(layer)
+    layer.parametrizations.weight.original1.neg_()
+
+
+# name: the change of a layer, and whether it remains a part of a product
 CHANGES: dict[str, tuple[Change, bool]] = {
-    "in place": (lambda model: k_proj(model).weight.neg_(), False),
-    "of a bias": (lambda model: k_proj(model).bias.mul_(-2), False),
-    "another weight": (
-        lambda model: setattr(k_proj(model), "weight", nn.Parameter(-k_proj(model).weight)),
-        False,
-    ),
-    "through data": (lambda model: k_proj(model).weight.data.neg_(), True),
+    "in place": (lambda _, layer: layer.weight.neg_(), True),
+    "of a bias": (lambda _, layer: layer.bias.mul_(-2), True),
+    "through data": (lambda _, layer: layer.weight.data.neg_(), True),
+    "another weight": (lambda _, each: setattr(each, "weight", nn.Parameter(-each.weight)), True),
+    "a hook": (lambda _, layer: layer.register_forward_hook(lambda _, _rows, keys: -keys), False),
+    "weight norm": (weight_norm, False),
+    "another dtype": (lambda model, _: model.double().lm_head.weight.neg_(), False),
 }
 
 
-@pytest.mark.parametrize(("change", "is_thorough"), CHANGES.values(), ids=CHANGES)
-def test_copies_follow_the_weights(model: PreTrainedModel, change: Change, is_thorough: bool) -> None:
-    fused, before = FusedLinears(model, PLENTY), logits(model)
-    fused.follow(is_thorough=True)
-    change(model)
-    fused.follow(is_thorough)
-    right = logits(model)
-    assert not torch.allclose(right, before)
-    with fused.in_place():
-        torch.testing.assert_close(logits(model), right)
-
-
-OTHERS: dict[str, Change] = {
-    "another layer": lambda model: setattr(
-        model.model.layers[0].self_attn, "k_proj", nn.Linear(32, 16)
-    ),
-    "a hook": lambda model: k_proj(model).register_forward_hook(lambda _, _rows, result: -result),
-    "a normed weight": lambda model: nn.utils.parametrizations.weight_norm(k_proj(model)),
-    "another dtype": lambda model: model.double(),
-}
-
-
-@pytest.mark.parametrize("is_new", [False, True])
-@pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
-def test_layers_that_are_others_now_are_not_passed_over(
-    model: PreTrainedModel, change: Change, is_new: bool
+@pytest.mark.parametrize(("change", "is_part"), CHANGES.values(), ids=CHANGES)
+def test_changed_weights_are_followed_and_changed_layers_left_alone(
+    model: PreTrainedModel, change: Change, is_part: bool, request: pytest.FixtureRequest
 ) -> None:
-    fused = FusedLinears(model, PLENTY)
-    change(model)
-    there, right = k_proj(model), logits(model)
-    fused = FusedLinears(model, PLENTY) if is_new else fused
+    layer, before = model.model.layers[0].self_attn.k_proj, logits(model)
+    fused = FusedLinears(model, 1 << 30)
     fused.follow(is_thorough=True)
+    change(model, layer)
+    fused.follow(is_thorough="through data" in request.node.name)
+    right = logits(model)
+    assert not torch.allclose(right, before.to(right.dtype))
     with fused.in_place():
+        assert ("forward" in layer.__dict__) == is_part
         torch.testing.assert_close(logits(model), right)
-    assert k_proj(model) is there
+    with FusedLinears(model, 1 << 30).in_place():
+        torch.testing.assert_close(logits(model), right)

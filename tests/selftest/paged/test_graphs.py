@@ -242,12 +242,6 @@ def test_graphs_are_captured_again_when_their_tensors_have_moved(
     assert captured.pool.generation > generation
 
 
-def test_a_step_with_a_long_prompt_in_it_is_not_captured() -> None:
-    bench = started(call_again)
-    bench.admit("prompt", 2, [1] * 30)
-    assert not bench.graphs.can_run(bench.batch(("s0", 1), ("prompt", BUCKETS[1][-1] + 1)))
-
-
 @pytest.mark.parametrize(
     ("shape", "prompts"),
     [("tiny", [16, 64, 256, 1024, 2048]), ("llama-8b", [16, 32, 64, 128, 256, 512, 597])],
