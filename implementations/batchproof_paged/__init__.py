@@ -33,13 +33,14 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     engine                                        a step, and what a client calls
     options                                       what can be switched, and what an engine can do then
 
-What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts
-by separate kernels. On a CPU the forward pass is traced (`torchscript`), and decodes multiply and
-attend by kernels of our own (`native`). On CUDA a compiled stretch of layers serves as all of them
+What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts by
+separate kernels. On a CPU the forward pass is traced (`torchscript`), and decodes multiply and attend
+by kernels of our own (`native`). On CUDA a compiled stretch of layers serves as all of them
 (`compiled`), and products of the same rows are one (`fused_linears`); steps are recorded as graphs
-(`graphs`); the pool is sized and all of this is made when the engine is built; and tokens are read one step late, while the device works on the next
-step. An EOS is read late as well: its sequence is fed once more, the surplus token is dropped, and the
-slot is filled a step later; the engine declares a `scheduling_delay` of 1.
+(`graphs`); the pool is sized and all of this is made when the engine is built; and tokens are read one
+step late, while the device works on the next step. An EOS is read late as well: its sequence is fed
+once more, the surplus token is dropped, and the slot is filled a step later; the engine declares a
+`scheduling_delay` of 1.
 """
 
 from __future__ import annotations
