@@ -39,6 +39,14 @@ class StandIns(AbstractContextManager[None]):
             del module.__dict__["forward"]
 
 
+def runs_its_class(module: nn.Module, *classes: type[nn.Module]) -> bool:
+    """Returns whether a call of the module is the forward pass of its class and nothing else: neither
+    another function nor a hook. If `classes` are given, it must be one of them."""
+    is_hooked = module._forward_pre_hooks or module._forward_hooks
+    is_own = not is_hooked and "forward" not in module.__dict__
+    return is_own and (not classes or type(module) in classes)
+
+
 NAME = "batchproof_paged"
 
 

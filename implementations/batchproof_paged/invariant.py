@@ -49,6 +49,7 @@ def decode(given: LayerPass, rows: DecodeRows) -> None:
 def prefill(given: LayerPass, rows: PrefillRows) -> None:
     """See `Kernels.prefill`."""
     write(given, slice(-len(rows.slots), None), rows.slots)
+    assert rows.spans is not None, "the options exclude captured steps"
     for span in rows.spans:
         _attend(given, span)
 

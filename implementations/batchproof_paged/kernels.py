@@ -69,7 +69,7 @@ class PrefillRows:
     starts: Tensor  # (P + 1,) int64: the first token of each row among the step's T, and the end
     num_columns: int  # the most blocks that a row has
     slots: Tensor  # (N,) int64: cells of the flattened pool, one for each of the step's last N tokens
-    spans: tuple[Span, ...]  # the same on the host
+    spans: tuple[Span, ...] | None  # the same on the host; None in a captured step
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class Kernels(Protocol):
     """A set of kernels.
 
     `decode` and `prefill` write their own rows' keys and values to the cache and their own rows of
-    `out`, and leave the other rows alone. `decode` may be captured in a CUDA graph: it never waits for
-    the device, and the shape of what it launches depends only on the shapes of its arguments and on
-    `rows.num_columns`.
+    `out`, and leave the other rows alone. Both may be captured in a CUDA graph: they never wait for the
+    device, and the shape of what they launch depends only on the shapes of their arguments and on
+    `rows.num_columns`. For `prefill` this holds only if `rows.spans` is None.
     """
 
     def decode(self, given: LayerPass, rows: DecodeRows) -> None:
@@ -101,7 +101,12 @@ class Kernels(Protocol):
         ...
 
     def prefill(self, given: LayerPass, rows: PrefillRows) -> None:
-        """Serves rows of several tokens."""
+        """Serves rows of several tokens.
+
+        Rows may be empty (equal starts). Of the N tokens of `rows.slots`, those after the end of the
+        last row are padding: their keys go to their slots, and where `rows.spans` is None, what they
+        leave in `out` is finite.
+        """
         ...
 
     def graph_columns(self, num_columns: int, width: int) -> int:

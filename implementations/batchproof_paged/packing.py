@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from batchproof_paged import native
+from batchproof_paged.attention import runs_its_class
 
 Layer = nn.Linear  # or transformers' Conv1D, whose weight is (in, out)
 
@@ -152,13 +153,11 @@ def _packable(model: PreTrainedModel) -> list[Layer]:
     return [
         each
         for each in model.modules()
-        if type(each) in (nn.Linear, Conv1D)
+        if runs_its_class(each, nn.Linear, Conv1D)
         and isinstance(each.weight, nn.Parameter)
         and each.weight.dtype in (torch.float32, torch.bfloat16)
         and each.weight.is_contiguous()
         and each.weight.numel() % (4 // each.weight.element_size() * WORDS_PER_SUM) == 0
-        and "forward" not in each.__dict__
-        and not each._forward_pre_hooks
     ]
 
 

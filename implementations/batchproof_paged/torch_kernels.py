@@ -78,22 +78,28 @@ def _attend_plainly(
 
 def decode(given: LayerPass, rows: DecodeRows) -> None:
     """See `Kernels.decode`."""
-    query, _, _, cache, tables, form, out = given
-    num_rows, block_size = len(rows.lanes), cache.keys.shape[1]
+    tokens, block_size = slice(len(rows.lanes)), given.cache.keys.shape[1]
     places = rows.seq_lens.clamp(min=1) - 1  # for a padding row, the trash block's first cell
-    own = tables[rows.lanes, places // block_size].long()
-    write(given, slice(num_rows), own * block_size + places % block_size)
+    blocks = given.tables[rows.lanes, places // block_size].long()
+    write(given, tokens, blocks * block_size + places % block_size)
+    _attend_singly(given, tokens, rows)
+
+
+def _attend_singly(given: LayerPass, tokens: slice, rows: DecodeRows) -> None:
+    """Attends for rows of one query each, those of `tokens`, whose keys are all in the cache."""
+    query, _, _, cache, tables, form, out = given
+    query, out, num_rows = query[tokens], out[tokens], len(rows.lanes)
     blocks = tables[rows.lanes, : rows.num_columns]
     keys, values = (_gathered(each, blocks).transpose(1, 2) for each in (cache.keys, cache.values))
     visible = _visible_keys(rows, form.window, keys.shape[2])
     # A weight of zero does not cancel a NaN that other sequences left there.
     keys, values = (each.masked_fill_(~visible.mT, 0.0) for each in (keys, values))
-    queries = query[:num_rows, :, None]
+    queries = query[:, :, None]
     if form.sinks is None:
         # All queries have the same position, so the heads of a group may pass for queries of one head.
         queries = queries.reshape(num_rows, keys.shape[1], -1, query.shape[2])
     attended = attend_dense(queries, keys, values, form, visible, is_causal=False)
-    out[:num_rows] = attended.reshape(num_rows, *out.shape[1:])
+    out[:] = attended.reshape(out.shape)
 
 
 def prefill(given: LayerPass, rows: PrefillRows) -> None:
@@ -101,6 +107,9 @@ def prefill(given: LayerPass, rows: PrefillRows) -> None:
     query, _, _, cache, tables, form, out = given
     fed, block_size = slice(-len(rows.slots), None), cache.keys.shape[1]
     write(given, fed, rows.slots)
+    if rows.spans is None:
+        _attend_singly(given, fed, _as_decodes(rows, len(query) - len(rows.slots), len(tables) - 1))
+        return
     for span in rows.spans:
         tokens = slice(span.start, span.start + span.query_len)
         seq_len = span.context_len + span.query_len
@@ -115,6 +124,18 @@ def prefill(given: LayerPass, rows: PrefillRows) -> None:
         visible = None if is_causal else visible_keys(*positions, form.window, query.device)
         attended = attend_dense(queries, keys, values, form, visible, is_causal)
         out[tokens] = attended[0].transpose(0, 1)
+
+
+def _as_decodes(rows: PrefillRows, first: int, trash_lane: int) -> DecodeRows:
+    """Returns each fed token, the first of which is `first`, as a row of its own, which is slow but
+    needs no knowledge of the rows on the host. Tokens that belong to no row become padding."""
+    tokens = torch.arange(first, first + len(rows.slots), device=rows.slots.device)
+    is_fed = tokens < rows.starts[-1]
+    owners = torch.searchsorted(rows.starts, tokens, right=True) - 1
+    owners = owners.clamp(max=len(rows.lanes) - 1)
+    seq_lens = rows.context_lens[owners] + tokens - rows.starts[owners] + 1
+    lanes = torch.where(is_fed, rows.lanes[owners], trash_lane)
+    return DecodeRows(lanes, torch.where(is_fed, seq_lens, 0), rows.num_columns)
 
 
 def write(given: LayerPass, tokens: slice, slots: Tensor) -> None:

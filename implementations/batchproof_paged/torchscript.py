@@ -29,7 +29,7 @@ from torch.nn.functional import gelu, rms_norm
 from transformers import PreTrainedModel
 from transformers.activations import NewGELUActivation
 
-from batchproof_paged.attention import AttentionForm, StandIns, passing_to
+from batchproof_paged.attention import AttentionForm, StandIns, passing_to, runs_its_class
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.packing import PackedLinear, PackedLinears
 
@@ -57,7 +57,7 @@ def fusible(model: PreTrainedModel) -> list[Fused]:
     for module in model.modules():
         with suppress(Exception):  # whatever a module of others asks for, it is no plain one
             part = _of(module)
-            if part is not None and "forward" not in module.__dict__ and _is_same(part):
+            if part is not None and runs_its_class(module) and _is_same(part):
                 parts.append(part)
     return parts
 

@@ -178,4 +178,5 @@ class Setting:
                 for shape, limit_s in (("llama-8b", 125), ("llama-1b", 95), ("qwen3-0.6b", 80))
             ),
             measuring("attention", 90, "attention", r" 64 x 1024: | 2 x 40: "),
+            measuring("others' attention", 60, "attention_peers", r" 64 x 1024: | 2 x 40: "),
         )

@@ -9,8 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend
 
 from tests.gpu import smoke, versions
+from tests.gpu.attention import Crowd, Sizes
+from tests.gpu.attention_peers import layer_s, torch_attention
 from tests.gpu.measures import Measures
 from tests.gpu.rungs import passed_before
 
@@ -61,6 +64,14 @@ def test_a_compiler_that_does_not_work_is_one_sentence(
     why = "AttributeError: 'torch.device' object has no attribute 'broken'"
     assert list(versions.failures(CPU)) == [f"inductor does not work: {lack}; {why}"]
     assert "Traceback" in capsys.readouterr().out
+
+
+def test_the_attention_of_others_is_timed_only_if_it_is_right() -> None:
+    crowd = Crowd("tiny", Sizes(2, 40), CPU)
+    attend, cells = torch_attention(SDPBackend.FLASH_ATTENTION, crowd)
+    assert layer_s(crowd, attend, cells) > 0
+    with pytest.raises(ArithmeticError, match="of the largest value"):
+        layer_s(crowd, attend, cells.flip(0))
 
 
 @pytest.mark.parametrize("status", [0, 1])

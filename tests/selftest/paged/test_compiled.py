@@ -1,4 +1,4 @@
-"""A compiled layer for all, installed in the model for a pass and removed again."""
+"""A compiled stretch of layers for all, installed in the model for a pass and removed again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batchproof_paged.options import PagedOptions
 
 CPU = torch.device("cpu")
 NUM_LAYERS = 12  # more than the compiler would make of one piece of code
-NUM_PIECES = 3  # a layer, the last norm and the rotary embedding
+NUM_PIECES = 3  # a stretch of layers, the last norm and the rotary embedding
 CONFIG = EngineConfig(max_num_seqs=4, max_num_batched_tokens=16, block_size=4, return_logits=True)
 ASKED = [Request(f"r{i}", tuple(range(1, 3 + 5 * i)), 4 + i) for i in range(5)]
 
@@ -78,13 +78,37 @@ def test_the_layers_are_their_own_again_after_a_pass_even_one_that_fails(
     assert [each.token_ids for each in again] == [each.token_ids for each in answers]
 
 
+def test_each_layer_of_a_stretch_gets_its_own_arguments() -> None:
+    """A window, or an embedding of positions, may be those of one kind of layer."""
+
+    class Layer(torch.nn.Module):
+        def forward(self, hidden: torch.Tensor, factor: int, *, summand: int) -> torch.Tensor:
+            return hidden * factor + summand
+
+    stretch = compiled._stretch([Layer(), Layer()], compiled._run_stretch)
+    first, second = (stand_in for _, stand_in in stretch)
+    hidden = first(torch.ones(1), 2, summand=1)
+    assert second(hidden, 5, summand=3).item() == (1 * 2 + 1) * 5 + 3
+
+
+def test_layers_between_which_something_happens_are_not_chained(model: PreTrainedModel) -> None:
+    layers = compiled.uniform_layers(model)
+    assert compiled._are_chained(model, layers)
+    layers[3].register_forward_pre_hook(lambda _layer, given: (given[0] + 1, *given[1:]))
+    assert not compiled._are_chained(model, layers)
+
+
 @pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
-def test_inductor_answers_alike_also_after_a_change_of_weights() -> None:
+def test_inductor_answers_alike_also_after_a_change_of_weights_that_are_copied() -> None:
     model = copy.deepcopy(load_model("llama-random", CPU, torch.float32).model)
     options: dict[str, Any] = {"backend": "blocks", "graphs": True, "overlap": True}
     engine = paged(model, CONFIG, **options, compile=True)
-    for factor in (1, -2):
-        model.model.layers[-1].self_attn.k_proj.weight.data.mul_(factor)
+    attention, mlp = model.model.layers[-1].self_attn, model.model.layers[0].mlp
+    for turn in range(3):
+        if turn == 1:
+            attention.k_proj.weight.data.mul_(-2)
+        elif turn == 2:
+            mlp.up_proj.weight = torch.nn.Parameter(-mlp.up_proj.weight.detach())
         answers = engine.generate(ASKED)
         plain = paged(model, CONFIG, compile=False).generate(ASKED)
         assert [each.token_ids for each in answers] == [each.token_ids for each in plain]

@@ -1,4 +1,4 @@
-"""Decode steps by bucket, without a GPU: replayed in Python, or merely called again."""
+"""Steps by layout, without a GPU: replayed in Python, or merely called again."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from batchproof.models.shaped import build_model
+from batchproof.models.shapes import SHAPES
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.blocks import TRASH, BlockPool
@@ -25,6 +27,7 @@ from batchproof_paged.graphs import (
     Step,
     call_again,
     decode_buckets,
+    prompt_buckets,
 )
 from batchproof_paged.rows import Rows, Scheduled
 from batchproof_paged.sequence import PENDING, Sequence
@@ -32,7 +35,7 @@ from tests.selftest.paged.rehearsal import sequence
 
 CPU = torch.device("cpu")
 VOCAB, WIDTH, NUM_LANES, BLOCK_SIZE = 61, 32, 6, 4
-BUCKETS = decode_buckets(NUM_LANES)
+BUCKETS = decode_buckets(NUM_LANES), (16, 24)
 FORMS = AttentionForm(0.3, window=5, softcap=3.0), AttentionForm(0.3, sinks=torch.ones(4))
 
 
@@ -214,7 +217,7 @@ def test_a_capture_touches_no_sequence() -> None:
     newest = bench.last_tokens._ids[:-1].clone()
     num_captures = bench.num_captures
     bench.graphs.prepare(seq_len=60)
-    assert bench.num_captures == num_captures + len(BUCKETS)
+    assert bench.num_captures == num_captures + len(BUCKETS[0]) + 2 * len(BUCKETS[1])
     after = [layer.keys[1:] for layer in bench.pool._layers.values()]
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
     assert torch.equal(newest, bench.last_tokens._ids[:-1])
@@ -237,6 +240,17 @@ def test_graphs_are_captured_again_when_their_tensors_have_moved(
         for name in ("long", "s3")[: 1 + (index >= 20)]:
             assert torch.allclose(eager.step((name, 1)), captured.step((name, 1)), atol=1e-4)
     assert captured.pool.generation > generation
+
+
+@pytest.mark.parametrize(
+    ("shape", "prompts"),
+    [("tiny", [16, 64, 256, 1024, 2048]), ("llama-8b", [16, 32, 64, 128, 256, 512, 597])],
+)
+def test_prompts_are_captured_whose_launch_takes_longer_than_their_run(
+    shape: str, prompts: list[int]
+) -> None:
+    model = build_model(SHAPES[shape].config(), torch.device("meta"), torch.bfloat16)
+    assert prompt_buckets(model, most=8192) == prompts
 
 
 DECODES = tuple(dict.fromkeys(names, 1) for names in DECODING)

@@ -19,7 +19,7 @@ from batchproof_paged import (
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.blocks import BlockPool
-from batchproof_paged.kernels import DecodeRows, LayerCache, LayerPass, StepRows
+from batchproof_paged.kernels import DecodeRows, LayerCache, LayerPass, PrefillRows, StepRows
 from batchproof_paged.triton_decode import Splits, splits_for
 from batchproof_paged.triton_tiles import DecodeSweep, PrefillSweep, Sweeps
 from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, tell
@@ -51,33 +51,41 @@ CASES = {
 }
 
 
-NUM_MORE = 2  # padding rows
+NUM_MORE = 2  # of padding: decode rows, prefill rows, and prompt tokens
 
 
 class CapturedPool(BlockPool):
-    """Pads steps of decodes with rows of the trash lane."""
+    """Passes rows as a captured step does: padded, and unknown to the host."""
 
     def begin(self, batch: RaggedBatch) -> None:
         super().begin(batch)
-        decodes, prefills = self._rows.decodes, self._rows.prefills
-        if decodes is None or prefills is not None:
-            return
-        trash = decodes.lanes.new_full((NUM_MORE,), self.trash_lane)
-        lanes, seq_lens = torch.cat([decodes.lanes, trash]), torch.cat([decodes.seq_lens, 0 * trash])
-        self._rows = StepRows(DecodeRows(lanes, seq_lens, self._tables.shape[1]), None)
+        decodes, rows = self._rows.decodes, self._rows.prefills
+        none = torch.zeros(0, dtype=torch.int64, device=self._tables.device)
+        lanes, seq_lens = (decodes.lanes, decodes.seq_lens) if decodes is not None else (none, none)
+        self._num_decodes, width, trash = len(lanes), self._tables.shape[1], self.trash_lane
+        decodes = DecodeRows(padded_with(trash, lanes), padded_with(0, seq_lens), width)
+        if rows is not None:
+            starts = padded_with(int(rows.starts[-1]), rows.starts) + NUM_MORE
+            given = padded_with(trash, rows.lanes), padded_with(0, rows.context_lens), starts
+            rows = PrefillRows(*given, width, padded_with(0, rows.slots), None)
+        self._rows = StepRows(decodes, rows)
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
     ) -> Tensor:
-        num = len(query)
-        if self._rows.prefills is None:
-            query, key, value = (
-                torch.cat([each, each.new_full((NUM_MORE, *each.shape[1:]), 3.0)])
-                for each in (query, key, value)
-            )
+        num, has_prompts = self._num_decodes, self._rows.prefills is not None
+        query, key, value = (
+            torch.cat([padded_with(3, each[:num]), *([padded_with(3, each[num:])] * has_prompts)])
+            for each in (query, key, value)
+        )
         out = super().attend(layer, query, key, value, form)
-        assert out[num:].isfinite().all(), "a padding row's result is not finite"
-        return out[:num]
+        assert out[num : num + NUM_MORE].isfinite().all(), "a padding row's result is not finite"
+        prompts = out[num + NUM_MORE : -NUM_MORE] if has_prompts else out[:0]
+        return torch.cat([out[:num], prompts])
+
+
+def padded_with(number: int, rows: Tensor) -> Tensor:
+    return torch.cat([rows, rows.new_full((NUM_MORE, *rows.shape[1:]), number)])
 
 
 # Of real models and unusual ones, read as on a GPU: in tiles of the size that is chosen there.

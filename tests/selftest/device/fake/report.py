@@ -74,7 +74,8 @@ class Report:
 COLUMNS: Mapping[str, Callable[[Report], Step | None]] = {
     "decode, captured": lambda report: report.usual("decode", has_graph=True),
     "decode, eager": lambda report: report.usual("decode", has_graph=False),
-    "prompt": lambda report: report.usual("prompt", has_graph=False),
+    "prompt, captured": lambda report: report.usual("prompt", has_graph=True),
+    "prompt, eager": lambda report: report.usual("prompt", has_graph=False),
 }
 
 
