@@ -24,8 +24,8 @@ from batchproof.generators.strategies import text_tokens
 from batchproof.oracle.distributions import answer_probabilities
 from batchproof.places import ROOT
 from batchproof.records.file_kinds import replace_text
-from batchproof.records.markdown import header, line
 from batchproof.records.provenance import command_line, made_now
+from batchproof.records.texts import header, line
 from batchproof.run.laboratory import Laboratory
 
 MODELS = ("gpt2-random", "llama-random", "mistral-window", "gpt2-hash", "llama-hash")

@@ -19,12 +19,12 @@ from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS
-from batchproof.records.kills import KILL_TABLE, FunctionRow, KillTableRecord, KillUpdate
 from batchproof.run.registry import faults
 from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.fingerprint import code_digest
 from batchproof_lab.kill_page import kill_page, problems
 from batchproof_lab.kill_table import Attempt, Hunt, Kill, KillTable, diagnosis, make_attempt
+from batchproof_lab.record_kinds import KILL_TABLE, FunctionRow, KillTableRecord, KillUpdate
 from batchproof_lab.worker_pool import LostTask
 
 TASK_LIMIT_S = 3600.0  # far beyond any session: a worker that hangs is given up

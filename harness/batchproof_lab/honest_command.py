@@ -18,8 +18,7 @@ from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import BatchproofError
 from batchproof.models.embedded import DTYPES, EMBEDDED
-from batchproof.records.honest import HONEST, FalseAlarm, HonestCounts, HonestRecord, HonestRun
-from batchproof.records.machine_paths import without_machine_paths
+from batchproof.records.texts import without_machine_paths
 from batchproof.run.engine_names import BY_DEFAULT, ODD_PREFIX
 from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.conformance_modules import conformance_functions
@@ -33,6 +32,7 @@ from batchproof_lab.honest_plan import (
     honest_engines,
     judge_honest,
 )
+from batchproof_lab.record_kinds import HONEST, FalseAlarm, HonestCounts, HonestRecord, HonestRun
 from batchproof_lab.worker_pool import LostTask
 
 TASK_LIMIT_S = 3600.0  # far beyond any task: a worker that hangs is given up

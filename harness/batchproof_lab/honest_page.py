@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from batchproof.records.honest import (
+from batchproof.records.texts import header, line
+from batchproof.validation.yaml_nodes import read_yaml
+from batchproof_lab.record_kinds import (
     CountsByDtype,
     FalseAlarm,
     HonestCounts,
@@ -20,8 +22,6 @@ from batchproof.records.honest import (
     HonestRun,
     RightAlarm,
 )
-from batchproof.records.markdown import header, line
-from batchproof.validation.yaml_nodes import read_yaml
 
 RULE_OF_THREE = -math.log(0.05)  # no event in n trials: 95 % confidence that its rate is below 3.0 / n
 FILE = "honest_alarms.yaml"

@@ -14,10 +14,10 @@ from itertools import cycle, product
 from batchproof.errors import UsageError
 from batchproof.models.embedded import EMBEDDED, NAN_MODEL
 from batchproof.places import ROOT
-from batchproof.records.honest import HonestCounts
 from batchproof.run.engine_names import BY_DEFAULT, ODD_PREFIX
 from batchproof.run.registry import oddities
 from batchproof_lab.conformance_modules import Facts, conformance_functions
+from batchproof_lab.record_kinds import HonestCounts
 from batchproof_lab.shared_laboratory import process_laboratory
 from batchproof_lab.suite_run import Effort, own_failures, run_suite
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from batchproof.records.kills import DiagnosisScore, FaultRow, FunctionRow, KillRecord, KillTableRecord
-from batchproof.records.markdown import header, line
+from batchproof.records.texts import header, line
+from batchproof_lab.record_kinds import (
+    DiagnosisScore,
+    FaultRow,
+    FunctionRow,
+    KillRecord,
+    KillTableRecord,
+)
 
 LOWEST_SCORE = 0.85  # of the diagnosis
 

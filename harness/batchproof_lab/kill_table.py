@@ -12,12 +12,18 @@ from typing import Protocol, Self
 
 from batchproof.findings.causes import Cause
 from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
-from batchproof.records.kills import DiagnosisScore, FaultRow, FunctionRow, KillRecord, KillTableRecord
 from batchproof.records.provenance import Provenance
 from batchproof.requirements.promises import Promise
 from batchproof.run.registry import faults as known_faults
 from batchproof_lab.conformance_modules import conformance_functions, function_of
 from batchproof_lab.fingerprint import fingerprint
+from batchproof_lab.record_kinds import (
+    DiagnosisScore,
+    FaultRow,
+    FunctionRow,
+    KillRecord,
+    KillTableRecord,
+)
 from batchproof_lab.shared_laboratory import process_laboratory
 from batchproof_lab.suite_run import Effort, own_failures, run_suite
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from batchproof.plugin.item_record import record_of
+from batchproof.plugin.items import record_of
 from batchproof.plugin.selection import LAB
 from batchproof.records.trial_record import TrialRecord
 from batchproof.run.laboratory import Laboratory

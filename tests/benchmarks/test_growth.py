@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from batchproof.plugin.bench_fixtures import GrowthEntry
+from batchproof.plugin.benchmarks import GrowthEntry
 
 
 # An engine without figures fails the test; that nothing was timed is no second defect.

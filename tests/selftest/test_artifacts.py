@@ -9,8 +9,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from batchproof.plugin.writers.page import LONGEST_REPORT, MOST_ROWS, FinishedRun, summary_page
-from batchproof.plugin.writers.problems import problems_of
+from batchproof.plugin.writers.page import (
+    LONGEST_REPORT,
+    MOST_ROWS,
+    FinishedRun,
+    problems_of,
+    summary_page,
+)
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.table import ConformanceTable, PromiseCell, Totals

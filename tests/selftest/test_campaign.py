@@ -16,8 +16,6 @@ from batchproof.__main__ import main
 from batchproof.errors import UsageError
 from batchproof.models.embedded import EMBEDDED, STATE_MODEL
 from batchproof.places import ROOT
-from batchproof.records.honest import HONEST, HonestCounts
-from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
 from batchproof_lab.campaign import CampaignState, Sitting
@@ -28,6 +26,7 @@ from batchproof_lab.honest_page import honest_page, name_of, with_right_alarms
 from batchproof_lab.honest_plan import MODELS, HonestOutcome, HonestPlan
 from batchproof_lab.kill_page import kill_page, problems
 from batchproof_lab.kill_table import Attempt, Hunt, Kill, KillTable
+from batchproof_lab.record_kinds import HONEST, KILL_TABLE, HonestCounts, KillTableRecord
 from batchproof_lab.suite_run import run_suite
 from batchproof_lab.worker_pool import LostTask
 from tests.selftest.conftest import LaboratoryFor

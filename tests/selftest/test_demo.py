@@ -16,8 +16,8 @@ from batchproof import demo
 from batchproof.__main__ import main
 from batchproof.api import Completion, RowRecord, StepRecord
 from batchproof.demo.experiment import TimedRun, judge, make_experiment
+from batchproof.demo.logs import quoted, shortened
 from batchproof.demo.pages import draw_timelines, letters
-from batchproof.demo.prose import quoted, shortened
 from batchproof.places import ROOT
 from batchproof.run.timeline import Cell, Timeline, assign_slots, build_timeline, num_refills, waves
 from tests.selftest.conftest import oracle_of

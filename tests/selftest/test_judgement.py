@@ -25,7 +25,7 @@ from batchproof.judgement.verdict_page import verdict_page
 from batchproof.places import ROOT
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import Machine, Provenance
-from batchproof.records.slug import slug
+from batchproof.records.texts import slug
 from batchproof.records.trial_record import FailureRecord, TrialRecord
 from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.requirements.issues import FailurePattern, KnownIssue, read_issues

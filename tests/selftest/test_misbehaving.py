@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,9 +24,10 @@ from batchproof.cli.interrupts import interruptible
 from batchproof.errors import EngineHang, Interrupt
 from batchproof.findings.failure import Subject
 from batchproof.findings.finding import Rule
-from batchproof.plugin import hang_notice
-from batchproof.plugin.item_record import record_of
+from batchproof.plugin import isolation
+from batchproof.plugin.items import record_of
 from batchproof.plugin.process_death import Ending, complete_report, ending
+from batchproof.records.journal import entries
 from batchproof.records.trial_record import TrialRecord
 from batchproof.run import time_limit
 from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
@@ -35,7 +36,6 @@ from batchproof.workload.workloads import Workload
 from tests.selftest.conftest import HEAD, RunSuite, Session
 
 Bad = Callable[..., Session]
-PARITY, ORDER, LIVENESS = "P1 parity", "P4 order", "P10 liveness"
 
 SUITE = f"""{HEAD}
 @pytest.mark.promise(id="P1")
@@ -43,19 +43,40 @@ SUITE = f"""{HEAD}
 def test_it(trial, name):
     trial.check(Workload((Request(name, (1, 2), 2),)))
 """
+ACTS = {  # what an engine does in a call -> the promise that this breaks, and words of the report
+    "raise RuntimeError('no cheese')": ("P1", "the engine raised RuntimeError: no cheese"),
+    "raise SystemExit(3)": ("P1", "the engine raised SystemExit: 3"),
+    "raise KeyboardInterrupt": ("P1", "the engine raised KeyboardInterrupt"),
+    "raise asyncio.CancelledError('no')": ("P1", "the engine raised CancelledError: no"),
+    "pytest.skip('no')": ("P1", "the engine raised Skipped: no"),
+    "pytest.xfail('no')": ("P1", "the engine raised XFailed: no"),
+    "pytest.exit('no')": ("P1", "the engine raised Exit: no"),
+    "forever()": ("P1", "the engine raised RecursionError: maximum recursion"),
+    "json.loads('[')": ("P1", "in act: json.loads('[')"),
+    "return None": ("P4", "generate returned a NoneType"),
+    "return [replace(done[0], token_ids=(1.0, 2.0))]": ("P4", "has a token of type float ("),
+    "return [replace(done[0], finish_reason='length')]": (
+        *("P4", "has finish_reason 'length', but should be a batchproof.api.FinishReason"),
+    ),
+    "time.sleep(9)": ("P10", "generate did not return within 1 s"),
+    "try: time.sleep(9)\n        except BaseException: return done": (
+        *("P10", "s, but should within 1 s: it swallowed the exception that ends it"),
+    ),
+}
 ENGINE = """
 import asyncio, json, os, pytest, signal, time
 from dataclasses import replace
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.static import StaticEngine
 
+def forever():
+    forever()
+
 class Engine(StaticEngine):
     def generate(self, requests):
         done = super().generate(requests)
-        return self.misbehave(done) if requests[0].request_id == "bad" else done
-
-    def misbehave(self, done):
-        {misbehave}
+        act = ACTS.get(requests[0].request_id)
+        return act(done) if act else done
 
 class Endless:
     num_built = 0
@@ -66,7 +87,7 @@ class Endless:
         self.generate = None
 
 class Records(RaggedEngine):
-    trace = [{{}}]
+    trace = [{}]
 
 class OnceBroken(RaggedEngine):
     num_reads = 0
@@ -76,16 +97,25 @@ class OnceBroken(RaggedEngine):
         if self.num_reads == 2:
             raise RuntimeError("out of cheese")
         return super().trace
+
+ACTS = {}
+"""
+ACT = """
+def act(done):
+        {act}
+ACTS["{name}"] = act
 """
 
 
 @pytest.fixture
 def bad(tmp_path: Path, run_suite: RunSuite) -> Bad:
-    """`bad(code, *arguments)` runs four tests, of which the third has the engine execute the code."""
+    """`bad(acts, *arguments)` runs a test that is right, and one for each act of the engine, which has
+    the name of the act."""
 
-    def run(misbehave: str = "pass", *arguments: str, names: str = "['a', 'b', 'bad', 'c']") -> Session:
-        (tmp_path / "mine.py").write_text(ENGINE.format(misbehave=misbehave))
-        (tmp_path / "test_mini.py").write_text(SUITE.format(names=names))
+    def run(acts: Mapping[str, str], *arguments: str) -> Session:
+        code = "".join(ACT.format(name=name, act=act) for name, act in acts.items())
+        (tmp_path / "mine.py").write_text(ENGINE + code)
+        (tmp_path / "test_mini.py").write_text(SUITE.format(names=["a", *acts]))
         engine = [] if any("--engine=" in each for each in arguments) else ["--engine=mine.py:Engine"]
         return run_suite(*engine, *arguments)
 
@@ -95,11 +125,11 @@ def bad(tmp_path: Path, run_suite: RunSuite) -> Bad:
 def test_an_engine_that_never_returns_is_met_once_and_the_run_says_so(
     bad: Bad, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(hang_notice, "SILENT_S", 0.1)
-    monkeypatch.setattr(hang_notice, "SECONDS_BETWEEN_LOOKS", 0.05)
+    monkeypatch.setattr(isolation, "SILENT_S", 0.1)
+    monkeypatch.setattr(isolation, "SECONDS_BETWEEN_LOOKS", 0.05)
     engines = ("--engine=mine.py:Endless", "--engine=static")
     models = ("--model=gpt2-random", "--model=llama-random")
-    run = bad("pass", *engines, *models, "--diagnose-for=0", "--engine-time-limit=3", names="['a']")
+    run = bad({}, *engines, *models, "--diagnose-for=0", "--engine-time-limit=3")
     assert run.exit_status == pytest.ExitCode.TESTS_FAILED, run.output
     assert "P10 liveness is broken: building the engine did not return within 3 s" in run.output
     assert run.cell("P1 parity").split() == ["-", "2"]
@@ -108,38 +138,28 @@ def test_an_engine_that_never_returns_is_met_once_and_the_run_says_so(
     assert capfd.readouterr().err.count(waiting) == 1
 
 
-@pytest.mark.parametrize(
-    ("misbehave", "promise", "words"),
-    [
-        ("raise RuntimeError('no cheese')", PARITY, "the engine raised RuntimeError: no cheese"),
-        ("raise SystemExit(3)", PARITY, "the engine raised SystemExit: 3"),
-        ("raise KeyboardInterrupt", PARITY, "the engine raised KeyboardInterrupt"),
-        ("raise asyncio.CancelledError('no')", PARITY, "the engine raised CancelledError: no"),
-        ("pytest.skip('no')", PARITY, "the engine raised Skipped: no"),
-        ("pytest.xfail('no')", PARITY, "the engine raised XFailed: no"),
-        ("pytest.exit('no')", PARITY, "the engine raised Exit: no"),
-        ("self.misbehave(done)", PARITY, "the engine raised RecursionError: maximum recursion"),
-        ("json.loads('[')", PARITY, "mine.py:13 in misbehave: json.loads('[')"),
-        ("return None", ORDER, "generate returned a NoneType"),
-        ("return [replace(done[0], token_ids=(1.0, 2.0))]", ORDER, "has a token of type float ("),
-        (
-            "return [replace(done[0], finish_reason='length')]",
-            *(ORDER, "has finish_reason 'length', but should be a batchproof.api.FinishReason"),
-        ),
-        ("time.sleep(9)", LIVENESS, "generate did not return within 1 s"),
-        (
-            "try: time.sleep(9)\n        except BaseException: return done",
-            *(LIVENESS, "s, but should within 1 s: it swallowed the exception that ends it"),
-        ),
-    ],
-)
-def test_what_an_engine_does_costs_its_own_test(
-    bad: Bad, misbehave: str, promise: str, words: str
-) -> None:
-    run = bad(misbehave, "--diagnose-for=0", "--engine-time-limit=1")
-    assert "1 failed, 3 passed" in run.output
-    assert words in run.output
-    assert run.cell(promise) == "FAIL 1"
+def test_what_an_engine_does_costs_its_own_test(bad: Bad, tmp_path: Path) -> None:
+    """In one session: what ends a session elsewhere, wrong answers, and traces that cannot be read."""
+    acts = {f"act{number}": act for number, act in enumerate(ACTS)}
+    engines = [f"--engine=mine.py:{name}" for name in ("Engine", "Records", "OnceBroken")]
+    run = bad(acts, *engines, "--diagnose-for=0", "--engine-time-limit=1", "--journal=j.jsonl")
+    assert run.exit_status == pytest.ExitCode.TESTS_FAILED, run.output
+    kept = {each.test.partition("::")[2]: each for each in entries(tmp_path / "j.jsonl")}
+    assert len(kept) == 3 * (1 + len(ACTS))
+    expected = {f"Engine-gpt2-random-act{n}": each for n, each in enumerate(ACTS.values())}
+    for name in ("a", *acts):
+        expected[f"Records-gpt2-random-{name}"] = (
+            *("P11", "trace is a list of dict, but should be a sequence of"),
+        )
+        expected[f"OnceBroken-gpt2-random-{name}"] = ("P1", "in trace: raise RuntimeError")
+    assert kept.pop("test_it[mine.py:Engine-gpt2-random-a]").outcome == "passed"
+    for name, (promise, words) in expected.items():
+        entry = kept[f"test_it[mine.py:{name}]"]
+        assert entry.outcome == "failed", entry
+        assert entry.record is not None
+        assert entry.record.failure is not None
+        assert entry.record.failure.promise == promise, entry.report
+        assert words in entry.report, entry.report
 
 
 def disguising(act: Callable[[], object]) -> None:
@@ -197,30 +217,16 @@ def test_an_interrupt_that_comes_out_as_another_error_is_one() -> None:
     assert Interrupt.sent is None
 
 
-@pytest.mark.parametrize(
-    ("engine", "words"),
-    [
-        ("Records", "P11 accounting is broken: trace is a list of dict, but should be a sequence of"),
-        ("OnceBroken", "in trace: raise RuntimeError"),
-    ],
-)
-def test_a_wrong_trace_is_told_as_that(bad: Bad, engine: str, words: str) -> None:
-    run = bad("pass", f"--engine=mine.py:{engine}", "--diagnose-for=0")
-    assert "4 failed" in run.output
-    assert words in run.output
-
-
 def test_sigterm_keeps_what_was_found(bad: Bad, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
-        run = bad(
-            "os.kill(os.getpid(), signal.SIGTERM)", "--diagnose-for=0", f"--table={tmp_path}/table.json"
-        )
+        kill = {"x": "os.kill(os.getpid(), signal.SIGTERM)", "y": "return done"}
+        run = bad(kill, "--diagnose-for=0", f"--table={tmp_path}/table.json")
     finally:
         signal.signal(signal.SIGTERM, before)  # of this session, which ignores a second one
     assert run.exit_status == 143, run.output
     assert "Interrupt: SIGTERM" in run.output
-    assert run.cell("P1 parity") == "2"
+    assert run.cell("P1 parity") == "1"
     assert '"is_complete": false' in (tmp_path / "table.json").read_text()
 
 
@@ -229,7 +235,7 @@ def test_a_diagnosis_that_hangs_keeps_the_finding(bad: Bad, monkeypatch: pytest.
         raise EngineHang("the diagnosis hangs")
 
     monkeypatch.setattr(diagnosis, "diagnose", hang)
-    run = bad("raise KeyError")
+    run = bad({"x": "raise KeyError"})
     assert "the diagnosis itself failed: EngineHang: the diagnosis hangs" in run.output
     assert run.cell("P1 parity") == "FAIL 1"
 

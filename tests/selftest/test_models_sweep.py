@@ -18,7 +18,6 @@ from batchproof.__main__ import main
 from batchproof.api import EngineConfig
 from batchproof.errors import UnsupportedModelError
 from batchproof.places import ROOT
-from batchproof.records.sweep import MODEL_SWEEP, ToyRecord
 from batchproof_lab.model_sweep.sweep_command import models_page
 from batchproof_lab.model_sweep.toy_check import ToyTask, ToyVerdict, check_toy
 from batchproof_lab.model_sweep.toys import (
@@ -29,6 +28,7 @@ from batchproof_lab.model_sweep.toys import (
     picked_layers,
     toys_of,
 )
+from batchproof_lab.record_kinds import MODEL_SWEEP, ToyRecord
 from batchproof_paged import paged
 from tests.selftest.conftest import IS_TESTED_TRANSFORMERS
 from tests.selftest.one_process import OneProcess

@@ -12,12 +12,12 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.places import ROOT
-from batchproof.records.mutants import MUTANTS
 from batchproof_lab.mutation.mutant_task import Baseline, MutantFate, MutantTask
 from batchproof_lab.mutation.mutants_command import recorded
 from batchproof_lab.mutation.mutants_page import judgements, mutants_page, open_survivors
 from batchproof_lab.mutation.mutated_import import mutated, statements_noted
 from batchproof_lab.mutation.operators import mutants_of
+from batchproof_lab.record_kinds import MUTANTS
 from tests.selftest.one_process import OneProcess
 
 STATIC = ROOT / "implementations" / "batchproof_engines" / "static.py"

@@ -18,10 +18,9 @@ from batchproof.places import ROOT
 from batchproof.plugin import scoring
 from batchproof.plugin.scoring import forgive
 from batchproof.records.journal import JournalEntry
-from batchproof.records.json_schema import text_of
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.trial_record import FailureRecord, TrialRecord
-from batchproof.records.verdict import VERDICT, EngineVerdict, SuiteStamp
+from batchproof.records.verdict import VERDICT, EngineVerdict, SuiteStamp, text_of
 from batchproof.requirements import sets
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.sets import Requirements, set_of
@@ -104,7 +103,7 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
 
     document = json.loads((mini / "verdict.json").read_text())
     published = (ROOT / "docs" / "verdict.schema.json").read_text()
-    assert published == text_of(VERDICT), "python -m batchproof.records.json_schema writes it"
+    assert published == text_of(VERDICT), "python -m batchproof.records.verdict writes it"
     validator = jsonschema.Draft202012Validator(json.loads(published))
     validator.check_schema(validator.schema)
     validator.validate(document)

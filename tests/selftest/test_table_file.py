@@ -17,7 +17,7 @@ from batchproof.records.trial_record import FailureRecord, TrialRecord
 from batchproof.records.verdict import VERDICT
 from tests.selftest.conftest import HEAD, LACKING, RIGHT, RunSuite
 
-SUITE = f"""{HEAD}{RIGHT}{LACKING}
+SUITE = f"""import shutil{HEAD}{RIGHT}{LACKING}
 @pytest.mark.promise(id="P1")
 @pytest.mark.promise(id="P4")
 def test_two_promises(trial):
@@ -29,8 +29,8 @@ def test_wrong(trial):
     raise broken(Rule.STATED, promise=Promise.P2, what="planted")
 
 
-def test_self():
-    pass
+def test_what_is_there():
+    shutil.copy("table.json", "then.json")
 """
 
 
@@ -44,7 +44,10 @@ def counts_of(cell: dict[str, Any]) -> dict[str, int]:
     return {kind: value for kind, value in cell.items() if kind != "text" and value}
 
 
-def test_the_file_says_what_the_terminal_says(run_suite: RunSuite, suite: Path) -> None:
+def test_the_file_says_what_the_terminal_says_and_is_written_on_the_way(
+    run_suite: RunSuite, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "TABLE_EVERY_S", 0.0)
     session = run_suite("--table=table.json", "--engine=static", "--engine=ragged")
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     table = json.loads((suite / "table.json").read_text())
@@ -67,6 +70,9 @@ def test_the_file_says_what_the_terminal_says(run_suite: RunSuite, suite: Path) 
     assert (table["models"], table["device"], table["dtype"]) == (["gpt2-random"], "cpu", "float32")
     assert table["made"]["command"].startswith("pytest ")
     assert "--table=table.json" in table["made"]["command"]
+    so_far = json.loads((suite / "then.json").read_text())
+    assert so_far["cells"] == table["cells"], "a session that is killed leaves what it found"
+    assert (so_far["exit_status"], so_far["is_complete"]) == (pytest.ExitCode.INTERRUPTED, False)
 
 
 def test_a_session_that_was_cut_short_is_incomplete(
@@ -79,20 +85,7 @@ def test_a_session_that_was_cut_short_is_incomplete(
     assert not table["is_complete"]
 
 
-def test_a_session_that_is_killed_leaves_the_table_so_far(
-    run_suite: RunSuite, suite: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder, "TABLE_EVERY_S", 0.0)
-    reads = "\n\ndef test_what_is_there(): shutil.copy('table.json', 'then.json')\n"
-    (suite / "test_mini.py").write_text(f"import shutil{HEAD}{RIGHT}{reads}")
-    assert run_suite("--table=table.json", "--engine=static").exit_status == pytest.ExitCode.OK
-    table = json.loads((suite / "then.json").read_text())
-    assert counts_of(table["cells"]["static"]["P1"]) == {"passed": 1}
-    assert (table["exit_status"], table["is_complete"]) == (pytest.ExitCode.INTERRUPTED, False)
-    assert json.loads((suite / "table.json").read_text())["is_complete"]
-
-
-def test_numbers_that_are_not_finite_are_written_as_texts(tmp_path: Path) -> None:
+def test_what_json_cannot_hold_is_written_as_text(tmp_path: Path) -> None:
     facts = {"got": -math.inf, "logits": [math.nan, 1.5], "text": "\ud800"}
     failure = FailureRecord("P18", "logprob", "P18 is broken", facts=facts)
     record = TrialRecord("mine", "gpt2-hash", ("P18",), failure=failure)
@@ -102,7 +95,7 @@ def test_numbers_that_are_not_finite_are_written_as_texts(tmp_path: Path) -> Non
     (entry,) = entries(path)
     assert entry.record is not None
     assert entry.record.failure == replace(
-        failure, facts={"got": "-inf", "logits": ["nan", 1.5], "text": "\ud800"}
+        failure, facts={"got": "-inf", "logits": ["nan", 1.5], "text": "\\ud800"}
     )
 
 
@@ -123,6 +116,6 @@ def test_a_session_without_conformance_tests_leaves_an_older_table(
     run_suite: RunSuite, suite: Path
 ) -> None:
     (suite / "table.json").write_text("old")
-    session = run_suite("--table=table.json", "-k", "self")
+    session = run_suite("--table=table.json", "-k", "there")
     assert (suite / "table.json").read_text() == "old"
     assert "table.json: not written" in session.output

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.plugin.exit_status import SessionEnd, exit_status
+from batchproof.plugin.recorder import SessionEnd, exit_status
 from batchproof.records.journal import JournalEntry, entries
 from tests.selftest.conftest import HEAD, LACKING, RunSuite
 

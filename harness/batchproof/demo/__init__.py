@@ -14,7 +14,7 @@ from pathlib import Path
 
 from batchproof.demo import logs, pages
 from batchproof.demo.experiment import LETTERS, Experiment, judge, make_experiment, run_timed
-from batchproof.demo.prose import many
+from batchproof.demo.logs import many
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model, resolve_device, resolve_dtype
 from batchproof.models.embedded import DTYPES, EMBEDDED

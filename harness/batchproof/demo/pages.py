@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from batchproof.demo.experiment import Experiment, Judgement, TimedRun, num_tokens
-from batchproof.demo.prose import IDLE, many, prose, quoted, shortened
+from batchproof.demo.logs import IDLE, many, prose, quoted, shortened
 from batchproof.run.timeline import Cell, Timeline, num_refills
 
 

@@ -24,7 +24,7 @@ from batchproof.invariance.axes import Axis
 from batchproof.invariance.grades import Answer, Grade, Graded, graded
 from batchproof.invariance.settings import KEPT, LENGTHS, Comparison, Contents, Setting, one_call
 from batchproof.records.invariance import UNMEASURED, AxisRecord, EngineRecord, Evidence
-from batchproof.records.machine_paths import without_machine_paths
+from batchproof.records.texts import without_machine_paths
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import num_threads
 from batchproof.run.engine_names import has_own_process

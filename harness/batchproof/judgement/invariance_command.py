@@ -22,8 +22,8 @@ from batchproof.records.invariance import (
     EngineRecord,
     InvarianceRecord,
 )
-from batchproof.records.markdown import header, line
 from batchproof.records.provenance import made_now
+from batchproof.records.texts import header, line
 from batchproof.run.devices import exact_device, num_threads
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import resolve_engine

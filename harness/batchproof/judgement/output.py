@@ -15,8 +15,7 @@ from pathlib import Path
 
 from batchproof.judgement.verdict_page import verdict_page
 from batchproof.records.file_kinds import replace_text
-from batchproof.records.markdown import header, line
-from batchproof.records.slug import slug
+from batchproof.records.texts import header, line, slug
 from batchproof.records.verdict import VERDICT, EngineVerdict, FailureGroup
 from batchproof.requirements.verdict_of_journal import without_local_paths
 

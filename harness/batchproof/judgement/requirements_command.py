@@ -16,8 +16,8 @@ from batchproof import places
 from batchproof.cli.option_names import NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.places import SUITE
-from batchproof.plugin.requirement_ids import is_required, requirements_of
-from batchproof.records.markdown import header, line
+from batchproof.plugin.items import is_required, requirements_of
+from batchproof.records.texts import header, line
 from batchproof.requirements import sets
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.sets import CURRENT, Requirements, RequirementSet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchproof.records.markdown import header, line
+from batchproof.records.texts import header, line
 from batchproof.records.verdict import EngineVerdict, FailureGroup, IssueRecord
 from batchproof.requirements.promises import Promise
 from batchproof.site.verdict_summary import Paragraph, summary

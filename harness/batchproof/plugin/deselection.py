@@ -16,8 +16,7 @@ import pytest
 from batchproof.places import SUITE
 from batchproof.plugin import problems
 from batchproof.plugin.bench_options import FIXTURES
-from batchproof.plugin.item_names import INSTALLED_SUITE
-from batchproof.plugin.requirement_ids import is_conformance_test, requirement_id
+from batchproof.plugin.items import INSTALLED_SUITE, is_conformance_test, requirement_id
 from batchproof.plugin.scoring import ONE
 from batchproof.validation.values import near
 

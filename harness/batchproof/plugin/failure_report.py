@@ -18,13 +18,51 @@ from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.failure import Failure
 from batchproof.findings.finding_text import failure_text
-from batchproof.plugin.failure_entry import record_failure
 from batchproof.records.trial_record import FailureRecord
 from batchproof.run.engine_names import COMMAND_PREFIX
 from batchproof.run.time_limit import contained
 
 if TYPE_CHECKING:
     from batchproof.run.trial import Trial
+from collections.abc import Sequence
+
+from batchproof.api import EngineConfig, Request
+from batchproof.findings.finding import Finding, thawed
+from batchproof.findings.finding_text import first_line
+from batchproof.records.trial_record import FindingRecord
+from batchproof.run.capabilities import PROBE
+from batchproof.workload.workloads import Workload
+
+FIRST_CONTACT = Workload((PROBE,), EngineConfig(return_logits=True))
+
+
+def record_failure(
+    failure: Failure, diagnosis: Diagnosis | None = None, replay: str | None = None
+) -> FailureRecord:
+    """Returns the record of a failure. `replay` is the path of its failure file, if there is one."""
+    decisive = _record_finding(failure.finding, failure.scene.workload.requests)
+    others: Sequence[Finding] = getattr(failure, "others", ())
+    return FailureRecord(
+        **vars(decisive),
+        case=failure.case.name if failure.case else None,
+        cause=None if diagnosis is None else diagnosis.cause.name,
+        replay=replay,
+        others=tuple(_record_finding(each) for each in others),
+    )
+
+
+def _record_finding(finding: Finding, requests: Sequence[Request] = ()) -> FindingRecord:
+    facts = {name: thawed(value) for name, value in finding.facts.items()}
+    if requests:  # what a known issue may require of the workload that shows a failure
+        facts["shortest_prompt"] = min(len(each.prompt_token_ids) for each in requests)
+    return FindingRecord(
+        promise=finding.promise.id,
+        rule=finding.rule.id,
+        headline=first_line(finding),
+        request_id=finding.request_id,
+        step=finding.step,
+        facts=facts,
+    )
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from batchproof.plugin import (
     recorder,
     scoring,
 )
+from batchproof.plugin.bench_options import seconds
 from batchproof.plugin.configuring import CONFIGURED
-from batchproof.plugin.numbers import seconds
 from batchproof.plugin.selection import SELECTION, Selection, select
 from batchproof.plugin.xfails import KnownFailures, read_known_failures
 from batchproof.run.engine_names import BY_DEFAULT, FORMS

@@ -18,8 +18,8 @@ from batchproof.findings.failure import Failure, Run, Scene
 from batchproof.findings.finding import Rule, found
 from batchproof.findings.finding_text import failure_text
 from batchproof.places import PACKAGE
-from batchproof.plugin.failure_entry import FIRST_CONTACT, record_failure
-from batchproof.plugin.item_record import attach_record, describe_for_junit
+from batchproof.plugin.failure_report import FIRST_CONTACT, record_failure
+from batchproof.plugin.items import attach_record, describe_for_junit
 from batchproof.records.trial_record import Ledger, TrialRecord
 from batchproof.run.call_notes import CallNote
 from batchproof.run.failures import Frame, innermost

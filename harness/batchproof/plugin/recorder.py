@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
@@ -19,19 +20,22 @@ import pytest
 
 from batchproof.errors import Interrupt, UsageError
 from batchproof.plugin.deselection import Deselection
-from batchproof.plugin.exit_status import SessionEnd, exit_status
-from batchproof.plugin.item_names import AGAIN_OPTIONS, options_given
-from batchproof.plugin.item_record import record_of
+from batchproof.plugin.items import AGAIN_OPTIONS, options_given, record_of
 from batchproof.plugin.outputs import Outputs
 from batchproof.plugin.problems import HEARD, TOLD
 from batchproof.plugin.scoring import ASKED
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.writers import verdict
-from batchproof.plugin.writers.page import FinishedRun, summary_page
-from batchproof.plugin.writers.problems import failed_tests
-from batchproof.plugin.writers.session import SessionFacts
-from batchproof.plugin.writers.summary import empty_selection, summary_lines
-from batchproof.plugin.writers.table import conformance, ordered, outcomes_of
+from batchproof.plugin.writers.page import FinishedRun, failed_tests, summary_page
+from batchproof.plugin.writers.table import (
+    SessionFacts,
+    conformance,
+    empty_selection,
+    num_compared,
+    ordered,
+    outcomes_of,
+    summary_lines,
+)
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
 from batchproof.records.provenance import ENDED, made_now, pytest_line
@@ -39,6 +43,42 @@ from batchproof.records.table import CONFORMANCE, ConformanceTable
 from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
 from batchproof.requirements.tally import Outcome
 from batchproof.requirements.verdict_of_journal import without_local_paths
+
+SIGTERM_STATUS = 143
+
+
+@dataclass(frozen=True)
+class SessionEnd:
+    """How a session ended."""
+
+    status: int  # pytest's own
+    num_failed: int = 0  # tests, those of other things among them
+    is_cut_short: bool = False  # by its failures, as with -x
+    signal_status: int | None = None  # of the signal that ended it
+    has_problem: bool = False  # that a worker found, which ran no test
+    is_open: bool = False  # requirements that were asked for were not run
+
+
+def exit_status(end: SessionEnd, outcomes: Sequence[Outcome]) -> int:
+    """Returns the status: failed as well if nothing, or too little, was compared, and a usage error if
+    nothing failed but wrong cases."""
+    num_wrong = sum(record.is_wrong_input for _, record in outcomes)
+    if end.has_problem or (num_wrong and num_wrong == end.num_failed):
+        return pytest.ExitCode.USAGE_ERROR
+    if end.signal_status == SIGTERM_STATUS:
+        return SIGTERM_STATUS
+    if end.status == pytest.ExitCode.INTERRUPTED and end.is_cut_short and end.signal_status is None:
+        # xdist takes what -x ended for interrupted, as it is where tests could not be collected.
+        return pytest.ExitCode.TESTS_FAILED if end.num_failed else end.status
+    is_clean = end.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    is_failed = is_clean and bool(outcomes) and _proves_little(outcomes)
+    is_failed |= end.status == pytest.ExitCode.OK and end.is_open
+    return pytest.ExitCode.TESTS_FAILED if is_failed else end.status
+
+
+def _proves_little(outcomes: Sequence[Outcome]) -> bool:
+    return not num_compared(outcomes) or any(record.is_inadequate for _, record in outcomes)
+
 
 FINISHED = "batchproof_finished"  # in a worker's input: the tests that the journal holds
 LAST_PHASES = ("teardown", "???")  # ???: the process of a worker is gone

@@ -6,7 +6,7 @@ import pytest
 
 from batchproof.errors import UsageError
 from batchproof.places import SUITE
-from batchproof.plugin.requirement_ids import requirement_id
+from batchproof.plugin.items import requirement_id
 from batchproof.records.trial_record import TrialRecord
 from batchproof.requirements.sets import CURRENT, RequirementSet, load, names
 

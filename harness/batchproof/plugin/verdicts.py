@@ -19,16 +19,15 @@ from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.failure import Failure
 from batchproof.findings.finding import Rule, found
 from batchproof.findings.finding_text import first_line
-from batchproof.plugin.failure_entry import record_failure
 from batchproof.plugin.failure_report import (
     FailureAids,
     FailureReport,
     diagnosis_of,
+    record_failure,
     replay_of,
     report_failure,
 )
-from batchproof.plugin.item_names import again
-from batchproof.plugin.item_record import IDENTITY, RECORD, attach_record, describe_for_junit
+from batchproof.plugin.items import IDENTITY, RECORD, again, attach_record, describe_for_junit
 from batchproof.plugin.scoring import ASKED, forgive
 from batchproof.plugin.trials import TRIAL
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
@@ -121,7 +120,7 @@ def failure_of(error: BaseException, trial: Trial | None) -> Failure | None:
     if isinstance(error, ConformanceFailure | HangFailure):
         return error.failure
     if trial is not None and isinstance(error, BrokenPromise):
-        return trial.failure(error.finding)
+        return trial.failure(error.finding, others=error.others)
     if trial is not None and isinstance(error, EngineHang):
         return trial.failure(found(Rule.HANG, what=error.what, evidence=error.evidence))
     return None

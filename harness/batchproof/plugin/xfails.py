@@ -21,8 +21,7 @@ from batchproof.cli.option_names import EXPECTED, KEYS
 from batchproof.errors import UsageError
 from batchproof.places import SUITE
 from batchproof.plugin import problems
-from batchproof.plugin.item_names import INSTALLED_SUITE, name_of, trial_of
-from batchproof.plugin.requirement_ids import model_in_id, requirement_id
+from batchproof.plugin.items import INSTALLED_SUITE, model_in_id, name_of, requirement_id, trial_of
 from batchproof.requirements.sets import ANY_MODEL
 
 REQUIRED = ("test", "reason", "link")
@@ -83,10 +82,9 @@ class KnownFailures:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Marks the listed tests and reports an entry that names none."""
-        problem = next(self._mark(config, items), None)
-        if problem is not None:
-            problems.report(config, problem)
+        """Marks the listed tests and reports the entries that name none."""
+        if wrong := list(self._mark(config, items)):
+            problems.report(config, "\n".join(wrong))
 
     def _mark(self, config: pytest.Config, items: Sequence[pytest.Item]) -> Iterator[str]:
         """Marks the listed tests; yields a sentence for each entry that should name a test and names

@@ -5,14 +5,11 @@ file_kinds    a kind of file: schema name, version, reader and writer
 provenance    command, date, machine, versions and commit of a result
 trial_record  what one conformance test compared, and the failure that it found
 journal       one line per finished piece of work; that of tests
-campaign      the journal of a campaign: its question, sittings and outcomes
 table         the table engine x promise
-verdict       one engine, all promises, its failures in groups
-kills         planted faults and what caught them
-honest        honest engines and false alarms
-sweep         model types and how an engine serves them
+verdict       one engine, all promises, its failures in groups; the JSON schema of that file
 benchmark     what readers of a benchmark result rely on
-site          the files of a site
+invariance    grades of engines along axes
+triage        what is wrong with a running engine
 
 Rooms above turn these records into pages; no other room knows a key of a file.
 """

@@ -1,7 +1,7 @@
 """The test record: what one conformance test compared, and the failure that it found.
 
 The plugin makes it once, when the test ends. As JSON it travels with pytest's report from a worker
-process to the controller (`batchproof.plugin.item_record`).
+process to the controller (`batchproof.plugin.items`).
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from batchproof.places import SUITE
 from batchproof.records.decode import decode, encode
 from batchproof.records.journal import JournalEntry
-from batchproof.records.machine_paths import without_machine_paths
 from batchproof.records.provenance import Provenance
 from batchproof.records.suite_stamp import suite_stamp
 from batchproof.records.table import PromiseCell
+from batchproof.records.texts import without_machine_paths
 from batchproof.records.trial_record import Ledger
 from batchproof.records.verdict import (
     Conditions,

@@ -17,7 +17,7 @@ from pathlib import Path
 from batchproof.errors import UsageError
 from batchproof.site.folder import write_site
 from batchproof.site.inputs import KNOWN, RESULTS, read_inputs
-from batchproof.site.words import many
+from batchproof.site.tables import many
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.folder is None) == (arguments.markdown is None):
         raise UsageError("name the folder DIR of the site, or a benchmark file with --markdown")
     if arguments.markdown is not None:
-        module = importlib.import_module("batchproof.site.markdown_page")  # imports matplotlib
+        module = importlib.import_module("batchproof.site.benchmarks")  # imports matplotlib
         for path in module.write_markdown(arguments.markdown):
             print(f"written: {path}", file=sys.stderr)
         return 0

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from batchproof.bench.ratios import Ratio
 from batchproof.figures import LIGHT, SERIES, Chart, write_beside
-from batchproof.site.words import number, shortened
+from batchproof.site.tables import number, shortened
 
 INK, FAINT = LIGHT["ink"], LIGHT["faint"]
 MARKERS = "os^DvP"  # engines differ in more than their colours

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from batchproof.errors import UsageError
-from batchproof.records.site import SITE, SiteRecord
+from batchproof.records.file_kinds import FileKind
+
+
+@dataclass(frozen=True)
+class SiteRecord:
+    """The files of a site, relative to its folder, with slashes."""
+
+    files: tuple[str, ...]
+
+
+SITE = FileKind("list of a site's files", "batchproof.site", 1, SiteRecord)
+
 
 LIST = "site.json"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from batchproof.records.slug import slug
+from batchproof.records.texts import slug
 from batchproof.records.verdict import EngineVerdict
 from batchproof.site.inputs import VerdictFile
 

@@ -11,14 +11,12 @@ from batchproof.figures import FONTS, THEME, Chart
 from batchproof.requirements.promises import Promise
 from batchproof.site import matrix
 from batchproof.site.benchmarks import benchmark
-from batchproof.site.conformance import conformance
-from batchproof.site.facts import findings_by_verdict, verdict_facts
-from batchproof.site.findings import attachments, findings, scripts
-from batchproof.site.grades import MEANINGS, grade_tables
+from batchproof.site.findings import attachments, findings, findings_by_verdict, scripts, verdict_facts
+from batchproof.site.grades import MEANINGS, conformance, grade_tables
 from batchproof.site.history import Engine, Judged, engines_of
 from batchproof.site.inputs import SiteInputs
+from batchproof.site.tables import many
 from batchproof.site.verdict_summary import TITLES, summary
-from batchproof.site.words import many
 
 TITLES_OF_PAGES = {
     "index.html": "Verdicts",

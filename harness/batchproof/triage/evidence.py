@@ -13,7 +13,7 @@ from batchproof.checks.answers import check_order
 from batchproof.errors import BatchproofError, OracleError
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
-from batchproof.records.machine_paths import without_machine_paths
+from batchproof.records.texts import without_machine_paths
 from batchproof.replay.write import FailureOrigin, write
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial

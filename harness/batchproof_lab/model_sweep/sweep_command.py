@@ -18,13 +18,13 @@ from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.random_models import build_llama_random
-from batchproof.records.markdown import header, line
-from batchproof.records.sweep import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
+from batchproof.records.texts import header, line
 from batchproof.run.registry import resolve_engine, source_of
 from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.fingerprint import code_digest
 from batchproof_lab.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict, check_toy
 from batchproof_lab.model_sweep.toys import model_types, toys_of
+from batchproof_lab.record_kinds import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
 
 ENGINE = "paged"
 LEGEND = """\

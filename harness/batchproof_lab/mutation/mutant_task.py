@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from batchproof.places import ROOT
-from batchproof.records.machine_paths import without_machine_paths
+from batchproof.records.texts import without_machine_paths
 from batchproof.run.registry import resolve_engine
 from batchproof_lab.conformance_modules import function_of
 from batchproof_lab.mutation.mutated_import import (

@@ -20,7 +20,6 @@ from batchproof.errors import BatchproofError, UsageError
 from batchproof.models.embedded import EMBEDDED
 from batchproof.places import ROOT
 from batchproof.records.file_kinds import replace_text
-from batchproof.records.mutants import MUTANTS, MutantRecord, MutantsRecord
 from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.conformance_modules import conformance_functions
 from batchproof_lab.fingerprint import code_digest
@@ -36,6 +35,7 @@ from batchproof_lab.mutation.mutants_page import (
     open_survivors,
 )
 from batchproof_lab.mutation.sampling import baseline, points_of, sample_mutants, sources_of
+from batchproof_lab.record_kinds import MUTANTS, MutantRecord, MutantsRecord
 from batchproof_lab.worker_pool import LostTask
 
 

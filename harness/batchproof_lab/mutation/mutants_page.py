@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchproof.records.markdown import header, line
-from batchproof.records.mutants import MutantRecord, MutantsRecord
+from batchproof.records.texts import header, line
 from batchproof.validation.yaml_nodes import read_yaml
+from batchproof_lab.record_kinds import MutantRecord, MutantsRecord
 
 NOTICED = ("killed", "hung", "died")
 COLUMNS = (*NOTICED, "survived", "waiting")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
-from batchproof.records.mutants import MutantRecord, MutantsRecord
 from batchproof.records.provenance import made_now
 from batchproof.run.registry import resolve_engine, source_of
 from batchproof_lab.mutation.mutant_task import Baseline, BaselineTask, judge_baseline
 from batchproof_lab.mutation.operators import Mutant, mutants_of
+from batchproof_lab.record_kinds import MutantRecord, MutantsRecord
 from batchproof_lab.worker_pool import LostTask, WorkerPool
 
 BASELINE_LIMIT_S = 3600.0

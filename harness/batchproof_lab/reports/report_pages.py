@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from batchproof.records.markdown import header, line
+from batchproof.records.texts import header, line
 from batchproof_lab.reports.recording import Recording, read_recording
 from batchproof_lab.reports.upstream_report import UpstreamReport, UpstreamReports
 

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
 
 from batchproof.models.embedded import EMBEDDED
-from batchproof.plugin.writers.session import SessionFacts
 from batchproof.records.journal import JournalEntry
+from batchproof.records.provenance import Provenance
 from batchproof.records.table import ConformanceTable, PromiseCell, Totals
+from batchproof.records.verdict import Conditions
 from batchproof.requirements.promises import Promise
+from batchproof.requirements.sets import RequirementSet
 from batchproof.requirements.tally import Outcome, cells_of, totals_of
+
+
+@dataclass(frozen=True)
+class SessionFacts:
+    """A run of pytest, as it stands. `is_complete`: no selected test is missing."""
+
+    made: Provenance
+    engines: tuple[str, ...]
+    conditions: Conditions
+    precision: str
+    torch: str  # its version
+    requirements: RequirementSet | None
+    exit_status: int
+    is_complete: bool
+    num_left_out: int = 0  # tests that were deselected
+    is_uncounted: bool = False  # tests may be left out that were never collected
+    ways: tuple[str, ...] = ()  # options that leave tests out
+
 
 LEGEND = (
     "n: tests passed   ~n: with n near-ties   FAIL n: tests failed   known n: failed as expected",
@@ -114,3 +138,36 @@ def adequacies(outcomes: Iterable[Outcome]) -> list[tuple[str, str, bool]]:
 def notes(outcomes: Iterable[Outcome]) -> list[str]:
     """Returns remarks on the session, each once."""
     return list(dict.fromkeys(note for _, record in outcomes for note in record.ledger.notes))
+
+
+NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"
+Line = tuple[str, bool]  # and whether it is bad news
+
+
+def summary_lines(outcomes: list[Outcome]) -> Iterator[Line]:
+    """Yields the lines of a session with conformance tests."""
+    yield from ((line, False) for line in table(outcomes))
+    for model, error_unit in error_units(outcomes):
+        yield f"model {model}: E {error_unit:.2g}, the reference's own worst logit error", False
+    for model, adequacy, is_too_little in adequacies(outcomes):
+        verdict = "INADEQUATE: equal tokens prove little on this model" if is_too_little else "adequate"
+        yield f"model {model}: {verdict}; {adequacy}", is_too_little
+    yield from ((f"note: {note}", False) for note in notes(outcomes))
+    num_wrong = sum(record.is_wrong_input for _, record in outcomes)
+    if num_wrong:
+        yield f"{num_wrong} failed by a wrong case, not by an engine: see above", True
+    if num_own := sum(record.is_own_failure for _, record in outcomes) - num_wrong:
+        yield f"{num_own} failed by the harness itself, not by an engine: see above", True
+    if not num_compared(outcomes) and not any(outcome == "failed" for outcome, _ in outcomes):
+        yield NOTHING_COMPARED, True
+
+
+def empty_selection(option: Namespace, num_run: int, deselected: Sequence[pytest.Item]) -> str | None:
+    """Returns that -k and -m left no conformance test, for a session without one; None if nothing is to
+    be said. `num_run` counts tests of other things."""
+    words = [f"{k} {v!r}" for k, v in (("-k", option.keyword), ("-m", option.markexpr)) if v]
+    if getattr(option, "benchmark_only", False) and num_run:
+        return None
+    if words and (not num_run or any("trial" in item.fixturenames for item in deselected)):  # type: ignore[attr-defined]
+        return f"no conformance test was selected by {' '.join(words)}: this run proves nothing"
+    return None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from batchproof.plugin.writers.session import SessionFacts
-from batchproof.plugin.writers.table import counted
+from batchproof.plugin.writers.table import SessionFacts, counted
 from batchproof.records.journal import JournalEntry
 from batchproof.records.verdict import EngineVerdict
 from batchproof.requirements.verdict_of_journal import Asked, verdict_of

@@ -1,0 +1,145 @@
+"""Names a test as a person types it on pytest's command line. `again:` prints it, and a list of
+expected failures may use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from shlex import quote
+from typing import cast
+
+import pytest
+
+from batchproof.cases.schema import Case
+from batchproof.places import CHECKOUT, SUITE
+from batchproof.records.decode import decode, encode
+from batchproof.records.trial_record import TrialRecord
+from batchproof.requirements.sets import ANY_MODEL, Requirements
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
+
+INSTALLED_SUITE = "batchproof.suite."
+AGAIN_OPTIONS = (
+    "--config",
+    "--engine",
+    "--model",
+    "--device",
+    "--dtype",
+    "--compute-dtype",
+    "--kv-cache-dtype",
+    "--engine-time-limit",
+)
+
+
+def name_of(item: pytest.Item) -> str:
+    """Returns the node id, if it is a path from the root of the run.
+
+    The installed suite is outside that root: its tests are named by module, for `--pyargs`. Tests of
+    a checkout that is used from another folder are named by absolute path.
+    """
+    _, separator, function = item.nodeid.partition("::")
+    if CHECKOUT is None and item.path.is_relative_to(SUITE):
+        return f"{INSTALLED_SUITE}{item.path.stem}{separator}{function}"
+    if not item.path.is_relative_to(item.config.rootpath):
+        return f"{item.path}{separator}{function}"
+    return item.nodeid
+
+
+def trial_of(item: pytest.Item) -> tuple[str, str] | None:
+    """Returns engine and model of a conformance test; None if it is another test."""
+    trial = getattr(getattr(item, "callspec", None), "params", {}).get("trial")
+    return (trial[0].name, trial[1]) if isinstance(trial, tuple) else None
+
+
+def again(item: pytest.Item) -> str:
+    """Returns the line with the command that runs the test again."""
+    options = [f"{name}={quote(value)}" for name, value in options_given(item.config, AGAIN_OPTIONS)]
+    name = name_of(item)
+    pyargs = ["--pyargs"] if name.startswith(INSTALLED_SUITE) else []
+    return " ".join(["again: pytest", *pyargs, quote(name), *options])
+
+
+def options_given(config: pytest.Config, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields each of the options that has a value other than its default, once for each value."""
+    for name in names:
+        value = config.getoption(name)
+        for each in value if isinstance(value, list) else [value]:
+            if each not in (None, "auto", DEFAULT_TIME_LIMIT_S):
+                yield name, str(each)
+
+
+def junit_properties(record: TrialRecord) -> list[tuple[str, object]]:
+    """Returns names and values, those without a value left out."""
+    found: dict[str, object] = {"engine": record.engine, "model": record.model}
+    found["promise"] = ", ".join(record.counted_for)
+    if failure := record.failure:
+        found |= {"rule": failure.rule, "cause": failure.cause, "replay": failure.replay}
+        found["others"] = ", ".join(f"{each.promise} {each.rule}" for each in failure.others)
+        at = failure.raised_at or record.defined_at
+        found["source"] = at and f"{at.file}:{at.line}"
+    return [(name, value) for name, value in found.items() if value]
+
+
+ATTRIBUTE = "batchproof"  # of a report; xdist passes JSON values on
+IDENTITY = pytest.StashKey[TrialRecord]()  # the record as far as it is known before the test's body
+RECORD = pytest.StashKey[TrialRecord]()  # the whole record, once the test has ended
+
+
+def attach_record(report: pytest.TestReport, record: TrialRecord) -> None:
+    """Makes the report carry the record."""
+    vars(report)[ATTRIBUTE] = encode(record)
+
+
+def describe_for_junit(report: pytest.TestReport, record: TrialRecord) -> None:
+    """Adds the properties that JUnit XML shows of a conformance test."""
+    report.user_properties += junit_properties(record)
+
+
+def record_of(report: pytest.TestReport) -> TrialRecord | None:
+    """Returns the record that the report carries; None for a test that is no conformance test, and for
+    a phase that does not end its test."""
+    carried = getattr(report, ATTRIBUTE, None)
+    return None if carried is None else decode(TrialRecord, carried)
+
+
+def is_conformance_test(item: pytest.Item) -> bool:
+    """Returns whether the test asks for a `trial`."""
+    return trial_of(item) is not None
+
+
+def requirement_id(item: pytest.Item) -> str:
+    """Returns the requirement id of a conformance test."""
+    (each,) = requirements_of(item).ids
+    return each
+
+
+def requirements_of(item: pytest.Item) -> Requirements:
+    """Returns what a conformance test requires: one id."""
+    assert isinstance(item, pytest.Function), "conformance tests are functions"
+    pair = "-".join(trial_of(item) or ()).encode("unicode_escape").decode("ascii")  # as pytest does
+    function = item.nodeid.partition("[")[0].partition("::")[2]
+    grade = item.get_closest_marker("grade")
+    needed = [mark.args for kind in ("needs", "shows") for mark in item.iter_markers(kind)]
+    return Requirements(
+        test=f"{item.path.stem}::{function}",
+        promise=next(item.iter_markers("promise")).kwargs["id"],
+        grade=grade.args[0] if grade else "T",
+        needs=tuple(sorted(set(chain.from_iterable(needed)))),
+        models=(model_in_id(item),),
+        parameters=(item.callspec.id.replace(pair, "", 1).removeprefix("-"),),
+    )
+
+
+def model_in_id(item: pytest.Item) -> str:
+    """Returns the model of a conformance test; `any` if the first that is served is enough."""
+    trial = trial_of(item)
+    return ANY_MODEL if trial is None or item.get_closest_marker("first_served") else trial[1]
+
+
+def is_required(item: pytest.Item) -> bool:
+    """Returns whether the test is of the suite and asks something: a curated case may be about other
+    models."""
+    if not (is_conformance_test(item) and item.path.is_relative_to(SUITE)):
+        return False
+    case = cast(pytest.Function, item).callspec.params.get("case")
+    return not (isinstance(case, Case) and case.models and model_in_id(item) not in case.models)

@@ -1,0 +1,52 @@
+"""Tables in Markdown."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from batchproof.places import ROOT
+
+
+def header(*cells: str) -> Iterator[str]:
+    """Yields the two lines that begin a table with these columns."""
+    yield line(*cells)
+    yield line(*("---" for _ in cells))
+
+
+def line(*cells: str) -> str:
+    """Returns one row of a table; bars in the cells are escaped."""
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+MOST_CHARACTERS = 100
+
+
+def slug(name: str) -> str:
+    """Returns a name for a folder: `openvino-genai 2026.4.1` becomes `openvino-genai-2026.4.1`.
+
+    A name that is cut off, or has no usable character left, gets a few digits of its hash.
+    """
+    found = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
+    if 0 < len(found) <= MOST_CHARACTERS and found != "README":
+        return found
+    digits = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{found[:MOST_CHARACTERS]}-{digits}".strip("-")
+
+
+# Ends where a path ends in a report: at white space, a quote, a colon or a comma.
+_TEMPORARY = re.compile(rf"{re.escape(tempfile.gettempdir())}/(?:[^\s'\"`:,]+/)?")
+_INSTALLED = re.compile(r"/(?:[^\s'\"`:,]+/)?site-packages/")
+
+
+def without_machine_paths(text: str) -> str:
+    """Returns the text with files named relative to the checkout, and those of installed packages by
+    their own names."""
+    text = _INSTALLED.sub("", _TEMPORARY.sub("", text.replace(f"{ROOT}/", "")))
+    for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("data"), str(Path.home())):
+        text = text.replace(f"{folder}/", "")
+    return text
