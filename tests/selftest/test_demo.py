@@ -16,8 +16,7 @@ from batchproof import demo
 from batchproof.__main__ import main
 from batchproof.api import Completion, RowRecord, StepRecord
 from batchproof.demo.experiment import TimedRun, judge, make_experiment
-from batchproof.demo.logs import quoted, shortened
-from batchproof.demo.pages import draw_timelines, letters
+from batchproof.demo.pages import draw_timelines, letters, quoted, shortened
 from batchproof.places import ROOT
 from batchproof.run.timeline import Cell, Timeline, assign_slots, build_timeline, num_refills, waves
 from tests.selftest.conftest import oracle_of
@@ -68,41 +67,28 @@ def record(
     )
 
 
-def test_the_demo_succeeds_and_finds_every_answer_equal(shown: Shown) -> None:
-    assert shown.exit_code == 0
+def test_the_demo_shows_what_the_engines_did(shown: Shown) -> None:
     check = "\n".join(section(shown.text, 6))
+    assert shown.exit_code == 0
     assert check.count("8 of 8 answers equal, 81 tokens compared, 0 near-ties") == 3
     assert "Batching changed nothing but the speed." in check
-
-
-def test_the_demo_is_plain_text_of_eighty_columns(shown: Shown) -> None:
-    too_long = [
-        line for line in shown.text.splitlines() if len(line) > 80 and "timeline.svg" not in line
-    ]
-    assert too_long == []
-    assert shown.text.replace("\n", "").isprintable()
+    lines = [each for each in shown.text.splitlines() if "timeline.svg" not in each]
+    assert max(map(len, lines)) <= 80
+    assert "".join(lines).isprintable()
     assert shown.text.isascii()
-
-
-def test_the_step_log_shows_a_freed_slot_refilled_in_the_next_step(shown: Shown) -> None:
-    log = "\n".join(section(shown.text, 3))
-    assert re.search(r"^   3 .*A ends$", log, re.MULTILINE)
-    assert re.search(
-        r"^   4 +D PREFILL\(14\) +B decode\(1\) +C decode\(1\) +D enters$", log, re.MULTILINE
-    )
-    assert "came free while a request waited: 5. Filled again in the very next step: 5." in " ".join(
-        log.split()
-    )
-
-
-def test_the_static_log_marks_each_barrier_and_the_requests_that_wait_behind_it(shown: Shown) -> None:
     log = "\n".join(section(shown.text, 2))
     assert re.findall(r"BATCH BARRIER after step (\d+)", log) == ["22", "42"]
     assert "slots 1 and 3 stood idle while D, E, F, G and H waited" in log
     assert "8 pads + PREFILL(20)  done at step  22     0 idle steps" in log
+    log = "\n".join(section(shown.text, 3))
+    assert re.search(r"^   3 .*A ends$", log, re.MULTILINE)
+    refilled = r"^   4 +D PREFILL\(14\) +B decode\(1\) +C decode\(1\) +D enters$"
+    assert re.search(refilled, log, re.MULTILINE)
+    said = "came free while a request waited: 5. Filled again in the very next step: 5."
+    assert said in " ".join(log.split())
 
 
-def test_all_timelines_account_for_every_step(shown: Shown) -> None:
+def test_timelines_and_totals_account_for_every_step(shown: Shown) -> None:
     drawn = section(shown.text, 4)
     slots = [line.split()[2] for line in drawn if re.match(r" +slot \d", line)]
     assert [len(slot) for slot in slots] == [51, 51, 51, 31, 31, 31, 31, 31, 31]
@@ -111,9 +97,6 @@ def test_all_timelines_account_for_every_step(shown: Shown) -> None:
             owned = [each for slot in group for each in slot if each.upper() == letter]
             # The step that prefills a prompt also brings its first token.
             assert (len(owned), owned.count(letter)) == (cap, 1), letter
-
-
-def test_the_totals_add_up(shown: Shown) -> None:
     numbers = {
         line[3:41].strip(): line[41:].split() for line in section(shown.text, 5) if len(line) > 41
     }
@@ -124,7 +107,7 @@ def test_the_totals_add_up(shown: Shown) -> None:
     assert numbers["token positions computed"] == [str(147 + 240 + 60), str(useful), str(useful)]
 
 
-def test_the_lowest_free_slot_is_taken_and_finishing_or_preemption_frees_it() -> None:
+def test_slots_are_read_from_a_trace() -> None:
     trace = [
         record(admitted="ABC"),
         record(finished="AB"),
@@ -141,39 +124,32 @@ def test_the_lowest_free_slot_is_taken_and_finishing_or_preemption_frees_it() ->
         {"D": 0, "E": 1, "C": 2},
         {"E": 1, "C": 2, "F": 0},
     ]
-
-
-def test_admitting_more_than_fit_is_an_error_that_names_the_step() -> None:
     with pytest.raises(ValueError, match="step 1 admits 'C', but all 2 slots are taken"):
         assign_slots([record(admitted="AB"), record(admitted="C")], 2)
-
-
-def test_the_last_chunk_of_a_prompt_is_prefill_even_if_it_is_one_token() -> None:
-    trace = [record([("A", 0, 4)], admitted="A"), record([("A", 4, 1)]), record([("A", 5, 1)], "", "A")]
-    timeline = build_timeline(trace, 1, {"A": 5})
-    assert letters(timeline.row(0)) == "AAa"
-    assert timeline.row(0)[-1] == Cell("A", 1, is_prefill=False)
-
-
-def test_a_pause_is_idle_and_a_prompt_fed_again_is_prefill() -> None:
-    trace = [
-        record([("A", 0, 4)], admitted="A"),
-        record(),
-        record([("A", 4, 1)]),
-        record([("A", 0, 5)], admitted="A", preempted="A"),
-    ]
-    assert letters(build_timeline(trace, 1, {"A": 4}).row(0)) == "A.aA"
-
-
-def test_refills_count_only_slots_that_a_request_waited_for() -> None:
-    trace = [
-        record(finished="A", waiting="C"),
-        record(admitted="C", finished="BC"),
-        record(waiting="D"),
-    ]
-    assert num_refills(trace) == (1, 1)
-    assert num_refills([record(finished="A", waiting="C"), record()]) == (1, 0)
+    waited = [record(finished="A", waiting="C")]
+    filled = [record(admitted="C", finished="BC"), record(waiting="D")]
+    assert num_refills(waited + filled) == (1, 1)
+    assert num_refills([*waited, record()]) == (1, 0)
     assert waves([record(admitted="A"), record(), record(admitted="B")]) == [range(2), range(2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("trace", "prompt_len", "drawn"),
+    [  # a last chunk of one token is prefill; a pause is idle; a prompt fed again is prefill
+        ([record([("A", 0, 4)], "A"), record([("A", 4, 1)]), record([("A", 5, 1)], "", "A")], 5, "AAa"),
+        (
+            [
+                *(record([("A", 0, 4)], "A"), record(), record([("A", 4, 1)])),
+                record([("A", 0, 5)], admitted="A", preempted="A"),
+            ],
+            *(4, "A.aA"),
+        ),
+    ],
+)
+def test_a_timeline_tells_prefill_decode_and_pauses(
+    trace: list[StepRecord], prompt_len: int, drawn: str
+) -> None:
+    assert letters(build_timeline(trace, 1, {"A": prompt_len}).row(0)) == drawn
 
 
 def test_a_timeline_longer_than_the_line_is_scaled_and_says_so() -> None:
@@ -185,32 +161,14 @@ def test_a_timeline_longer_than_the_line_is_scaled_and_says_so() -> None:
     assert lines[4].index("^") - lines[1].index("1") == 99 // 3
 
 
-def test_the_picture_has_every_request_in_each_panel_and_every_barrier(shown: Shown) -> None:
-    root = ElementTree.fromstring(shown.svg)
-    words = [text.text for text in root.iter(f"{SVG}text")]
-    assert [words.count(letter) for letter in "ABCDEFGH"] == [3] * 8
-    dashed = [each for each in root.iter(f"{SVG}path") if "stroke-dasharray" in each.get("style", "")]
-    assert len(dashed) == 2
-
-
-def test_own_prompts_replace_the_examples(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    options = [
-        "--prompt",
-        "one\ttwo",
-        "--prompt",
-        "雪がふる" * 9,
-        "--max-new-tokens",
-        "2",
-        "--slots",
-        "2",
-    ]
-    assert main(["demo", "--model", "mistral-window", "--device", "cpu", *options]) == 0
-    out = capsys.readouterr().out
-    assert '"one\\ttwo"' in out
-    assert out.count("2 of 2 answers equal, 4 tokens compared") == 3
+def test_each_picture_has_every_request_in_each_panel_and_every_barrier(shown: Shown) -> None:
+    docs = (ROOT / "docs" / "timeline.svg").read_text(encoding="utf-8")
+    for svg in (shown.svg, docs):
+        root = ElementTree.fromstring(svg)
+        words = [text.text for text in root.iter(f"{SVG}text")]
+        assert [words.count(letter) for letter in "ABCDEFGH"] == [3] * len(demo.EXAMPLES)
+        dashed = [e for e in root.iter(f"{SVG}path") if "stroke-dasharray" in e.get("style", "")]
+        assert len(dashed) == 2
 
 
 def test_a_wrong_answer_is_named_and_the_exit_code_is_1(
@@ -225,9 +183,10 @@ def test_a_wrong_answer_is_named_and_the_exit_code_is_1(
         return replace(run, completions=(wrong, *others)) if name == "ragged" else run
 
     monkeypatch.setattr(demo, "run_timed", lying)
-    options = ["--prompt", "one", "--prompt", "three", "--max-new-tokens", "2"]
+    options = ["--prompt", "one\ttwo", "--prompt", "雪がふる" * 9, "--max-new-tokens", "2"]
     assert main(["demo", "--model", "gpt2-random", "--device", "cpu", *options]) == 1
     out = capsys.readouterr().out
+    assert '"one\\ttwo"' in out
     assert "static      2 of 2 answers equal" in out
     assert "ragged      1 of 2 answers equal" in out
     assert "ragged DIFFERS: P1 parity is broken: request 'A' step 0" in out
@@ -274,10 +233,3 @@ def test_texts_and_ids_are_shortened_to_the_width_they_are_given() -> None:
     assert quoted("雪雪雪雪", 9) == '"雪雪..."'
     assert shortened([1, 22, 333], 80) == "1 22 333"
     assert shortened([11, 22, 33, 44, 55, 66, 77], 19) == "11 22 ... (5 more)"
-
-
-def test_the_picture_in_the_docs_is_of_the_examples() -> None:
-    root = ElementTree.parse(ROOT / "docs" / "timeline.svg")
-    words = [text.text or "" for text in root.iter(f"{SVG}text")]
-    assert any("paged" in each for each in words)
-    assert [words.count(letter) for letter in "ABCDEFGH"] == [3] * len(demo.EXAMPLES)

@@ -12,9 +12,9 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-from batchproof.demo import logs, pages
+from batchproof.demo import pages
 from batchproof.demo.experiment import LETTERS, Experiment, judge, make_experiment, run_timed
-from batchproof.demo.logs import many
+from batchproof.demo.pages import many
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model, resolve_device, resolve_dtype
 from batchproof.models.embedded import DTYPES, EMBEDDED
@@ -132,9 +132,9 @@ def _show(case: Experiment, svg: Path | None, width: int) -> int:
     """Prints section after section, each as soon as it is known, and returns the exit code."""
     _say(pages.heading(case, width))
     runs = {STATIC: run_timed(STATIC, case, has_waves=True)}
-    _say(logs.static_log(case, runs[STATIC], width))
+    _say(pages.static_log(case, runs[STATIC], width))
     runs[CONTINUOUS] = run_timed(CONTINUOUS, case, has_waves=False)
-    _say(logs.continuous_log(case, runs[CONTINUOUS], width))
+    _say(pages.continuous_log(case, runs[CONTINUOUS], width))
     runs[PAGED] = run_timed(PAGED, case, has_waves=False)
     timelines = {name: each.timeline for name, each in runs.items()}
     _say(pages.timelines(timelines, width))

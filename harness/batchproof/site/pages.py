@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from batchproof.figures import FONTS, THEME, Chart
+from batchproof.records.verdict import PromiseResult
 from batchproof.requirements.promises import Promise
-from batchproof.site import matrix
 from batchproof.site.benchmarks import benchmark
 from batchproof.site.findings import attachments, findings, findings_by_verdict, scripts, verdict_facts
 from batchproof.site.grades import MEANINGS, conformance, grade_tables
 from batchproof.site.history import Engine, Judged, engines_of
 from batchproof.site.inputs import SiteInputs
-from batchproof.site.tables import many
+from batchproof.site.tables import TableCell, many
 from batchproof.site.verdict_summary import TITLES, summary
 
 TITLES_OF_PAGES = {
@@ -82,14 +83,14 @@ def _svg_of(chart: Chart) -> Markup:
 
 def _index(engines: Sequence[Engine]) -> dict[str, object]:
     newest = [judged for each in engines for judged in each.newest]
-    rows = list(matrix.matrix_rows(newest))
+    rows = list(matrix_rows(newest))
     return {
         "rows": rows,
         "earlier": [each for engine in engines for each in engine.judged if each not in newest],
         "engines": many(len(engines), "engine"),
         "num_answers": sum(each.verdict.totals.num_requests for each in newest),
         "last": max((each.date for each in newest), default=""),
-        "legend": matrix.legend(rows),
+        "legend": legend(rows),
         "tallies": {promise.id: _tally(promise.id, newest) for promise in Promise},
     }
 
@@ -109,7 +110,85 @@ def _verdict(judged: Judged) -> dict[str, object]:
         "summary": list(summary(verdict)),
         "facts": list(verdict_facts(verdict)),
         "titles": TITLES,
-        "kinds": {name: kind for name, (_, kind) in matrix.WORDS.items()},
+        "kinds": {name: kind for name, (_, kind) in WORDS.items()},
         "findings": findings(judged),
         "unshown": [(each, scripts(judged, each)) for each in verdict.unshown],
     }
+
+
+WORDS = {  # of a promise's result -> the word in its cell, and its kind
+    "held": ("held", "good"),
+    "broken": ("broken", "bad"),
+    "differs by design": ("differs", "warn"),
+    "known failures": ("known", "warn"),
+    "incomplete": ("incomplete", "warn"),
+    "undecided": ("undecided", "warn"),
+}
+NOT_IN_SUITE = TableCell("–", "none", "no test of that day's suite")
+LEGEND = (
+    ("good", "held", "all its tests passed, and their number"),
+    ("bad", "broken", "tests failed: how many of those that could be run; leads to the first finding"),
+    ("warn", "differs", "tests failed, and the engine's documentation states that behaviour"),
+    ("warn", "known", "tests failed as those who ran them expected"),
+    ("warn", "incomplete", "tests that it needs were not run"),
+    ("warn", "undecided", "tests of it were ended by another promise that broke"),
+    ("none", "no cap", "not tested: the engine lacks a capability that the tests need"),
+    ("none", "refused", "not tested: the engine does not serve the models"),
+    ("none", NOT_IN_SUITE.text, "the suite of that day had no test of it"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRow:
+    """A verdict as a row. `page` is the address of its page."""
+
+    judged: Judged
+    page: str
+    cells: tuple[TableCell, ...]
+
+
+def matrix_rows(judged: Iterable[Judged]) -> Iterator[MatrixRow]:
+    """Yields a row for each verdict."""
+    for each in judged:
+        page = f"{each.page}/index.html"
+        yield MatrixRow(each, page, tuple(_cell(each, promise.id, page) for promise in Promise))
+
+
+def _cell(judged: Judged, promise_id: str, page: str) -> TableCell:
+    result = judged.verdict.promises.get(promise_id)
+    if result is None:
+        return NOT_IN_SUITE
+    word, kind = WORDS.get(result.verdict, (result.verdict, "none"))
+    tried = result.passed + result.failed
+    count = f"{result.failed}/{tried}" if result.failed else str(result.passed or "")
+    return TableCell(
+        word,
+        kind,
+        _cell_title(promise_id, result),
+        href=_target(judged, promise_id, page, kind),
+        under=count,
+    )
+
+
+def _cell_title(promise_id: str, result: PromiseResult) -> str:
+    lacking = f", {result.no_cap} without the capability" if result.no_cap else ""
+    name = f"{promise_id} {TITLES.get(promise_id, '')}".strip()
+    return f"{name}: {result.passed} tests passed, {result.failed} failed{lacking}"
+
+
+def _target(judged: Judged, promise_id: str, page: str, kind: str) -> str:
+    if kind == "good":
+        return ""
+    numbers = (
+        n for n, group in enumerate(judged.verdict.groups, start=1) if promise_id in group.promises
+    )
+    number = next(numbers, None)
+    if number is not None:
+        return f"{page}#finding-{number}"
+    return f"{page}#not-tested" if kind == "none" and judged.verdict.skips else f"{page}#promises"
+
+
+def legend(rows: Iterable[MatrixRow]) -> list[tuple[str, str, str]]:
+    """Returns kind, word and meaning of what the cells say."""
+    found = {cell.text for row in rows for cell in row.cells}
+    return [each for each in LEGEND if each[1] in found]
