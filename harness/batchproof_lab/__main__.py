@@ -20,7 +20,7 @@ COMMANDS = {
         "batchproof_lab.honest_command", "look for false alarms: honest engines on many workloads"
     ),
     "mutants": Command(
-        "batchproof_lab.mutation.mutants_command",
+        "batchproof_lab.mutants_command",
         "change an engine at one point, many times, and list the changes that no test sees",
     ),
     "models": Command(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
@@ -14,7 +12,6 @@ from batchproof.records.provenance import num_cores
 from batchproof.validation.values import near
 
 DEFAULT_OUTPUT = ROOT / "results"
-Each = TypeVar("Each")
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -57,43 +54,6 @@ def add_count(parser: argparse.ArgumentParser, flag: str, default: int, meaning:
     """Adds a whole number of at least 1. The help says the default."""
     help_text = f"{meaning} (default: %(default)s)"
     parser.add_argument(flag, type=positive, default=default, metavar="N", help=help_text)
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One of `number` shares of a list of tasks; together they hold each task once."""
-
-    index: int = 1  # from 1
-    number: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.index}/{self.number}"
-
-    def of(self, tasks: Sequence[Each]) -> Sequence[Each]:
-        """Returns every task of this share."""
-        return tasks[self.index - 1 :: self.number]
-
-
-WHOLE = Shard()
-
-
-def add_shard(parser: argparse.ArgumentParser) -> None:
-    """Adds `--shard`."""
-    parser.add_argument(
-        "--shard",
-        type=shard,
-        default=WHOLE,
-        metavar="I/N",
-        help="do share I of N alone, on this machine; the command without it adds up the shares",
-    )
-
-
-def shard(value: str) -> Shard:
-    """Returns the shard `I/N`. Raises `argparse.ArgumentTypeError`."""
-    index, _, number = value.partition("/")
-    if not (_is_whole(index) and _is_whole(number) and 1 <= int(index) <= int(number)):
-        raise argparse.ArgumentTypeError(f"{value!r} must be I/N with I from 1 to N, such as 1/4")
-    return Shard(int(index), int(number))
 
 
 def positive(value: str) -> int:
