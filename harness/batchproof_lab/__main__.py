@@ -28,7 +28,7 @@ COMMANDS = {
         "find the causal LMs of transformers that an engine serves",
     ),
     "reports": Command(
-        "batchproof_lab.reports.reports_command",
+        "batchproof_lab.reports_command",
         "write the reports on defects of released libraries to their maintainers",
     ),
 }

@@ -9,8 +9,9 @@ prompts of the suite, and gives their counts to the check of the suite.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import fields
+from itertools import product
 
 import numpy as np
 import torch
@@ -47,41 +48,24 @@ is as often as promised.
 """
 
 
-@dataclass
-class Row:
-    """Trials of one kind of draws."""
-
-    name: str
-    size: int
-    p_values: list[float] = field(default_factory=list)
-
-    def cells(self) -> Iterator[str]:
-        """Yields the cells of the row: beside each level how often it is met, in units of the level."""
-        trials, p_values = len(self.p_values), np.array(self.p_values)
-        yield from (self.name, str(self.size or ""), f"{trials:,}", str((p_values == 0).sum()))
-        yield from (f"{(p_values < level).mean() / level:.2f}" for level in LEVELS)
-
-
-def tried(lab: Laboratory, num_trials: int) -> list[Row]:
-    """Returns a row for each kind of draws and number of draws, and one for all together."""
+def p_values(lab: Laboratory, num_trials: int) -> dict[tuple[str, int], list[float]]:
+    """Returns the p-values of each kind of draws and number of draws."""
     rng = np.random.default_rng(SEED)
-    rows: dict[tuple[str, int], Row] = {}
-    for model in MODELS:
+    found: dict[tuple[str, int], list[float]] = {}
+    for model, size in product(MODELS, SIZES):
         oracle = lab.oracle(model)
         prompt = text_tokens(5, oracle.subject.vocab_size)[:3]
-        for size in SIZES:
-            for kind in kinds_of_draws(oracle, frozenset(Capability), FIELDS, prompt, size):
-                if kind.sampling is None:
-                    continue
-                row = rows.setdefault((kind.name, size), Row(kind.name, size // kind.every))
-                request = kind.request(prompt, 0)
-                shares = answer_probabilities(oracle, request)
-                exact = np.array([*shares.values()])
-                for drawn in rng.multinomial(row.size, exact / exact.sum(), num_trials // len(MODELS)):
-                    counts = dict(zip(shares, drawn.tolist(), strict=True))
-                    row.p_values.append(_p_value(request, counts, shares))
-    found = [*rows.values()]
-    return [*found, Row("all", 0, [p_value for each in found for p_value in each.p_values])]
+        for kind in kinds_of_draws(oracle, frozenset(Capability), FIELDS, prompt, size):
+            if kind.sampling is None:
+                continue
+            num_draws = size // kind.every
+            request = kind.request(prompt, 0)
+            shares = answer_probabilities(oracle, request)
+            exact = np.array([*shares.values()])
+            for drawn in rng.multinomial(num_draws, exact / exact.sum(), num_trials // len(MODELS)):
+                counts = dict(zip(shares, drawn.tolist(), strict=True))
+                found.setdefault((kind.name, num_draws), []).append(_p_value(request, counts, shares))
+    return found
 
 
 def _p_value(request: Request, counts: Mapping[Answer, int], shares: Mapping[Answer, float]) -> float:
@@ -96,16 +80,24 @@ def main(arguments: list[str]) -> None:
     if not all(each.isdecimal() for each in arguments) or len(arguments) > 1:
         raise UsageError(f"{arguments} must be one whole number: how many trials each row has")
     num_trials = int(arguments[0]) if arguments else 20_000
-    rows = tried(Laboratory(torch.device("cpu"), torch.float32, time_limit_s=60.0), num_trials)
+    lab = Laboratory(torch.device("cpu"), torch.float32, time_limit_s=60.0)
+    found = p_values(lab, num_trials)
     made = made_now(command_line("python", "-m", "batchproof_lab.draw_trials"))
     text = INTRODUCTION.format(
         made="\n".join(made.lines()), seed=SEED, models=", ".join(MODELS), risk=RISK
     )
     levels = [f"p < {level:g}" for level in LEVELS]
     table = [*header("draws of", "draws", "trials", "alarms", *levels)]
-    table += [line(*row.cells()) for row in rows]
+    table += [_row(name, str(size), np.array(each)) for (name, size), each in found.items()]
+    table += [_row("all", "", np.array([p_value for each in found.values() for p_value in each]))]
     replace_text(ROOT / "results" / "draws.md", "\n".join([text, *table, ""]))
     print("\n".join(table))
+
+
+def _row(name: str, size: str, p_values: np.ndarray) -> str:
+    """A row: beside each level how often it is met, in units of the level."""
+    shares = (f"{(p_values < level).mean() / level:.2f}" for level in LEVELS)
+    return line(name, size, f"{len(p_values):,}", str((p_values == 0).sum()), *shares)
 
 
 if __name__ == "__main__":

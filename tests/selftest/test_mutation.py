@@ -14,7 +14,7 @@ from batchproof.errors import BatchproofError
 from batchproof_lab import mutants_command
 from batchproof_lab.mutants import mutants_of, mutated
 from batchproof_lab.mutants_command import MutantFate, MutantTask, judge_mutant
-from batchproof_lab.suite_outcome import Catch, SuiteOutcome
+from batchproof_lab.suite_run import Catch, SuiteOutcome
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,7 @@ def test_a_mutant_is_imported_inside_alone_and_judged_by_what_the_suite_says(
         outcomes[:] = [unchanged, found]
         assert judge_mutant(MutantTask(mutant, "mine", tmp_path, place)).killed_by == killed_by
     outcomes[:] = [caught]
-    with pytest.raises(
-        BatchproofError, match="does not pass the suite: a"
-    ):
+    with pytest.raises(BatchproofError, match="does not pass the suite: a"):
         judge_mutant(MutantTask(mutant, "mine", tmp_path, 99))
 
 

@@ -9,11 +9,9 @@ import pytest
 from batchproof.__main__ import main
 from batchproof.errors import UsageError
 from batchproof.requirements.issues import DEFAULT_ISSUES, read_issues
-from batchproof_lab.reports import reports_command
-from batchproof_lab.reports.recording import read_recording, recording_of
-from batchproof_lab.reports.report_pages import pages
-from batchproof_lab.reports.reports_command import FOLDER
-from batchproof_lab.reports.upstream_report import UpstreamReports, read_reports
+from batchproof_lab import reports_command
+from batchproof_lab.reports import UpstreamReports, read_recording, read_reports, recording_of
+from batchproof_lab.reports_command import FOLDER, pages
 
 DATA = FOLDER / "reports.yaml"
 SCRIPTS = FOLDER / "reproductions"
