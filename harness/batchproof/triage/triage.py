@@ -26,18 +26,24 @@ from batchproof.run.trial import Trial
 from batchproof.triage.configurations import (
     AS_ASKED,
     Answered,
+    Bounds,
     Configuration,
+    Reading,
     drawn_configuration,
+    explaining_configuration,
+    readings,
 )
-from batchproof.triage.evidence import (
+from batchproof.triage.probes import (
     NoAnswerError,
+    Probes,
+    Scene,
     alone,
+    rewritten_pairs,
     scene_words,
+    seeded_scenes,
     served,
     smallest,
 )
-from batchproof.triage.probes import Probes, Scene, rewritten_pairs, seeded_scenes
-from batchproof.triage.regret import Bounds, Reading, explaining_configuration, readings
 from batchproof.workload.workloads import Workload
 
 LEVELS = 2.0  # factor over the regret of single requests that still counts as rounding

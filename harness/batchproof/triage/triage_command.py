@@ -39,9 +39,8 @@ from batchproof.run.engine_options import parse_options
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine, server_engine
 from batchproof.run.trial import Trial
-from batchproof.triage.evidence import NoAnswerError, failure_file
-from batchproof.triage.probes import seeded_probes
-from batchproof.triage.regret import measured_bounds
+from batchproof.triage.configurations import measured_bounds
+from batchproof.triage.probes import NoAnswerError, failure_file, seeded_probes
 from batchproof.triage.triage import Known, Triage
 
 DEFAULT_MODELS = ("gpt2-hash", "llama-twins", "mistral-hash", "bamba-hash")
