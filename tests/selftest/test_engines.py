@@ -54,26 +54,29 @@ def tiny(kind: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedMod
     return model.eval().requires_grad_(False)
 
 
+SMALL = {"vocab_size": 64, "hidden_size": 32}
+SMALL_LLAMA = {"intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+
+
 def bloom() -> PreTrainedModel:
     """ALiBi, which builds its bias from a 2-D padding mask: a packed row has none."""
-    sizes = {"vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4, "pad_token_id": None}
-    return tiny(BloomForCausalLM, BloomConfig(**sizes, initializer_range=0.2))
+    sizes = {"n_layer": 2, "n_head": 4, "pad_token_id": None}
+    return tiny(BloomForCausalLM, BloomConfig(**SMALL, **sizes, initializer_range=0.2))
 
 
 def mamba() -> PreTrainedModel:
-    return tiny(MambaForCausalLM, MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2))
+    return tiny(MambaForCausalLM, MambaConfig(**SMALL, num_hidden_layers=2))
 
 
 def dynamic_rope() -> PreTrainedModel:
-    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
-    heads = {"num_attention_heads": 2, "max_position_embeddings": 64}
-    return tiny(LlamaForCausalLM, LlamaConfig(**sizes, **heads, rope_parameters=rope))
+    config = LlamaConfig(**SMALL, **SMALL_LLAMA, max_position_embeddings=64, rope_parameters=DYNAMIC)
+    return tiny(LlamaForCausalLM, config)
 
 
 def eager_gpt2() -> PreTrainedModel:
-    sizes = {"vocab_size": 64, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
-    config = GPT2Config(**sizes, initializer_range=0.2)
+    sizes = {"n_positions": 64, "n_layer": 2, "n_head": 2}
+    config = GPT2Config(**SMALL, **sizes, initializer_range=0.2)
     config._attn_implementation = "eager"
     return tiny(GPT2LMHeadModel, config)
 
