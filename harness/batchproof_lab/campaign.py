@@ -117,7 +117,6 @@ class CampaignState(Generic[Outcome]):
         return replace(made_now(), sittings=self.lines())
 
     def lines(self) -> tuple[str, ...]:
-        """One line for each sitting."""
         return tuple(
             f"{count} tasks, from {each.made.date} on {each.made.machine}, commit {each.made.commit}"
             for each, count in Counter(self.sittings.values()).items()
@@ -172,7 +171,6 @@ class Campaign(Generic[Task, Outcome]):
         return exit_code
 
     def _pass(self, pool: WorkerPool, tasks: Iterable[Task], journal: JournalWriter) -> bool:
-        """Does those that have no outcome; returns whether there were any."""
         is_any, known = False, self.state.outcomes
         waiting = (each for each in tasks if each.key not in known)
         for task, result in pool.run(self.function, waiting):

@@ -47,7 +47,6 @@ class HonestTask:
 
     @property
     def key(self) -> str:
-        """Returns what identifies the task within its question."""
         return f"{self.engine} on {self.model} in {self.dtype}, seed {self.seed}"
 
 
@@ -106,7 +105,6 @@ class HonestPlan:
                 yield next(task for task in sequences[dtype] if task.key not in found)
 
     def is_complete(self, found: Mapping[str, HonestOutcome]) -> bool:
-        """Whether nothing is left to judge."""
         return all(self._judged(dtype, found) >= self.wanted for dtype in self.dtypes)
 
     def _judged(self, dtype: str, found: Mapping[str, HonestOutcome]) -> int:

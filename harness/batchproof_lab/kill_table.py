@@ -41,13 +41,11 @@ class Attempt:
 
     @property
     def key(self) -> str:
-        """Returns what identifies the attempt within its question."""
         how = ", by all tests" if self.is_wide else f", by {self.only} alone" if self.only else ""
         return f"{self.fault} on {'+'.join(self.models)}, seed {self.seed}{how}"
 
     @property
     def arguments(self) -> list[str]:
-        """Returns pytest's arguments for seed and models."""
         return ["-x", f"--hypothesis-seed={self.seed}", *(f"--model={model}" for model in self.models)]
 
 
@@ -205,7 +203,6 @@ class KillTable:
         return tuple(dict.fromkeys((*self.models, *EMBEDDED)))
 
     def at_home(self) -> list[Attempt]:
-        """Returns the further seeds of each caught fault, on the quickest model that shows it."""
         homes = {name: home for name in self.faults if (home := self.home(name))}
         return [
             Attempt(name, home, seed, is_wide=True)
@@ -226,7 +223,6 @@ class KillTable:
         return todo
 
     def _next_for(self, function: str, promises: frozenset[str]) -> list[Attempt]:
-        """Returns the next attempt for a test: faults of its promises first, then all others."""
         ranked = sorted(self.faults, key=lambda name: self.faults[name].promise.id not in promises)
         attempts = (
             Attempt(name, home, self.seeds[0], only=function)

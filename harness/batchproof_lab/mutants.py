@@ -79,7 +79,6 @@ class Mutant:
 
 
 def mutants_of(path: Path) -> list[Mutant]:
-    """Returns every mutant of a source file, in the order of its text."""
     text = path.read_bytes()
     starts = [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]
     found, seen = [], Counter[tuple[str, str, str]]()

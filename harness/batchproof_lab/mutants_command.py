@@ -45,7 +45,6 @@ class MutantTask:
 
     @property
     def key(self) -> str:
-        """What identifies the task within its question."""
         return self.mutant.name
 
 

@@ -98,7 +98,6 @@ class UpstreamReports:
     reports: tuple[UpstreamReport, ...]
 
     def in_order(self) -> list[UpstreamReport]:
-        """Returns the reports, the worst effect first."""
         return sorted(self.reports, key=lambda each: (EFFECTS.index(each.effect), each.name))
 
 
@@ -162,11 +161,9 @@ class Recording:
 
     @property
     def is_reproduced(self) -> bool:
-        """Returns whether the script found the defect."""
         return self.status == REPRODUCED
 
     def write(self, path: Path) -> None:
-        """Writes it. Raises `UsageError`."""
         status = "ended by the time limit" if self.status is None else f"exit status {self.status}"
         head = (self.packages, self.platform, f"{self.date}, {status}", f"script sha256 {self.digest}")
         path.parent.mkdir(exist_ok=True)
@@ -174,7 +171,6 @@ class Recording:
 
 
 def recording_of(script: Path) -> Path:
-    """Returns where the output of a script is kept."""
     return script.parent / "outputs" / f"{script.stem}.txt"
 
 

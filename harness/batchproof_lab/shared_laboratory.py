@@ -37,7 +37,6 @@ class SharedLaboratory(Laboratory):
 
     @property
     def arguments(self) -> list[str]:
-        """Returns pytest's arguments that ask for what this laboratory has."""
         dtype = str(self.dtype).removeprefix("torch.")
         return [
             f"--device={self.device}",

@@ -67,7 +67,6 @@ class SuiteOutcome:
 
     @property
     def first(self) -> Catch | None:
-        """Returns the first failure that names a promise, or None."""
         return next((each for each in self.catches if each.broken is not None), None)
 
 
@@ -86,13 +85,11 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Puts tests first that the effort asks for."""
         rank = {name: place for place, name in enumerate(self.effort.first)}
         items.sort(key=lambda item: rank.get(function_of(item.nodeid), len(rank)))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Iterator[None]:
-        """Measures how long the tests take, in seconds."""
         self.began = time.time()
         try:
             return (yield)
@@ -125,7 +122,6 @@ class Recorder:
 
 
 def _counts(record: TrialRecord) -> dict[str, int]:
-    """Returns the counts of a record that add up over tests."""
     ledger = asdict(record.ledger)
     return {name: value for name, value in ledger.items() if isinstance(value, int)}
 

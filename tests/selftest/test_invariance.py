@@ -16,10 +16,8 @@ from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Rule
 from batchproof.invariance import axes, measure
-from batchproof.invariance.axes import AXES
-from batchproof.invariance.holding import declared_grades, require_grade
-from batchproof.invariance.measure import measure_axis, measure_engine
-from batchproof.invariance.settings import NEIGHBOUR
+from batchproof.invariance.axes import AXES, NEIGHBOUR
+from batchproof.invariance.measure import declared_grades, measure_axis, measure_engine, require_grade
 from batchproof.judgement.invariance_command import invariance_page
 from batchproof.places import ROOT
 from batchproof.records.invariance import INVARIANCE, UNMEASURED, AxisRecord

@@ -47,7 +47,6 @@ class Grade(IntEnum):
 
     @property
     def letter(self) -> GradeLetter:
-        """The grade as tables show it."""
         return LETTERS[self]
 
     @classmethod
@@ -68,7 +67,6 @@ class Answer:
     logits: Tensor | None
 
     def is_same(self, other: Answer) -> bool:
-        """Returns whether all tokens and all bits of the logits are equal."""
         if self.logits is None or other.logits is None:
             return False
         return self.token_ids == other.token_ids and torch.equal(self.logits, other.logits)
@@ -91,7 +89,6 @@ def difference(oracle: Oracle, base: Answer, changed: Answer) -> float | None:
 
 
 def _num_comparable(base: tuple[int, ...], changed: tuple[int, ...]) -> int:
-    """Returns the number of steps before which the tokens are equal."""
     pairs = zip(base, changed, strict=False)
     num_equal = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
     return min(num_equal + 1, len(base), len(changed))

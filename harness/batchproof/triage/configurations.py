@@ -31,8 +31,6 @@ TEMPERATURES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
 TOP_PS = (1.0, 0.95, 0.9, 0.8)
 LEAST_P_VALUE = 1e-3  # of draws that a temperature explains
 
-Asked = Callable[[Request], Request]
-
 
 @dataclass(frozen=True)
 class Answered:
@@ -42,17 +40,13 @@ class Answered:
     completion: Completion
 
 
-def _same(request: Request) -> Request:
-    return request
-
-
 @dataclass(frozen=True)
 class Configuration:
     """`asked` maps a request to the one that the engine effectively answered. `is_drawn`: no token is
     the right one."""
 
     name: str
-    asked: Asked = _same
+    asked: Callable[[Request], Request] = lambda request: request
     is_drawn: bool = False
 
 
@@ -88,20 +82,16 @@ def _ends(answers: Sequence[Answered]) -> Iterator[Configuration]:
         and tokens[-1] not in each.request.eos_token_ids
     ]
     for token in dict.fromkeys(tokens[-1] for tokens in cut):
-        name = f"every answer also stops at token {token}, an EOS of the engine's own"
-        yield Configuration(name, partial(_ending_at, frozenset({token})))
+        yield Configuration(
+            f"every answer also stops at token {token}, an EOS of the engine's own",
+            lambda r, end=token: replace(r, eos_token_ids=r.eos_token_ids | {end}),
+        )
     for length in dict.fromkeys(map(len, cut)):
-        name = f"every answer is cut at {length} tokens, a limit of the engine's own"
-        yield Configuration(name, partial(_cut_at, length))
+        yield Configuration(
+            f"every answer is cut at {length} tokens, a limit of the engine's own",
+            lambda r, cap=length: replace(r, max_new_tokens=min(cap, r.max_new_tokens)),
+        )
     yield Configuration("EOS ids are ignored (ignore_eos)", partial(replace, eos_token_ids=frozenset()))
-
-
-def _ending_at(tokens: frozenset[int], request: Request) -> Request:
-    return replace(request, eos_token_ids=request.eos_token_ids | tokens)
-
-
-def _cut_at(length: int, request: Request) -> Request:
-    return replace(request, max_new_tokens=min(length, request.max_new_tokens))
 
 
 def _fed(name: str, feed: Callable[[Prompt], Prompt]) -> Configuration:
@@ -170,11 +160,9 @@ class Bounds:
 
     @property
     def coarse(self) -> float:
-        """The bound of what rounding explains at all."""
         return self.by_precision[-1][1]
 
     def precision_of(self, regret: float) -> str:
-        """The finest precision whose bound covers the regret."""
         return next((name for name, bound in self.by_precision if regret <= bound), "no precision")
 
 
@@ -206,28 +194,24 @@ class Reading:
 def readings(
     oracle: Oracle, configuration: Configuration, answers: Sequence[Answered]
 ) -> list[Reading]:
-    """One reading for each answer, in order."""
     asked = [configuration.asked(each.request) for each in answers]
-    pairs = [*zip(asked, (each.completion for each in answers), strict=True)]
-    wanted = [_scored(*each) for each in pairs if _is_scorable(oracle, *each)]
-    scores = _scores(oracle, wanted)
+    pairs = [
+        (request.prompt_token_ids, tuple(each.completion.token_ids))
+        for request, each in zip(asked, answers, strict=True)
+    ]
+    scores = _scores(oracle, [each for each in pairs if _is_scorable(oracle, *each)])
     found = []
-    for given, (request, answer) in zip(answers, pairs, strict=True):
-        is_longer = len(request.prompt_token_ids) > len(given.request.prompt_token_ids)
-        if is_longer and answer.finish_reason is FinishReason.ERROR:  # it does not fit
+    for given, request, pair in zip(answers, asked, pairs, strict=True):
+        is_longer = len(pair[0]) > len(given.request.prompt_token_ids)
+        if is_longer and given.completion.finish_reason is FinishReason.ERROR:  # it does not fit
             found.append(Reading(given.request, 0))
         else:
-            worst, words = _worst(request, answer, scores.get(_scored(request, answer)))
-            found.append(Reading(given.request, len(answer.token_ids), worst, words))
+            worst, words = _worst(request, given.completion, scores.get(pair))
+            found.append(Reading(given.request, len(pair[1]), worst, words))
     return found
 
 
-def _scored(request: Request, answer: Completion) -> Scored:
-    return request.prompt_token_ids, tuple(answer.token_ids)
-
-
-def _is_scorable(oracle: Oracle, request: Request, answer: Completion) -> bool:
-    prompt, tokens = _scored(request, answer)
+def _is_scorable(oracle: Oracle, prompt: Prompt, tokens: tuple[int, ...]) -> bool:
     fits = len(prompt) + len(tokens) <= oracle.subject.context_len
     return fits and bool(tokens) and are_known(tokens, oracle)
 
@@ -282,16 +266,7 @@ def explaining_configuration(
         if worst <= bound:
             return AS_ASKED
         for each in tried:
-            if _are_within(oracle, each, bound, ordered):
+            shares = (ordered[:1], ordered[1:4], ordered[4:])
+            if all(r.worst <= bound for share in shares for r in readings(oracle, each, share)):
                 return each
     return None
-
-
-def _are_within(
-    oracle: Oracle, configuration: Configuration, bound: float, answers: Sequence[Answered]
-) -> bool:
-    return all(
-        reading.worst <= bound
-        for share in (slice(0, 1), slice(1, 4), slice(4, None))
-        for reading in readings(oracle, configuration, answers[share])
-    )

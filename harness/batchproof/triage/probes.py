@@ -52,6 +52,7 @@ SCENES = (
     ((8,), 1000, 2),
     ((5, 5, 5), 40, 8),
 )
+NAMES = ("r{}", " r{}", "r{} ", "R{}")  # of requests: four at a time differ in a blank or a case
 BLOCK_SIZES = (1, 2, 4, 8, 16)  # tokens
 MOST_KEPT, KEPT_AT_ONCE = 16, 4  # near-ties, and those that meet as many neighbours in one call
 
@@ -129,14 +130,12 @@ def seeded_scenes(
     known = {prompt: tokens for prompt, tokens in answers.items() if tokens}
     for sizes, longest, slots in SCENES:
         some = [each for each in prompts if len(each) <= longest]
-        calls = [tuple(_request(rng, _name(i), some, known) for i in range(size)) for size in sizes]
+        calls = [
+            tuple(_request(rng, NAMES[i % 4].format(i // 4), some, known) for i in range(size))
+            for size in sizes
+        ]
         config = _limits(rng, slots, [each for call in calls for each in call], capabilities)
         yield tuple(Workload(call, config) for call in calls)
-
-
-def _name(place: int) -> str:
-    """Ids of which four at a time differ in a blank or a case alone."""
-    return ("r{}", " r{}", "r{} ", "R{}")[place % 4].format(place // 4)
 
 
 def _request(
@@ -170,21 +169,18 @@ def rewritten_pairs(probes: Probes, seed: int) -> Iterator[tuple[Workload, Workl
     rng = random.Random(seed)
     alphabet = sorted({token for each in probes.prompts for token in each})
     kept = rng.sample(probes.ladder, min(MOST_KEPT, len(probes.ladder)))
+
+    def among_others(some: Sequence[Request], lengths: Sequence[int]) -> Workload:
+        requests = []
+        for number, (request, length) in enumerate(zip(some, lengths, strict=True)):
+            prompt = tuple(rng.choices(alphabet, k=length))
+            requests += [Request(f"neighbour-{number}", prompt, CAP), request]
+        return Workload(tuple(requests), EngineConfig(max_num_seqs=8))
+
     for start in range(0, len(kept), KEPT_AT_ONCE):
         some = kept[start : start + KEPT_AT_ONCE]
         lengths = [rng.randint(3, 40) for _ in some]
-        first, second = (_among_others(some, lengths, rng, alphabet) for _ in range(2))
-        yield first, second
-
-
-def _among_others(
-    kept: Sequence[Request], lengths: Sequence[int], rng: random.Random, alphabet: Sequence[int]
-) -> Workload:
-    requests = []
-    for number, (request, length) in enumerate(zip(kept, lengths, strict=True)):
-        prompt = tuple(rng.choices(alphabet, k=length))
-        requests += [Request(f"neighbour-{number}", prompt, CAP), request]
-    return Workload(tuple(requests), EngineConfig(max_num_seqs=8))
+        yield among_others(some, lengths), among_others(some, lengths)
 
 
 LONGEST_SHRINK_S = 20.0
@@ -219,15 +215,10 @@ def alone(requests: Sequence[Request]) -> Scene:
 def smallest(scene: Scene, is_wrong: Callable[[Scene], bool], deadline: float) -> Scene:
     """A scene of as few calls and requests as are found to show the same, within the time."""
     end = min(deadline, time.monotonic() + LONGEST_SHRINK_S)
-    shrunk = True
-    while shrunk:
-        shrunk = False
-        for smaller in _smaller(scene):
-            if time.monotonic() > end:
-                return scene
-            if is_wrong(smaller):
-                scene, shrunk = smaller, True
-                break
+    smaller = _smaller(scene)
+    while (each := next(smaller, None)) is not None and time.monotonic() <= end:
+        if is_wrong(each):
+            scene, smaller = each, _smaller(each)
     return scene
 
 
@@ -250,7 +241,6 @@ def _without_a_stretch(parts: tuple[Part, ...]) -> Iterator[tuple[Part, ...]]:
 
 
 def scene_words(scene: Scene) -> str:
-    """A scene in one sentence."""
     config, sizes = scene[0].config, [len(call.requests) for call in scene]
     calls = f"{len(sizes)} calls of {sizes} requests" if len(sizes) > 1 else f"{sizes[0]} requests"
     return (

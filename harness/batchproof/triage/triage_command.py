@@ -112,7 +112,6 @@ def _with_server(text: str) -> str:
 
 
 def _models_of(text: str) -> Sequence[str]:
-    """The models to ask on: what a server's model is named after, else those of all."""
     served = parse_options(text, text.partition("?")[2]).get("model") if "?" in text else None
     if served is not None and Path(str(served)).name in EMBEDDED:
         return (Path(str(served)).name,)
@@ -187,7 +186,6 @@ def _on_model(
 
 
 def _engine_lines(found: EngineTriage) -> Iterator[str]:
-    """Yields the verdict on an engine and what it rests on."""
     yield f"{found.engine}: {found.verdict or 'no answer'}"
     for each in found.models:
         yield f"  {each.model} ({each.dtype}): {each.verdict}: {each.why}"

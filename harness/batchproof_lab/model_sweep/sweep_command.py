@@ -119,7 +119,6 @@ def _toy_record(task: ToyTask, found: ToyResult) -> ToyRecord:
 
 
 def _write(record: ModelSweepRecord, is_whole: bool, output: Path) -> int:
-    """Writes the record and its page, and prints what is WRONG; returns 1 if anything is, else 0."""
     write_result(MODEL_SWEEP, record, models_page, output, "models", is_whole)
     wrong = [toy for toy in record.toys if toy.verdict == ToyVerdict.WRONG]
     for toy in wrong:

@@ -88,7 +88,6 @@ class ToyTask:
 
     @property
     def key(self) -> str:
-        """What identifies the task within its question."""
         return str(self.toy)
 
 

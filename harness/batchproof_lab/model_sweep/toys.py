@@ -112,7 +112,6 @@ class Toy:
 
 
 def model_types() -> tuple[str, ...]:
-    """Returns the causal-LM types of this version of transformers."""
     return tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
@@ -242,7 +241,6 @@ def _most(name: str, value: int) -> int:
 
 
 def _small_rope(rope: Mapping[str, Any]) -> dict[str, Any]:
-    """Shrinks RoPE parameters, which may be nested by layer type."""
     return {
         name: _small_rope(each) if isinstance(each, dict) else _small(name, each)
         for name, each in rope.items()
