@@ -8,18 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
-from batchproof.findings.causes import Cause
 from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
 from batchproof.records.kills import DiagnosisScore, FaultRow, FunctionRow, KillRecord, KillTableRecord
 from batchproof.records.provenance import Provenance
-from batchproof.requirements.promises import Promise
 from batchproof.run.registry import faults as known_faults
 from batchproof_lab.conformance_modules import conformance_functions, function_of
 from batchproof_lab.fingerprint import fingerprint
-from batchproof_lab.shared_laboratory import process_laboratory
-from batchproof_lab.suite_run import Effort, own_failures, run_suite
+from batchproof_lab.suite_run import Effort, own_failures, process_laboratory, run_suite
+
+if TYPE_CHECKING:
+    from batchproof_engines.faulty.fault import Fault
 
 # Quick ones first: where a fault is first caught, further seeds are tried.
 QUICK_FIRST = ("gpt2-random", "mistral-window", "llama-random", "llama-hash", "gpt2-hash")
@@ -119,32 +119,11 @@ def _effort() -> Effort:
     return Effort(profile="default", first=tuple(generated))
 
 
-class PlantedFault(Protocol):
-    """The attributes of a `batchproof_engines.faulty.fault.Fault` that the table needs."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def summary(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def promise(self) -> Promise: ...
-    @property
-    def cause(self) -> Cause: ...
-    @property
-    def thread(self) -> str: ...
-    @property
-    def shows_on(self) -> str | None: ...
-    @property
-    def component(self) -> type: ...
-
-
 @dataclass
 class KillTable:
     """Faults, models and seeds of a campaign, and the kills so far."""
 
-    faults: Mapping[str, PlantedFault]
+    faults: Mapping[str, Fault]
     models: tuple[str, ...]
     seeds: tuple[int, ...]
     is_full: bool  # all faults, all models of a default run
@@ -154,7 +133,7 @@ class KillTable:
     @classmethod
     def of(
         cls,
-        faults: Mapping[str, PlantedFault],
+        faults: Mapping[str, Fault],
         models: Sequence[str],
         seeds: Sequence[int],
         hunts: Iterable[Hunt] = (),
@@ -264,7 +243,7 @@ class KillTable:
         found = {each.fault for each, kill in self.kills.items() if function in kill.functions}
         return (name for name in self.faults if name in found)
 
-    def _row(self, fault: PlantedFault) -> FaultRow:
+    def _row(self, fault: Fault) -> FaultRow:
         made = self._of(fault.name)
         hunts = [(attempt, kill) for attempt, kill in made if not attempt.only]
         hit = {attempt.models for attempt, kill in hunts if kill.caught_by}

@@ -24,8 +24,7 @@ from batchproof_lab.campaign import Campaign, CampaignState, Question, add_optio
 from batchproof_lab.conformance_modules import function_of
 from batchproof_lab.fingerprint import code_digest
 from batchproof_lab.mutants import Mutant, mutants_of, mutated
-from batchproof_lab.shared_laboratory import process_laboratory
-from batchproof_lab.suite_run import Effort, SuiteOutcome, run_suite
+from batchproof_lab.suite_run import Effort, SuiteOutcome, process_laboratory, run_suite
 from batchproof_lab.worker_pool import LostTask
 
 CALL_LIMIT_S = 20.0  # an honest call takes a fraction of a second, on a busy machine several

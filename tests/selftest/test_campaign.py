@@ -21,10 +21,16 @@ from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
 from batchproof_lab.campaign import CampaignState, Sitting
 from batchproof_lab.conformance_modules import conformance_functions
-from batchproof_lab.faults_command import updated_table, whole_table
-from batchproof_lab.honest_command import honest_page, name_of, record_of, with_right_alarms
-from batchproof_lab.honest_plan import MODELS, HonestOutcome, HonestPlan
-from batchproof_lab.kill_page import kill_page, problems
+from batchproof_lab.faults_command import kill_page, problems, updated_table, whole_table
+from batchproof_lab.honest_command import (
+    MODELS,
+    HonestOutcome,
+    HonestPlan,
+    honest_page,
+    name_of,
+    record_of,
+    with_right_alarms,
+)
 from batchproof_lab.kill_table import Attempt, Hunt, Kill, KillTable
 from batchproof_lab.suite_run import run_suite
 from batchproof_lab.worker_pool import LostTask

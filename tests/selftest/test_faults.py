@@ -20,8 +20,7 @@ from batchproof.places import ROOT
 from batchproof.requirements.promises import Promise
 from batchproof.run.registry import faults
 from batchproof_lab.fingerprint import code_of, fingerprint
-from batchproof_lab.shared_laboratory import SharedLaboratory
-from batchproof_lab.suite_run import Effort, run_suite
+from batchproof_lab.suite_run import Effort, SharedLaboratory, run_suite
 from tests.selftest.conftest import LaboratoryFor
 
 FAULTS = faults()

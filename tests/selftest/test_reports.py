@@ -10,8 +10,7 @@ from batchproof.__main__ import main
 from batchproof.errors import UsageError
 from batchproof.requirements.issues import DEFAULT_ISSUES, read_issues
 from batchproof_lab import reports_command
-from batchproof_lab.reports import read_recording, read_reports, recording_of
-from batchproof_lab.reports_command import FOLDER, pages
+from batchproof_lab.reports_command import FOLDER, pages, read_recording, read_reports, recording_of
 
 DATA = FOLDER / "reports.yaml"
 SCRIPTS = FOLDER / "reproductions"
