@@ -213,14 +213,10 @@ def add_options(
     """Adds `--restart`, `--runner` and the common options; with defaults given, `--seed` and
     `--time-limit`, whose second value says of what."""
     if seed is not None:
-        meaning = "seed of everything drawn (default: %(default)s)"
-        parser.add_argument("--seed", type=choices.whole, default=seed, metavar="S", help=meaning)
+        choices.add_seed(parser, seed)
     if time_limit is not None:
         limit, what = time_limit
-        meaning = f"seconds after which {what} (default: %(default)g)"
-        parser.add_argument(
-            "--time-limit", type=choices.seconds, default=limit, metavar="S", help=meaning
-        )
+        choices.add_time_limit(parser, limit, f"seconds after which {what}")
     parser.add_argument(
         "--restart",
         action="store_true",

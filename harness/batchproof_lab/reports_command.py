@@ -19,6 +19,7 @@ from datetime import date
 from pathlib import Path
 from typing import Literal, get_args
 
+from batchproof.cli import choices
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode
 from batchproof.records.file_kinds import replace_text
@@ -44,8 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if every script that was run still shows its defect, else 1. Raises `UsageError`."""
     found = read_reports(FOLDER / "reports.yaml")
     shown = True
-    for each in _chosen(found, arguments.record):
-        shown &= _recorded(each, found)
+    if arguments.record is not None:
+        known = {each.name: each for each in found.reports}
+        for name in choices.select_names(arguments.record, known, "REPORT"):
+            shown &= _recorded(known[name], found)
     folder = FOLDER / "reports"
     folder.mkdir(exist_ok=True)
     texts = pages(found, FOLDER)
@@ -53,15 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
         replace_text(folder / name, text)
     print(f"written: {len(texts) - 1} reports and their index in {folder}", file=sys.stderr)
     return 0 if shown else 1
-
-
-def _chosen(found: UpstreamReports, names: list[str] | None) -> list[UpstreamReport]:
-    """Returns the reports whose scripts are to be run; an empty list of names means all."""
-    known = {each.name: each for each in found.reports}
-    for name in names or ():
-        if name not in known:
-            raise UsageError(f"REPORT {name!r} is none of {', '.join(known)}")
-    return [] if names is None else [known[name] for name in names or known]
 
 
 def _recorded(report: UpstreamReport, found: UpstreamReports) -> bool:

@@ -105,11 +105,6 @@ def failed_control(trial: Trial, contents: Contents) -> str:
     grade = graded(trial.oracle, answer, other, lambda: other).grade
     if grade is not Grade.NONE:
         return f"another last token of the prompt gets grade {grade.letter}, but should get -"
-    return _noise_misjudged(trial, answer)
-
-
-def _noise_misjudged(trial: Trial, answer: Answer) -> str:
-    """Returns how an ulp of noise is not graded as rounding; empty without logits."""
     if answer.logits is None:
         return ""
     noisy, noisier = (with_noise(answer, seed) for seed in (1, 2))
@@ -228,13 +223,10 @@ def _compared(trial: Trial, axis: Axis, comparison: Comparison, contents: Conten
         lambda: serve_setting(trial, contents.rewritten(setting), comparison.prompt).answer,
         axis.keeps_shapes,
     )
-    return Outcome(found, _is_shown(axis, base, changed), base, changed)
-
-
-def _is_shown(axis: Axis, base: Served, changed: Served) -> bool | None:
-    if axis.shown is None or base.trace is None or changed.trace is None:
-        return None
-    return axis.shown(base.trace, changed.trace)
+    is_shown = None
+    if axis.shown is not None and base.trace is not None and changed.trace is not None:
+        is_shown = axis.shown(base.trace, changed.trace)
+    return Outcome(found, is_shown, base, changed)
 
 
 def _evidence(axis: Axis, outcomes: Sequence[Outcome]) -> Evidence:
@@ -338,28 +330,24 @@ def declared_grades(trial: Trial) -> Mapping[Axis, Grade]:
             f"engine {name!r}: invariance is {declared!r}, but must be a mapping of axes to grades, as "
             f"{{'batch': 'B'}}; an engine that declares nothing does without it"
         )
-    axes = [_axis(name, each) for each in declared]
-    return {axis: _grade(trial, axis, declared[axis.name]) for axis in axes}
-
-
-def _axis(name: str, axis: object) -> Axis:
-    if axis not in AXES:
-        raise UsageError(
-            f"engine {name!r}: invariance has the axis {axis!r}, which is none of {', '.join(AXES)}"
-        )
-    return AXES[str(axis)]
-
-
-def _grade(trial: Trial, axis: Axis, letter: object) -> Grade:
-    name, best = trial.spec.name, axis.best if trial.has_logits else Grade.TOKENS
-    possible = [each.letter for each in Grade if Grade.NONE < each <= best]
-    if letter not in possible:
-        raise UsageError(
-            f"engine {name!r}: invariance is {letter!r} along {axis.name}, but must be one of "
-            f"{', '.join(reversed(possible))}" + ("" if trial.has_logits else ", for want of logits")
-        )
-    if axis.needs is not None and axis.needs not in trial.capabilities:
-        raise UsageError(
-            f"engine {name!r} declares invariance along {axis.name}, which needs {axis.needs}"
-        )
-    return Grade.of(str(letter))
+    found = {}
+    for axis_name, letter in declared.items():
+        if axis_name not in AXES:
+            known = ", ".join(AXES)
+            raise UsageError(
+                f"engine {name!r}: invariance has the axis {axis_name!r}, which is none of {known}"
+            )
+        axis = AXES[axis_name]
+        best = axis.best if trial.has_logits else Grade.TOKENS
+        possible = {each.letter: each for each in reversed(Grade) if Grade.NONE < each <= best}
+        if letter not in possible:
+            raise UsageError(
+                f"engine {name!r}: invariance is {letter!r} along {axis.name}, but must be one of "
+                f"{', '.join(possible)}" + ("" if trial.has_logits else ", for want of logits")
+            )
+        if axis.needs is not None and axis.needs not in trial.capabilities:
+            raise UsageError(
+                f"engine {name!r} declares invariance along {axis.name}, which needs {axis.needs}"
+            )
+        found[axis] = possible[letter]
+    return found

@@ -66,16 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", default="float32", metavar="D", help=f"of the model: {', '.join(DTYPES)}"
     )
     parser.add_argument("--device", default="cpu", help="where the models are (default: cpu)")
-    parser.add_argument(
-        "--seed", type=choices.whole, default=0, metavar="N", help="of contents (default: 0)"
-    )
-    parser.add_argument(
-        "--time-limit",
-        type=choices.seconds,
-        default=TIME_LIMIT_S,
-        metavar="S",
-        help="seconds for an engine (default: 300)",
-    )
+    choices.add_seed(parser)
+    choices.add_time_limit(parser, TIME_LIMIT_S, "seconds for an engine")
     parser.add_argument(
         "--output",
         type=Path,
