@@ -36,6 +36,7 @@ from batchproof_lab.kill_table import Attempt, Hunt, Kill, KillTable, diagnosis,
 from batchproof_lab.worker_pool import LostTask
 
 TASK_LIMIT_S = 3600.0  # far beyond any session: a worker that hangs is given up
+LOWEST_SCORE = 0.85  # of the diagnosis
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,9 +164,6 @@ def still_busy(whole: KillTableRecord, renewed: Collection[str]) -> frozenset[st
 
 def _others(row: FunctionRow, renewed: Collection[str]) -> list[str]:
     return [name for name in row.faults if name not in renewed]
-
-
-LOWEST_SCORE = 0.85  # of the diagnosis
 
 
 def problems(table: KillTableRecord) -> list[str]:

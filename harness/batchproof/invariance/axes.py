@@ -28,6 +28,11 @@ LENGTHS = (31, 7, 18, 25, 12, 29, 9, 21)  # tokens of its prompt in each compari
 NEIGHBOUR_LENGTHS = (12, 3, 25, 8, 17)  # tokens, in turn
 LONGEST = max(*LENGTHS, *NEIGHBOUR_LENGTHS) + 2 * CAP
 MAX_NUM_SEQS = 17  # the largest batch: 16 others
+BATCH_SIZES = (16, 2, 8, 4)  # others beside the kept request, in turn
+NUMS_EARLIER = (0, 3, 8)  # requests that an engine has served before, in turn
+SMALL_BUDGET = 6  # tokens a step, for chunks
+SMALL_BLOCK = 4  # tokens
+NUM_DRAFTS = 3  # tokens a step and sequence
 
 
 @dataclass(frozen=True)
@@ -106,13 +111,6 @@ def call(requests: Sequence[Request], **config: object) -> Workload:
     """Returns one call of `generate`, with these fields of the config. Logits are asked for."""
     limits = EngineConfig(max_num_seqs=MAX_NUM_SEQS, return_logits=True)
     return Workload(tuple(requests), limits).with_config(**config)
-
-
-BATCH_SIZES = (16, 2, 8, 4)  # others beside the kept request, in turn
-NUMS_EARLIER = (0, 3, 8)  # requests that an engine has served before, in turn
-SMALL_BUDGET = 6  # tokens a step, for chunks
-SMALL_BLOCK = 4  # tokens
-NUM_DRAFTS = 3  # tokens a step and sequence
 
 
 Trace = Sequence[StepRecord]

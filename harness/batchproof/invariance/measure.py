@@ -46,6 +46,8 @@ from batchproof.run.trial import Trial
 LEAST_COMPARISONS = 4
 LONGEST_REASON = 200  # characters; an error of TorchScript has thousands
 NO_LOGITS = "it returns no logits, and near-ties may change the tokens of this model"
+SEED = 0
+NUM_COMPARISONS = 2  # along each axis; the longest prompt and the largest batch come first
 
 
 @dataclass(frozen=True)
@@ -255,10 +257,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, EngineHang):
         text = f"time limit: {text}"
     return shorten(without_machine_paths(text), LONGEST_REASON)
-
-
-SEED = 0
-NUM_COMPARISONS = 2  # along each axis; the longest prompt and the largest batch come first
 
 
 def require_control(trial: Trial) -> None:

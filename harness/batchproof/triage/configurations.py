@@ -30,6 +30,13 @@ REPETITION_PENALTIES = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.5)
 TEMPERATURES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
 TOP_PS = (1.0, 0.95, 0.9, 0.8)
 LEAST_P_VALUE = 1e-3  # of draws that a temperature explains
+MOST_AT_ONCE = 4096  # tokens of one pass
+COARSER = (  # than the model as it is served; what an honest engine may compute in
+    Precision("float16"),
+    Precision(None, is_cache_int8=True),
+    Precision("bfloat16"),
+    Precision("bfloat16", is_cache_int8=True),
+)
 
 
 @dataclass(frozen=True)
@@ -138,15 +145,6 @@ def drawn_configuration(
     cut = f" and top_p {best.top_p:g}" if best.top_p < 1 else ""
     name = f"tokens are drawn: about temperature {best.temperature:g}{cut} by default"
     return Configuration(name, partial(replace, sampling=best), is_drawn=True)
-
-
-MOST_AT_ONCE = 4096  # tokens of one pass
-COARSER = (  # than the model as it is served; what an honest engine may compute in
-    Precision("float16"),
-    Precision(None, is_cache_int8=True),
-    Precision("bfloat16"),
-    Precision("bfloat16", is_cache_int8=True),
-)
 
 
 @dataclass(frozen=True)

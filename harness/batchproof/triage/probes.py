@@ -55,6 +55,9 @@ SCENES = (
 NAMES = ("r{}", " r{}", "r{} ", "R{}")  # of requests: four at a time differ in a blank or a case
 BLOCK_SIZES = (1, 2, 4, 8, 16)  # tokens
 MOST_KEPT, KEPT_AT_ONCE = 16, 4  # near-ties, and those that meet as many neighbours in one call
+LONGEST_SHRINK_S = 20.0
+Part = TypeVar("Part")
+ORIGIN = FailureOrigin("batchproof triage", "triage")
 
 
 @dataclass(frozen=True)
@@ -181,11 +184,6 @@ def rewritten_pairs(probes: Probes, seed: int) -> Iterator[tuple[Workload, Workl
         some = kept[start : start + KEPT_AT_ONCE]
         lengths = [rng.randint(3, 40) for _ in some]
         yield among_others(some, lengths), among_others(some, lengths)
-
-
-LONGEST_SHRINK_S = 20.0
-Part = TypeVar("Part")
-ORIGIN = FailureOrigin("batchproof triage", "triage")
 
 
 class NoAnswerError(BatchproofError):
