@@ -91,14 +91,22 @@ def _ends(answers: Sequence[Answered]) -> Iterator[Configuration]:
     for token in dict.fromkeys(tokens[-1] for tokens in cut):
         yield Configuration(
             f"every answer also stops at token {token}, an EOS of the engine's own",
-            lambda r, end=token: replace(r, eos_token_ids=r.eos_token_ids | {end}),
+            partial(_ending_at, token),
         )
     for length in dict.fromkeys(map(len, cut)):
         yield Configuration(
             f"every answer is cut at {length} tokens, a limit of the engine's own",
-            lambda r, cap=length: replace(r, max_new_tokens=min(cap, r.max_new_tokens)),
+            partial(_cut_at, length),
         )
     yield Configuration("EOS ids are ignored (ignore_eos)", partial(replace, eos_token_ids=frozenset()))
+
+
+def _ending_at(token: int, request: Request) -> Request:
+    return replace(request, eos_token_ids=request.eos_token_ids | {token})
+
+
+def _cut_at(length: int, request: Request) -> Request:
+    return replace(request, max_new_tokens=min(length, request.max_new_tokens))
 
 
 def _fed(name: str, feed: Callable[[Prompt], Prompt]) -> Configuration:
