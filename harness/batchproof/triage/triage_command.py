@@ -137,7 +137,7 @@ def _on_models(
         except UnsupportedModelError as error:
             refusals.append(f"{model}: it refuses the model: {error}")
         except (NoAnswerError, EngineHang) as error:
-            refusals.append(f"{model}: not one request is answered: {error}")
+            refusals.append(f"{model}: nothing can be said: {error}")
         lab.look_after(spec, lab.subject(model), WHEN)
         if found and found[-1].verdict == CORRUPTION:
             break
