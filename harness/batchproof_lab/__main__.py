@@ -20,7 +20,7 @@ COMMANDS = {
         "batchproof_lab.honest_command", "look for false alarms: honest engines on many workloads"
     ),
     "mutants": Command(
-        "batchproof_lab.mutation.mutants_command",
+        "batchproof_lab.mutants_command",
         "change an engine at one point, many times, and list the changes that no test sees",
     ),
     "models": Command(
@@ -28,7 +28,7 @@ COMMANDS = {
         "find the causal LMs of transformers that an engine serves",
     ),
     "reports": Command(
-        "batchproof_lab.reports.reports_command",
+        "batchproof_lab.reports_command",
         "write the reports on defects of released libraries to their maintainers",
     ),
 }

@@ -117,7 +117,6 @@ class CampaignState(Generic[Outcome]):
         return replace(made_now(), sittings=self.lines())
 
     def lines(self) -> tuple[str, ...]:
-        """One line for each sitting."""
         return tuple(
             f"{count} tasks, from {each.made.date} on {each.made.machine}, commit {each.made.commit}"
             for each, count in Counter(self.sittings.values()).items()
@@ -172,7 +171,6 @@ class Campaign(Generic[Task, Outcome]):
         return exit_code
 
     def _pass(self, pool: WorkerPool, tasks: Iterable[Task], journal: JournalWriter) -> bool:
-        """Does those that have no outcome; returns whether there were any."""
         is_any, known = False, self.state.outcomes
         waiting = (each for each in tasks if each.key not in known)
         for task, result in pool.run(self.function, waiting):
@@ -215,14 +213,10 @@ def add_options(
     """Adds `--restart`, `--runner` and the common options; with defaults given, `--seed` and
     `--time-limit`, whose second value says of what."""
     if seed is not None:
-        meaning = "seed of everything drawn (default: %(default)s)"
-        parser.add_argument("--seed", type=choices.whole, default=seed, metavar="S", help=meaning)
+        choices.add_seed(parser, seed)
     if time_limit is not None:
         limit, what = time_limit
-        meaning = f"seconds after which {what} (default: %(default)g)"
-        parser.add_argument(
-            "--time-limit", type=choices.seconds, default=limit, metavar="S", help=meaning
-        )
+        choices.add_time_limit(parser, limit, f"seconds after which {what}")
     parser.add_argument(
         "--restart",
         action="store_true",

@@ -110,5 +110,4 @@ def _is_generated(node: ast.FunctionDef) -> bool:
 
 
 def function_of(test_id: str) -> str:
-    """Returns a node id without its parameters."""
     return test_id.partition("[")[0]

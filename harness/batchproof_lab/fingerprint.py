@@ -67,7 +67,6 @@ def _definitions(path: Path) -> Definitions:
 
 @cache
 def _read(path: Path, name: str) -> tuple[str, tuple[str, ...]]:
-    """Returns the syntax tree of a definition, and the names that it uses."""
     node = _without_words(_definitions(path)[name])
     used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
     return ast.dump(node), tuple(used)

@@ -1,14 +1,20 @@
 """`batchproof lab honest`: no false alarms.
 
 Honest engines, plain and odd, keep every promise on many thousand generated workloads.
+`honest_alarms.yaml`, in the folder of the record, maps an alarm to the reason why it was right: an
+engine thought to be honest had a bug of its own. Such an alarm stays on the page and counts as no false
+one; the engine is mended.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import cycle, product
 from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
@@ -16,28 +22,173 @@ from typing import TypeVar
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
-from batchproof.errors import BatchproofError
-from batchproof.models.embedded import DTYPES, EMBEDDED
-from batchproof.records.texts import without_machine_paths
+from batchproof.errors import BatchproofError, UsageError
+from batchproof.models.embedded import DTYPES, EMBEDDED, NAN_MODEL
+from batchproof.places import ROOT
+from batchproof.records.texts import header, line, without_machine_paths
 from batchproof.run.engine_names import BY_DEFAULT, ODD_PREFIX
-from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
-from batchproof_lab.conformance_modules import conformance_functions
+from batchproof.run.registry import oddities
+from batchproof.validation.yaml_nodes import read_yaml
+from batchproof_lab.campaign import Campaign, CampaignState, Question, Sitting, add_options
+from batchproof_lab.conformance_modules import Facts, conformance_functions
 from batchproof_lab.fingerprint import code_digest
-from batchproof_lab.honest_page import honest_page, with_right_alarms
-from batchproof_lab.honest_plan import (
-    MODELS,
-    HonestOutcome,
-    HonestPlan,
-    HonestTask,
-    honest_engines,
-    judge_honest,
+from batchproof_lab.record_kinds import (
+    HONEST,
+    CountsByDtype,
+    FalseAlarm,
+    HonestCounts,
+    HonestRecord,
+    HonestRun,
+    RightAlarm,
 )
-from batchproof_lab.record_kinds import HONEST, FalseAlarm, HonestCounts, HonestRecord, HonestRun
+from batchproof_lab.suite_run import Effort, own_failures, process_laboratory, run_suite
 from batchproof_lab.worker_pool import LostTask
+
+PROFILE = "thorough"
+TIME_LIMIT_S = 120.0  # cores are shared with other workers, and an honest engine ends anyway
+MOST_TASKS = 1_000_000  # of one --seed in one dtype
+LARGE_EXAMPLES = 100  # with as many, the tests of scale take the sizes of the profile thorough
+LARGE_SHARE = 1 / 4  # of the tasks of these tests
+
+MODELS = tuple(name for name in EMBEDDED if name != NAN_MODEL)
+
+Meeting = tuple[str, str, str, bool]  # engine, model, test; whether a test of scale is large
+
+
+@dataclass(frozen=True, slots=True)
+class HonestTask:
+    """One engine, model, dtype, seed and test. `function` is a conformance test, by its node id
+    without parameters.
+    """
+
+    engine: str
+    model: str
+    dtype: str
+    function: str
+    seed: int
+    num_examples: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.engine} on {self.model} in {self.dtype}, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class HonestOutcome:
+    """What a task counted. `alarms` holds whole reports."""
+
+    task: HonestTask
+    counts: HonestCounts
+    alarms: tuple[str, ...] = ()
+
+
+def judge_honest(task: HonestTask) -> HonestOutcome:
+    """Runs the suite on an honest engine. Failures are shrunk, because a person reads an alarm."""
+    effort = Effort(profile=PROFILE, max_examples=task.num_examples, shrinks=True)
+    arguments = [f"{ROOT / task.function}", f"--model={task.model}", f"--hypothesis-seed={task.seed}"]
+    findings = run_suite(task.engine, arguments, process_laboratory(task.dtype, TIME_LIMIT_S), effort)
+    broken = [each.report for each in findings.catches if each.broken is not None]
+    alarms = (*broken, *own_failures(findings))
+    if alarms:  # their workloads are mostly steps of shrinking, and count for nothing
+        return HonestOutcome(task, HonestCounts(tasks=1), alarms)
+    return HonestOutcome(
+        task,
+        HonestCounts(
+            tasks=1,
+            workloads=findings.totals["num_workloads"],
+            answers=findings.totals["num_requests"],
+            tokens=findings.totals["num_steps"],
+            near_ties=findings.totals["num_near_ties"],
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class HonestPlan:
+    """What is asked: workloads in each dtype of one seed. The other fields make the question.
+
+    In each dtype the tasks are one sequence, which follows from the seed alone; it ends once enough
+    workloads are judged. So more workloads go on where fewer stopped.
+    """
+
+    engines: Sequence[str]
+    dtypes: Sequence[str]
+    seed: int
+    num_examples: int
+    wanted: int
+    models: Sequence[str] = MODELS
+
+    @property
+    def question(self) -> dict[str, object]:
+        """Returns what determines each task: how many of them are wanted does not."""
+        names = ("engines", "dtypes", "seed", "num_examples")
+        return {name: getattr(self, name) for name in names} | {"models": [*self.models]}
+
+    def tasks(self, found: Mapping[str, HonestOutcome]) -> Iterator[HonestTask]:
+        """Yields tasks without an outcome, of all dtypes in turn, until enough is judged in each."""
+        sequences = {dtype: self.sequence(dtype) for dtype in self.dtypes}
+        while waiting := [each for each in self.dtypes if self._judged(each, found) < self.wanted]:
+            for dtype in waiting:
+                yield next(task for task in sequences[dtype] if task.key not in found)
+
+    def is_complete(self, found: Mapping[str, HonestOutcome]) -> bool:
+        return all(self._judged(dtype, found) >= self.wanted for dtype in self.dtypes)
+
+    def _judged(self, dtype: str, found: Mapping[str, HonestOutcome]) -> int:
+        return sum(each.counts.workloads for each in found.values() if each.task.dtype == dtype)
+
+    def sequence(self, dtype: str) -> Iterator[HonestTask]:
+        """Yields the tasks of a dtype, which differ in their seeds. Raises `UsageError` at the end."""
+        meetings = (each for some in self._rounds(dtype) for each in some)
+        for place, (engine, model, test, is_large) in zip(range(MOST_TASKS), meetings, strict=False):
+            examples = LARGE_EXAMPLES if is_large else self.num_examples
+            seed = self.seed * MOST_TASKS + place + 1
+            yield HonestTask(engine, model, dtype, test, seed, examples)
+        raise UsageError(
+            f"--workloads {self.wanted} takes more than the {MOST_TASKS} tasks of a --seed"
+        )
+
+    def _rounds(self, dtype: str) -> Iterator[list[Meeting]]:
+        """Yields round after round of all engines and models. Each time it comes up, an engine meets
+        the next test of its own shuffled list."""
+        rng = random.Random(f"{self.seed} {dtype}")
+        facts_of = conformance_functions()
+        is_free = tuple(self.models) == MODELS
+        tests = [
+            name
+            for name, facts in facts_of.items()
+            if _sweeps(facts) and (is_free or facts.on_model in (None, *self.models))
+        ]
+        decks = {engine: cycle(rng.sample(tests, len(tests))) for engine in self.engines}
+        meetings = list(product(self.engines, self.models))
+        while True:
+            rng.shuffle(meetings)
+            found = []
+            for engine, model in meetings:
+                test = next(decks[engine])
+                marks = facts_of[test].marks
+                is_large = "long_model" in marks and rng.random() < LARGE_SHARE
+                found.append((engine, facts_of[test].on_model or model, test, is_large))
+            yield found
+
+
+def honest_engines() -> list[str]:
+    """Returns the names of all engines that keep every promise: the built-in ones and the oddities."""
+    return [*BY_DEFAULT, *(f"{ODD_PREFIX}{name}" for name in oddities())]
+
+
+def _sweeps(facts: Facts) -> bool:
+    """Returns whether the test draws or sweeps its workloads, as those of scale and of NaN do."""
+    return facts.is_generated or not facts.marks.isdisjoint({"long_model", "on_model"})
+
 
 TASK_LIMIT_S = 3600.0  # far beyond any task: a worker that hangs is given up
 Table = dict[str, dict[str, HonestCounts]]  # name -> dtype -> what was counted
 Counts = TypeVar("Counts")
+RULE_OF_THREE = -math.log(0.05)  # no event in n trials: 95 % confidence that its rate is below 3.0 / n
+FILE = "honest_alarms.yaml"
+RULE = "the headings of alarms to reasons"
+COLUMNS = [each.name for each in fields(HonestCounts)]
 MOST_LOST = 20  # tasks, after which the campaign ends: they judge nothing, so it might never end
 
 
@@ -74,11 +225,18 @@ def run(arguments: argparse.Namespace) -> int:
     plan = HonestPlan(*asked, models=models)
     state: CampaignState[HonestOutcome] = CampaignState(HonestOutcome)
     total = plan.wanted * len(plan.dtypes)
+
+    def lost_outcome(task: HonestTask, lost: LostTask) -> HonestOutcome:
+        num_lost = 1 + sum(not each.counts.tasks for each in state.outcomes.values())
+        if num_lost > MOST_LOST:
+            raise BatchproofError(f"{num_lost} tasks were lost, the last because {lost.why}")
+        return HonestOutcome(task, HonestCounts(), (lost.why,))  # an alarm: nothing was judged
+
     campaign = Campaign(
         question=Question("honest", plan.question, code_digest()),
         state=state,
         function=judge_honest,
-        lost_outcome=_Losses().outcome,
+        lost_outcome=lost_outcome,
         progress=Progress("honest", "workload", total, arguments.progress),
         size_of=attrgetter("counts.workloads"),
     )
@@ -99,15 +257,18 @@ def record_of(plan: HonestPlan, state: CampaignState[HonestOutcome]) -> HonestRe
         for table, name in zip(tables, names, strict=True):
             counts = table.setdefault(name, {})
             counts[task.dtype] = counts.get(task.dtype, HonestCounts()) + outcome.counts
-    totals, engines, models, tests = tables
-    alarms = tuple(alarm for outcome in state.outcomes.values() for alarm in _alarms(outcome))
+    alarms = tuple(
+        FalseAlarm(task.engine, task.model, task.dtype, task.function, task.seed, report)
+        for task, reports in ((each.task, each.alarms) for each in state.outcomes.values())
+        for report in map(without_machine_paths, reports)
+    )
     return HonestRecord(
         made=replace(state.made(), sittings=()),  # the runs say the same
         runs=tuple(_runs(plan, state)),
-        totals=_in_order(totals.get("all", {}), DTYPES),
-        engines=_in_order(engines, honest_engines()),
-        models=_in_order(models, EMBEDDED),
-        tests=_in_order(tests, conformance_functions()),
+        totals=_in_order(tables[0].get("all", {}), DTYPES),
+        engines=_in_order(tables[1], honest_engines()),
+        models=_in_order(tables[2], EMBEDDED),
+        tests=_in_order(tables[3], conformance_functions()),
         alarms=alarms,
     )
 
@@ -117,26 +278,14 @@ def _in_order(table: Mapping[str, Counts], order: Iterable[str]) -> dict[str, Co
 
 
 def _runs(plan: HonestPlan, state: CampaignState[HonestOutcome]) -> Iterator[HonestRun]:
-    judged: Counter[str] = Counter()
+    """Yields a run for each sitting, with the workloads that it judged."""
+    judged: Counter[Sitting] = Counter()
     for key, sitting in state.sittings.items():
-        judged[sitting.id] += state.outcomes[key].counts.workloads
+        judged[sitting] += state.outcomes[key].counts.workloads
     is_complete = plan.is_complete(state.outcomes)
-    for sitting in {each.id: each for each in state.sittings.values()}.values():
-        yield HonestRun(
-            made=sitting.made,
-            is_complete=is_complete,
-            seed=plan.seed,
-            wanted=plan.wanted,
-            examples_per_task=plan.num_examples,
-            workloads=judged[sitting.id],
-        )
-
-
-def _alarms(outcome: HonestOutcome) -> Iterator[FalseAlarm]:
-    task = outcome.task
-    for report in outcome.alarms:
-        text = without_machine_paths(report)
-        yield FalseAlarm(task.engine, task.model, task.dtype, task.function, task.seed, text)
+    for sitting, workloads in judged.items():
+        asked = (plan.seed, plan.wanted, plan.num_examples)
+        yield HonestRun(sitting.made, is_complete, *asked, workloads)
 
 
 def write_record(record: HonestRecord, output: Path) -> int:
@@ -150,13 +299,91 @@ def write_record(record: HonestRecord, output: Path) -> int:
     return 1 if record.alarms else 0
 
 
-class _Losses:
-    def __init__(self) -> None:
-        self._num_lost = 0
+def honest_page(record: HonestRecord) -> str:
+    lines = ["# No false alarms: honest engines before the conformance suite", ""]
+    lines += record.made.lines()
+    if len(record.runs) == 1:
+        (run,) = record.runs
+        lines += [f"* seed {run.seed}; {run.examples_per_task} examples of a property test a task"]
+    lines += ["", *_verdict(record), ""]
+    if len(record.runs) > 1:
+        lines += ["## Runs", "", *_run_rows(record.runs), ""]
+    lines += ["## Engines", "", *_rows(record.engines), ""]
+    lines += ["## Models", "", *_rows(record.models), ""]
+    lines += ["## Tests", "", *_rows(record.tests), ""]
+    if record.alarms:
+        lines += ["## Alarms", "", *(text for each in record.alarms for text in _alarm_lines(each))]
+    if record.right:
+        lines += ["## Alarms that were right", ""]
+        lines += [text for each in record.right for text in _alarm_lines(each.alarm, each.why)]
+    return "\n".join(lines)
 
-    def outcome(self, task: HonestTask, lost: LostTask) -> HonestOutcome:
-        """The outcome of a lost task. Raises `BatchproofError` if too many are lost."""
-        self._num_lost += 1
-        if self._num_lost > MOST_LOST:
-            raise BatchproofError(f"{self._num_lost} tasks were lost, the last because {lost.why}")
-        return HonestOutcome(task, HonestCounts(), (lost.why,))  # an alarm: nothing was judged
+
+def _verdict(record: HonestRecord) -> Iterator[str]:
+    if not record.is_complete:
+        stopped = sum(not run.is_complete for run in record.runs)
+        if len(record.runs) == 1:
+            yield "INCOMPLETE: it was stopped before all workloads were judged."
+        else:
+            of = f"{stopped} of {len(record.runs)}"
+            yield f"Runs that were stopped early: {of}. What they judged counts."
+        yield ""
+    count = len(record.alarms)
+    judged = sum(each.workloads for each in record.totals.values())
+    if count:
+        yield f"ALARMS: {count}; their reports stand at the end."
+    elif judged:
+        yield f"No false alarm in {judged:,} workloads: with 95 % confidence fewer than one in"
+        yield f"{int(judged / RULE_OF_THREE):,} workloads of such engines raises one."
+    if record.right:
+        yield f"Alarms that were right, about a bug of the engine's own: {len(record.right)}."
+    yield ""
+    yield from _rows({"all": record.totals})
+
+
+def _run_rows(runs: Sequence[HonestRun]) -> Iterator[str]:
+    yield from header("seed", "workloads", "examples a task", "made by", "on", "machine", "commit")
+    for run in runs:
+        made = run.made
+        stopped = "" if run.is_complete else ", stopped"
+        versions = ", ".join(f"{name} {number}" for name, number in made.versions.items())
+        yield line(
+            str(run.seed),
+            f"{run.workloads:,}{stopped}",
+            str(run.examples_per_task),
+            f"`{made.command}`",
+            made.date,
+            f"{made.machine}; {versions}",
+            made.commit,
+        )
+
+
+def _rows(rows: Mapping[str, CountsByDtype]) -> Iterator[str]:
+    yield from header("", "dtype", *(name.replace("_", "-") for name in COLUMNS))
+    for name, by_dtype in rows.items():
+        for dtype, counts in by_dtype.items():
+            shown = name.rpartition("::")[2]
+            yield line(shown, dtype, *(f"{getattr(counts, each):,}" for each in COLUMNS))
+
+
+def _alarm_lines(alarm: FalseAlarm, why: str = "") -> list[str]:
+    reason = ["", why] if why else []
+    report = [f"    {text}" for text in alarm.report.splitlines()]
+    return [f"### {name_of(alarm)}", *reason, "", f"`{alarm.test}`", "", *report, ""]
+
+
+def with_right_alarms(record: HonestRecord, folder: Path) -> HonestRecord:
+    """Sorts the alarms by what the folder's file says of them. Raises `CaseError` naming what is wrong
+    in the file."""
+    reasons: dict[str, str] = {}
+    if (path := folder / FILE).exists():
+        pairs = read_yaml(path, "the file", RULE).pairs(f"a mapping of {RULE}")
+        reasons = {name: why.text().strip() for name, why in pairs.items()}
+    right = tuple(RightAlarm(e, reasons[name_of(e)]) for e in record.alarms if name_of(e) in reasons)
+    false = tuple(each for each in record.alarms if name_of(each) not in reasons)
+    return replace(record, alarms=false, right=(*record.right, *right))
+
+
+def name_of(alarm: FalseAlarm) -> str:
+    """Returns the alarm's heading on the page, its key in the file."""
+    return f"{alarm.engine} on {alarm.model}, {alarm.dtype}, seed {alarm.seed}"

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
-from batchproof.findings.causes import Cause
 from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
 from batchproof.records.provenance import Provenance
-from batchproof.requirements.promises import Promise
 from batchproof.run.registry import faults as known_faults
 from batchproof_lab.conformance_modules import conformance_functions, function_of
 from batchproof_lab.fingerprint import fingerprint
@@ -24,8 +22,10 @@ from batchproof_lab.record_kinds import (
     KillRecord,
     KillTableRecord,
 )
-from batchproof_lab.shared_laboratory import process_laboratory
-from batchproof_lab.suite_run import Effort, own_failures, run_suite
+from batchproof_lab.suite_run import Effort, own_failures, process_laboratory, run_suite
+
+if TYPE_CHECKING:
+    from batchproof_engines.faulty.fault import Fault
 
 # Quick ones first: where a fault is first caught, further seeds are tried.
 QUICK_FIRST = ("gpt2-random", "mistral-window", "llama-random", "llama-hash", "gpt2-hash")
@@ -47,13 +47,11 @@ class Attempt:
 
     @property
     def key(self) -> str:
-        """Returns what identifies the attempt within its question."""
         how = ", by all tests" if self.is_wide else f", by {self.only} alone" if self.only else ""
         return f"{self.fault} on {'+'.join(self.models)}, seed {self.seed}{how}"
 
     @property
     def arguments(self) -> list[str]:
-        """Returns pytest's arguments for seed and models."""
         return ["-x", f"--hypothesis-seed={self.seed}", *(f"--model={model}" for model in self.models)]
 
 
@@ -127,32 +125,11 @@ def _effort() -> Effort:
     return Effort(profile="default", first=tuple(generated))
 
 
-class PlantedFault(Protocol):
-    """The attributes of a `batchproof_engines.faulty.fault.Fault` that the table needs."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def summary(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def promise(self) -> Promise: ...
-    @property
-    def cause(self) -> Cause: ...
-    @property
-    def thread(self) -> str: ...
-    @property
-    def shows_on(self) -> str | None: ...
-    @property
-    def component(self) -> type: ...
-
-
 @dataclass
 class KillTable:
     """Faults, models and seeds of a campaign, and the kills so far."""
 
-    faults: Mapping[str, PlantedFault]
+    faults: Mapping[str, Fault]
     models: tuple[str, ...]
     seeds: tuple[int, ...]
     is_full: bool  # all faults, all models of a default run
@@ -162,7 +139,7 @@ class KillTable:
     @classmethod
     def of(
         cls,
-        faults: Mapping[str, PlantedFault],
+        faults: Mapping[str, Fault],
         models: Sequence[str],
         seeds: Sequence[int],
         hunts: Iterable[Hunt] = (),
@@ -211,7 +188,6 @@ class KillTable:
         return tuple(dict.fromkeys((*self.models, *EMBEDDED)))
 
     def at_home(self) -> list[Attempt]:
-        """Returns the further seeds of each caught fault, on the quickest model that shows it."""
         homes = {name: home for name in self.faults if (home := self.home(name))}
         return [
             Attempt(name, home, seed, is_wide=True)
@@ -232,7 +208,6 @@ class KillTable:
         return todo
 
     def _next_for(self, function: str, promises: frozenset[str]) -> list[Attempt]:
-        """Returns the next attempt for a test: faults of its promises first, then all others."""
         ranked = sorted(self.faults, key=lambda name: self.faults[name].promise.id not in promises)
         attempts = (
             Attempt(name, home, self.seeds[0], only=function)
@@ -274,7 +249,7 @@ class KillTable:
         found = {each.fault for each, kill in self.kills.items() if function in kill.functions}
         return (name for name in self.faults if name in found)
 
-    def _row(self, fault: PlantedFault) -> FaultRow:
+    def _row(self, fault: Fault) -> FaultRow:
         made = self._of(fault.name)
         hunts = [(attempt, kill) for attempt, kill in made if not attempt.only]
         hit = {attempt.models for attempt, kill in hunts if kill.caught_by}

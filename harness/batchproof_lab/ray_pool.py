@@ -69,7 +69,6 @@ class _RayWorker:
         self.result_ref = self._actor.run.remote(pickle.dumps((function, task)))
 
     def result(self) -> Any:
-        """Returns the result, or a `LostTask` if the actor or its machine is gone."""
         try:
             found = ray.get(self.result_ref)
         except ray.exceptions.RayError as error:

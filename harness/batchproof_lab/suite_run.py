@@ -8,19 +8,182 @@ run leaves the process as it found it, whatever the engine does.
 from __future__ import annotations
 
 import io
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib import import_module
+from typing import Self
 
 import pytest
+import torch
 from hypothesis import Phase, core, settings
 
+from batchproof.checks.environment import compute_exactly
+from batchproof.models.catalogue import resolve_dtype
 from batchproof.places import SUITE
+from batchproof.plugin.items import record_of
 from batchproof.plugin.profiles import register_profiles
+from batchproof.plugin.selection import LAB
+from batchproof.records.trial_record import TrialRecord
 from batchproof.run.devices import torch_restored
-from batchproof_lab.conformance_modules import conformance_modules, fresh_engines
-from batchproof_lab.shared_laboratory import SharedLaboratory
-from batchproof_lab.suite_outcome import Catch, Effort, Recorder, SuiteOutcome
+from batchproof.run.laboratory import Laboratory
+from batchproof_lab.conformance_modules import conformance_modules, fresh_engines, function_of
+
+
+@dataclass
+class SharedLaboratory(Laboratory):
+    """Keeps models and right answers from run to run, unless an engine has damaged a model."""
+
+    @classmethod
+    def beside(cls, lab: Laboratory, time_limit_s: float) -> Self:
+        """Returns one that shares models and right answers with the laboratory of this process."""
+        return cls(
+            lab.device,
+            lab.dtype,
+            time_limit_s,
+            lab.precision,
+            watch=lab.watch.without_engines(),
+            _subjects=lab._subjects,
+            _oracles=lab._oracles,
+            _adequacy=lab._adequacy,
+        )
+
+    @property
+    def arguments(self) -> list[str]:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return [
+            f"--device={self.device}",
+            f"--dtype={dtype}",
+            f"--engine-time-limit={self.time_limit_s}",
+        ]
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Surrounds a suite run. What is known of engines is forgotten, so that no run depends on an
+        earlier one, and models that were damaged are dropped.
+
+        The run computes exactly, so its models are compared in the same setting.
+        """
+        compute_exactly()
+        self._offers.clear()
+        self.lost.clear()
+        self._is_bitwise.clear()
+        self.watch.forget_engines()
+        try:
+            yield
+        finally:
+            for name, subject in list(self._subjects.items()):
+                if self.watch.is_damaged(subject):
+                    self.drop(name)
+
+
+@cache
+def process_laboratory(dtype_name: str, time_limit_s: float) -> SharedLaboratory:
+    """Returns the one laboratory of a worker process. Workers share the cores, so each uses one
+    thread."""
+    torch.set_num_threads(1)
+    return SharedLaboratory(torch.device("cpu"), resolve_dtype(dtype_name), time_limit_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How a suite run searches. The default is a plain run without shrinking."""
+
+    profile: str | None = None  # None: the current one
+    max_examples: int | None = None  # None: the profile's
+    shrinks: bool = False
+    first: tuple[str, ...] = ()  # the test functions that run before all others, in this order
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """One failed test."""
+
+    test: str
+    promises: tuple[str, ...]  # the test checks these
+    broken: str | None  # the promise the failure names; None: the harness itself broke
+    report: str
+    headline: str | None = None  # of that failure
+    cause: str | None = None  # what the diagnosis names
+    num_runs: int = 0  # workloads given to the engine until it was caught
+    seconds: float = 0.0  # from the first test until then
+
+
+@dataclass(slots=True)
+class SuiteOutcome:
+    """What a suite run found."""
+
+    catches: list[Catch] = field(default_factory=list)
+    num_passed: int = 0
+    num_skipped: int = 0
+    exit_status: int = 0
+    output: str = ""
+    totals: Counter[str] = field(default_factory=Counter)  # all ledgers added up
+    seconds: float = 0.0  # of all its tests
+
+    @property
+    def first(self) -> Catch | None:
+        return next((each for each in self.catches if each.broken is not None), None)
+
+
+class Recorder:
+    """Fills in the outcome while the session runs, in the laboratory that it is given."""
+
+    def __init__(self, findings: SuiteOutcome, effort: Effort, lab: Laboratory | None) -> None:
+        self.findings = findings
+        self.effort = effort
+        self.lab = lab
+
+    def pytest_load_initial_conftests(self, early_config: pytest.Config) -> None:
+        """Hands the laboratory to the session before the options are resolved."""
+        if self.lab is not None:
+            early_config.stash[LAB] = self.lab
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        rank = {name: place for place, name in enumerate(self.effort.first)}
+        items.sort(key=lambda item: rank.get(function_of(item.nodeid), len(rank)))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Iterator[None]:
+        self.began = time.time()
+        try:
+            return (yield)
+        finally:
+            self.findings.seconds = time.time() - self.began
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        record = record_of(report)
+        self.findings.num_passed += report.passed and report.when == "call"
+        self.findings.num_skipped += report.skipped
+        if report.when == "call" and record is not None:
+            self.findings.totals.update(_counts(record))
+        if report.failed:
+            self._note(report, record)
+
+    def _note(self, report: pytest.TestReport, record: TrialRecord | None) -> None:
+        failure = record.failure if record else None
+        self.findings.catches.append(
+            Catch(
+                test=report.nodeid,
+                promises=record.promises if record else (),
+                broken=failure.promise if failure else None,
+                report=report.longreprtext,
+                headline=failure.headline if failure else None,
+                cause=failure.cause if failure else None,
+                num_runs=self.findings.totals["num_runs"],
+                seconds=report.stop - self.began,
+            )
+        )
+
+
+def _counts(record: TrialRecord) -> dict[str, int]:
+    ledger = asdict(record.ledger)
+    return {name: value for name, value in ledger.items() if isinstance(value, int)}
+
 
 __all__ = ["Catch", "Effort", "SuiteOutcome", "run_suite"]
 

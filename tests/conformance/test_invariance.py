@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchproof.invariance.holding import declared_grades, require_control, require_grade
+from batchproof.invariance.measure import declared_grades, require_control, require_grade
 from batchproof.run.trial import Trial
 
 pytestmark = [pytest.mark.promise(id="P20"), pytest.mark.grade("B")]

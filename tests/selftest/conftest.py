@@ -22,7 +22,7 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import reference_factory
-from batchproof_lab.shared_laboratory import SharedLaboratory
+from batchproof_lab.suite_run import SharedLaboratory
 from tests.selftest.one_process import OneProcess
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]

@@ -1,9 +1,8 @@
-"""The kill table and the campaign against false alarms: a small one of each, and what they tell."""
+"""The kill table and the campaign against false alarms: a small one of each, and what they report."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -20,11 +19,16 @@ from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
 from batchproof_lab.campaign import CampaignState, Sitting
 from batchproof_lab.conformance_modules import conformance_functions
-from batchproof_lab.faults_command import updated_table, whole_table
-from batchproof_lab.honest_command import record_of
-from batchproof_lab.honest_page import honest_page, name_of, with_right_alarms
-from batchproof_lab.honest_plan import MODELS, HonestOutcome, HonestPlan
-from batchproof_lab.kill_page import kill_page, problems
+from batchproof_lab.faults_command import kill_page, problems, updated_table, whole_table
+from batchproof_lab.honest_command import (
+    MODELS,
+    HonestOutcome,
+    HonestPlan,
+    honest_page,
+    name_of,
+    record_of,
+    with_right_alarms,
+)
 from batchproof_lab.kill_table import Attempt, Hunt, Kill, KillTable
 from batchproof_lab.record_kinds import HONEST, KILL_TABLE, HonestCounts, KillTableRecord
 from batchproof_lab.suite_run import run_suite
@@ -57,10 +61,6 @@ def whole(table: KillTable) -> KillTableRecord:
     return replace(table.as_record(MADE), is_complete=True)
 
 
-def page(table: KillTable) -> str:
-    return kill_page(whole(table))
-
-
 @pytest.mark.usefixtures("one_process")
 def test_a_small_kill_table_is_made_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -70,32 +70,40 @@ def test_a_small_kill_table_is_made_and_written(
     record = KILL_TABLE.read(tmp_path / "faults-partial.json")
     assert list(record.faults) == list(SMALL)
     for row in record.faults.values():
-        assert [kill.seed for kill in row.kills] == [1, 2]
-        assert all(kill.broken == row.promise for kill in row.kills)
+        assert [(kill.seed, kill.broken) for kill in row.kills] == [(1, row.promise), (2, row.promise)]
         assert not row.own_failures
-    text = (tmp_path / "faults-partial.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in text for name in SMALL)
-    assert "a part only" in text
+    assert "a part only" in (tmp_path / "faults-partial.md").read_text(encoding="utf-8")
     assert "2 of 2 faults caught" in capsys.readouterr().out
     assert exit_code == bool(problems(record))
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_lost_attempt_is_a_problem_and_not_the_end(
+def test_a_lost_attempt_is_a_problem_and_what_was_done_before_ctrl_c_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def stop(attempt: Attempt, **_: object) -> Hunt:
+        if attempt.fault == SMALL[1]:
+            raise KeyboardInterrupt
+        return Hunt(attempt, killed(attempt))
+
     def lose(_pool: OneProcess, _function: object, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         return ((task, LostTask("the process died with exit code -9")) for task in tasks)
 
-    monkeypatch.setattr(OneProcess, "run", lose)
     options = ["--jobs=1", f"--output={tmp_path}"]
+    monkeypatch.setattr("batchproof_lab.faults_command.make_attempt", stop)
+    assert main(["lab", "faults", *SMALL, *options]) == 130
+    record = KILL_TABLE.read(tmp_path / "faults-partial.json")
+    assert (record.is_complete, list(record.faults)) == (False, [SMALL[0]])
+    assert "INCOMPLETE" in (tmp_path / "faults-partial.md").read_text(encoding="utf-8")
+
+    monkeypatch.setattr(OneProcess, "run", lose)
     assert main(["lab", "faults", SMALL[0], "--model=gpt2-random", "--seeds=1", *options]) == 1
     assert "the process died with exit code -9" in capsys.readouterr().out
     assert main(["lab", "honest", "static", *options]) == 2
     assert "21 tasks were lost" in capsys.readouterr().err
-    data = json.loads((tmp_path / "honest-partial.json").read_text(encoding="utf-8"))
-    assert data["alarms"][0]["report"] == "the process died with exit code -9"
-    assert not data["runs"][0]["is_complete"]
+    honest = HONEST.read(tmp_path / "honest-partial.json")
+    assert honest.alarms[0].report == "the process died with exit code -9"
+    assert not honest.is_complete
 
 
 @pytest.mark.parametrize(
@@ -110,53 +118,60 @@ def test_a_hunt_leaves_the_process_as_it_was(name: str, laboratory_for: Laborato
     assert lab.subject("gpt2-random").model.config._attn_implementation == "sdpa"
 
 
-def test_a_table_without_survivors_has_no_problem(table: KillTable) -> None:
-    assert problems(whole(table)) == []
-    assert "2 of 2 faults are caught, 2 of them as the promise" in page(table)
-
-
-@pytest.mark.usefixtures("one_process")
-def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(attempt: Attempt, **_: object) -> Hunt:
-        if attempt.fault == SMALL[1]:
-            raise KeyboardInterrupt
-        return Hunt(attempt, killed(attempt))
-
-    monkeypatch.setattr("batchproof_lab.faults_command.make_attempt", stop)
-    assert main(["lab", "faults", *SMALL, "--jobs=1", f"--output={tmp_path}"]) == 130
-    record = KILL_TABLE.read(tmp_path / "faults-partial.json")
-    assert not record.is_complete
-    assert list(record.faults) == [SMALL[0]]
-    assert "INCOMPLETE" in (tmp_path / "faults-partial.md").read_text(encoding="utf-8")
-
-
-def test_a_survivor_on_one_seed_is_told(table: KillTable) -> None:
+def survive_a_seed(table: KillTable) -> None:
     table.kills[Attempt(SMALL[0], ("gpt2-random",), 2, is_wide=True)] = Kill()
-    (problem,) = problems(whole(table))
-    assert f"fault {SMALL[0]} (P6) survives seed 2 on gpt2-random" in problem
+
+
+def break_the_suite(table: KillTable) -> None:
+    kill = Kill("a::b", "P6", "LEAK", own_failures=("x",))
+    table.kills[Attempt(SMALL[0], ("gpt2-random",), 1)] = kill
+
+
+def name_another_cause(table: KillTable) -> None:
+    for attempt in table.kills:
+        table.kills[attempt] = Kill("some::test", KNOWN[attempt.fault].promise.id, "RACE")
+
+
+def be_full(table: KillTable) -> None:
+    table.is_full = True
+
+
+@pytest.mark.parametrize(
+    ("change", "number", "words"),
+    [
+        (lambda _: None, 0, ""),
+        (survive_a_seed, 1, f"fault {SMALL[0]} (P6) survives seed 2 on gpt2-random"),
+        (break_the_suite, 1, f"the suite itself broke on fault {SMALL[0]}: x"),
+        (name_another_cause, 1, "right cause in 0 of 4 catches, 0%; 85% are required"),
+        (be_full, len(conformance_functions()) - 1, "catches no fault"),
+    ],
+)
+def test_a_table_has_these_problems(
+    table: KillTable, change: Callable[[KillTable], None], number: int, words: str
+) -> None:
+    change(table)
+    found = problems(whole(table))
+    assert len(found) == number
+    assert all(words in each for each in found)
+    assert all(each in kill_page(whole(table)) for each in found)
 
 
 def test_a_fault_that_no_model_shows_alone_is_tried_on_all_together(table: KillTable) -> None:
+    assert table.home(SMALL[0]) == ("gpt2-random",)
+    table.kills[Attempt(SMALL[0], ("gpt2-random",), 1)] = Kill()
+    assert table.home(SMALL[0]) == ("llama-hash",), "the quickest model that shows it"
     others = [each for each in EMBEDDED if each not in table.models]
     together = Attempt(SMALL[1], (*table.models, *others), 1, is_wide=True)
-    alone = [each for each in table.kills if each.fault == SMALL[1]]
-    for attempt in alone:
+    for attempt in [each for each in table.kills if each.fault == SMALL[1]]:
         del table.kills[attempt]
     for model in table.models:
         table.kills[Attempt(SMALL[1], (model,), 1)] = Kill()
-    (problem,) = problems(whole(table))
-    assert "survives seed 1 on gpt2-random, llama-hash" in problem
+    assert "survives seed 1 on gpt2-random, llama-hash" in problems(whole(table))[-1]
     assert table.on_all_models() == [together]
-    table.kills[together] = killed(together)
-    table.kills[Attempt(SMALL[1], together.models, 2, is_wide=True)] = killed(together)
-    assert problems(whole(table)) == []
-    assert "together only" in page(table)
-
-
-def test_a_fault_is_at_home_on_the_quickest_model_that_shows_it(table: KillTable) -> None:
-    assert table.home(SMALL[0]) == ("gpt2-random",)
-    table.kills[Attempt(SMALL[0], ("gpt2-random",), 1)] = Kill()
-    assert table.home(SMALL[0]) == ("llama-hash",)
+    for attempt in (together, replace(together, seed=2)):
+        table.kills[attempt] = killed(attempt)
+    assert not any(SMALL[1] in each for each in problems(whole(table)))
+    assert "together only" in kill_page(whole(table))
 
 
 def test_an_idle_test_is_tried_on_one_fault_after_the_other(table: KillTable) -> None:
@@ -169,63 +184,55 @@ def test_an_idle_test_is_tried_on_one_fault_after_the_other(table: KillTable) ->
     assert table.on_idle_tests() == []
 
 
-def test_a_conformance_test_that_catches_nothing_is_a_problem_of_a_full_table(table: KillTable) -> None:
-    table.is_full = True
-    idle = [text for text in problems(whole(table)) if "catches no fault" in text]
-    assert len(idle) == len(conformance_functions()) - 1
+def test_new_rows_take_the_place_of_old_ones(table: KillTable, tmp_path: Path) -> None:
+    old = replace(whole(table), is_full=True)
+    path = tmp_path / "faults.json"
+    KILL_TABLE.write(old, path)
+    part = KillTable.of({SMALL[0]: KNOWN[SMALL[0]]}, table.models, table.seeds)
+    for attempt in part.on_each_model():
+        part.kills[attempt] = Kill("some::test", "P6", "RACE", functions=("some::test",))
+    fresh = whole(part)
+    new = updated_table(whole_table(path, table), fresh)
+    assert new.faults == old.faults | {SMALL[0]: fresh.faults[SMALL[0]]}
+    assert new.updates[0].faults == (SMALL[0],)
+    assert "made later with `--update`" in kill_page(new)
+    table.seeds = (7,)
+    for place, words in ((path, "has seeds"), (tmp_path / "none.json", "make it first")):
+        with pytest.raises(UsageError, match=words):
+            whole_table(place, table)
 
 
-def test_a_poor_diagnosis_is_a_problem(table: KillTable) -> None:
-    for attempt in list(table.kills):
-        table.kills[attempt] = Kill("some::test", KNOWN[attempt.fault].promise.id, "RACE")
-    (problem,) = problems(whole(table))
-    assert "right cause in 0 of 4 catches, 0%; 85% are required" in problem
-    assert "| LEAK | 0 | 2 | RACE 2 |" in page(table)
-
-
-def test_what_the_suite_itself_broke_on_is_a_problem(table: KillTable) -> None:
-    table.kills[Attempt(SMALL[0], ("gpt2-random",), 1)] = Kill(
-        "a::b", "P6", "LEAK", own_failures=("x",)
-    )
-    (problem,) = problems(whole(table))
-    assert problem == f"the suite itself broke on fault {SMALL[0]}: x"
-
-
-def honest(plan: HonestPlan, workloads: int = 4) -> CampaignState[HonestOutcome]:
-    """Does what the plan asks for, with as many workloads in each task."""
+def honest(plan: HonestPlan) -> CampaignState[HonestOutcome]:
+    """Does what the plan asks for, with four workloads in each task."""
     made: CampaignState[HonestOutcome] = CampaignState(HonestOutcome)
-    sitting = Sitting("a", MADE)
     for task in plan.tasks(made.outcomes):
         assert task.key not in made.outcomes
-        counts = HonestCounts(1, workloads, 3, 2, 1)
-        made.outcomes[task.key], made.sittings[task.key] = HonestOutcome(task, counts), sitting
+        made.outcomes[task.key] = HonestOutcome(task, HonestCounts(1, 4, 3, 2, 1))
+        made.sittings[task.key] = Sitting("a", MADE)
     return made
 
 
-def test_honest_tasks_are_spread_over_engines_and_models() -> None:
-    asked = HonestPlan(["static", "ragged"], ["float32", "bfloat16"], 3, 5, 1200)
-    made = honest(asked)
-    record = record_of(asked, made)
-    assert {dtype: counts.workloads for dtype, counts in record.totals.items()} == {
-        "float32": 1200,
-        "bfloat16": 1200,
-    }
+def test_honest_tasks_are_spread_over_engines_and_models_and_more_go_on_where_fewer_stopped() -> None:
+    few = HonestPlan(["static", "ragged"], ["float32", "bfloat16"], 3, 5, 1200)
+    made = honest(few)
+    record = record_of(few, made)
+    assert {name: each.workloads for name, each in record.totals.items()} == dict.fromkeys(
+        few.dtypes, 1200
+    )
     assert set(record.models) >= set(MODELS)
     tasks = [each["float32"].tasks for each in record.engines.values()]
     assert min(tasks) > 0.4 * sum(tasks)
     assert len({(each.task.seed, each.task.dtype) for each in made.outcomes.values()}) == 600
-
-
-def test_more_honest_workloads_go_on_where_fewer_stopped() -> None:
-    few = HonestPlan(["static"], ["float32"], 0, 20, 700)
     more = replace(few, wanted=1300)
-    assert set(honest(few).outcomes) < set(honest(more).outcomes)
-    assert not more.is_complete(honest(few).outcomes)
+    assert set(made.outcomes) < set(honest(more).outcomes)
+    assert not more.is_complete(made.outcomes)
+    single = replace(few, models=(STATE_MODEL,))
+    asked = list(islice(single.sequence("float32"), 200))
+    assert {(task.model, task.engine) for task in asked} == {(STATE_MODEL, e) for e in few.engines}
+    assert not any("not_finite" in task.function for task in asked), "that test is of another model"
 
 
-def test_an_alarm_is_written_out_whole_and_one_that_was_right_stays_on_the_page_with_the_reason(
-    tmp_path: Path,
-) -> None:
+def test_an_alarm_that_was_right_stays_on_the_page_with_the_reason(tmp_path: Path) -> None:
     plan = HonestPlan(["static"], ["float32"], 0, 5, 10)
     made = honest(plan)
     key, before = made.outcomes.popitem()
@@ -246,63 +253,26 @@ def test_an_alarm_is_written_out_whole_and_one_that_was_right_stays_on_the_page_
         with_right_alarms(record, tmp_path)
 
 
-def test_a_campaign_on_one_model_meets_no_other() -> None:
-    plan = HonestPlan(["static", "paged"], ["float32"], 0, 4, 100, models=(STATE_MODEL,))
-    tasks = list(islice(plan.sequence("float32"), 200))
-    assert {task.model for task in tasks} == {STATE_MODEL}
-    assert {task.engine for task in tasks} == {"static", "paged"}
-    assert not any("not_finite" in task.function for task in tasks), "that test is of another model"
-
-
 def test_a_campaign_of_honest_engines_counts(tmp_path: Path) -> None:
     """Runs in a worker, which knows of pytest's session nothing but what it imports itself."""
     options = ["--workloads=4", "--examples=3", "--dtype=float32", "--jobs=1", f"--output={tmp_path}"]
     assert main(["lab", "honest", "static", *options]) == 0
     record = HONEST.read(tmp_path / "honest-partial.json")
     assert record.totals["float32"].workloads >= 4
-    assert list(record.engines) == ["static"]
-    assert record.alarms == ()
+    assert (list(record.engines), record.alarms) == (["static"], ())
 
 
-@pytest.mark.skipif(not WHOLE.exists(), reason="there is no results/faults.json yet")
-def test_the_written_kill_table_is_of_these_faults_and_these_tests() -> None:
-    """If this fails: `batchproof lab faults`, which writes it anew."""
-    record = KILL_TABLE.read(WHOLE)
-    assert set(record.faults) == set(KNOWN)
-    assert set(record.tests) == set(conformance_functions())
-    assert record.is_complete
-    assert record.is_full
+def test_the_written_tables_are_of_these_faults_and_tests_and_of_their_pages() -> None:
+    """If this fails: `batchproof lab faults`, which writes the first of them."""
+    record, honest = KILL_TABLE.read(WHOLE), HONEST.read(WHOLE.with_name("honest.json"))
+    assert WHOLE.with_suffix(".md").read_text(encoding="utf-8") == kill_page(record)
+    assert WHOLE.with_name("honest.md").read_text(encoding="utf-8") == honest_page(honest)
+    assert (set(record.faults), set(record.tests)) == (set(KNOWN), set(conformance_functions()))
+    assert (record.is_complete, record.is_full, problems(record)) == (True, True, [])
     assert len(record.seeds) >= 3
     for name, row in record.faults.items():
         fault = KNOWN[name]
         written = (row.lie, row.promise, row.cause, row.thread)
         assert written == (fault.summary, fault.promise.id, fault.cause.name, fault.thread), name
         assert {kill.seed for kill in row.kills if kill.caught_by} == set(record.seeds), name
-    assert problems(record) == []
-
-
-def test_the_written_pages_are_made_of_the_written_tables() -> None:
-    kills, honest = KILL_TABLE.read(WHOLE), HONEST.read(WHOLE.with_name("honest.json"))
-    assert WHOLE.with_suffix(".md").read_text(encoding="utf-8") == kill_page(kills)
-    assert WHOLE.with_name("honest.md").read_text(encoding="utf-8") == honest_page(honest)
-
-
-def test_new_rows_take_the_place_of_old_ones(table: KillTable, tmp_path: Path) -> None:
-    old = replace(whole(table), is_full=True)
-    path = tmp_path / "faults.json"
-    KILL_TABLE.write(old, path)
-    assert KILL_TABLE.read(path) == old
-    part = KillTable.of({SMALL[0]: KNOWN[SMALL[0]]}, table.models, table.seeds)
-    for attempt in part.on_each_model():
-        part.kills[attempt] = Kill("some::test", "P6", "RACE", functions=("some::test",))
-    fresh = whole(part)
-    new = updated_table(whole_table(path, table), fresh)
-    assert new.faults[SMALL[0]] == fresh.faults[SMALL[0]]
-    assert new.faults[SMALL[1]] == old.faults[SMALL[1]]
-    assert new.updates[0].faults == (SMALL[0],)
-    assert "made later with `--update`" in kill_page(new)
-    table.seeds = (7,)
-    with pytest.raises(UsageError, match="has seeds"):
-        whole_table(path, table)
-    with pytest.raises(UsageError, match="make it first"):
-        whole_table(tmp_path / "none.json", table)
+        assert row.models or len(row.home) > 1, name

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
@@ -23,12 +21,11 @@ from transformers import (
     StaticCache,
 )
 
-from batchproof.api import EngineConfig, Request, RowRecord
+from batchproof.api import EngineConfig, Request
 from batchproof.errors import UnsupportedModelError
 from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import EMBEDDED
 from batchproof.run.registry import resolve_engine
-from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.reference import reference
 from tests.selftest.conftest import needs_psutil
 
@@ -54,26 +51,29 @@ def tiny(kind: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedMod
     return model.eval().requires_grad_(False)
 
 
+SMALL = {"vocab_size": 64, "hidden_size": 32}
+SMALL_LLAMA = {"intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+
+
 def bloom() -> PreTrainedModel:
     """ALiBi, which builds its bias from a 2-D padding mask: a packed row has none."""
-    sizes = {"vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4, "pad_token_id": None}
-    return tiny(BloomForCausalLM, BloomConfig(**sizes, initializer_range=0.2))
+    sizes = {"n_layer": 2, "n_head": 4, "pad_token_id": None}
+    return tiny(BloomForCausalLM, BloomConfig(**SMALL, **sizes, initializer_range=0.2))
 
 
 def mamba() -> PreTrainedModel:
-    return tiny(MambaForCausalLM, MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2))
+    return tiny(MambaForCausalLM, MambaConfig(**SMALL, num_hidden_layers=2))
 
 
 def dynamic_rope() -> PreTrainedModel:
-    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
-    heads = {"num_attention_heads": 2, "max_position_embeddings": 64}
-    return tiny(LlamaForCausalLM, LlamaConfig(**sizes, **heads, rope_parameters=rope))
+    config = LlamaConfig(**SMALL, **SMALL_LLAMA, max_position_embeddings=64, rope_parameters=DYNAMIC)
+    return tiny(LlamaForCausalLM, config)
 
 
 def eager_gpt2() -> PreTrainedModel:
-    sizes = {"vocab_size": 64, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
-    config = GPT2Config(**sizes, initializer_range=0.2)
+    sizes = {"n_positions": 64, "n_layer": 2, "n_head": 2}
+    config = GPT2Config(**SMALL, **sizes, initializer_range=0.2)
     config._attn_implementation = "eager"
     return tiny(GPT2LMHeadModel, config)
 
@@ -147,32 +147,3 @@ def test_ragged_refuses_to_generate_while_others_are_running() -> None:
     engine.add(Request("a", (1, 2), 4))  # type: ignore[attr-defined]
     with pytest.raises(RuntimeError, match="unfinished"):
         engine.generate([Request("b", (1,), 1)])
-
-
-class HostTensors(TorchDispatchMode):
-    """Notes the size of the largest tensor that is made on the CPU."""
-
-    largest = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if isinstance(made, torch.Tensor) and made.device.type == "cpu":
-            self.largest = max(self.largest, made.numel())
-        return made
-
-
-@pytest.mark.parametrize("window", [None, 5])
-def test_ragged_makes_its_mask_on_the_device(window: int | None) -> None:
-    """It was made on the host and copied, 316 ms of a step of 623 tokens. `meta` stands in for a
-    device: it has shapes and no values."""
-    model = load_model("gpt2-random", torch.device("cpu"), torch.float32).model
-    engine = RaggedEngine(model.to("meta"), EngineConfig())
-    engine._window = window
-    rows = [RowRecord("a", 30, 1, True), RowRecord("b", 0, 9, True)]
-    with HostTensors() as host:
-        mask = engine._additive_mask(rows)
-    assert isinstance(mask, torch.Tensor)
-    assert (mask.device.type, tuple(mask.shape)) == ("meta", (1, 1, 10, 40))
-    assert host.largest <= len(rows), "lengths alone come from the host"

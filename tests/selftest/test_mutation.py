@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import ast
 import importlib
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from batchproof.__main__ import main
-from batchproof.places import ROOT
-from batchproof_lab.mutation.mutant_task import Baseline, MutantFate, MutantTask
-from batchproof_lab.mutation.mutants_command import recorded
-from batchproof_lab.mutation.mutants_page import judgements, mutants_page, open_survivors
-from batchproof_lab.mutation.mutated_import import mutated, statements_noted
-from batchproof_lab.mutation.operators import mutants_of
-from batchproof_lab.record_kinds import MUTANTS
-from tests.selftest.one_process import OneProcess
-
-STATIC = ROOT / "implementations" / "batchproof_engines" / "static.py"
-COMMAND = "batchproof_lab.mutation.mutants_command"
+from batchproof.errors import BatchproofError
+from batchproof_lab import mutants_command
+from batchproof_lab.mutants import mutants_of, mutated
+from batchproof_lab.mutants_command import MutantFate, MutantTask, judge_mutant
+from batchproof_lab.suite_run import Catch, SuiteOutcome
 
 
 @pytest.mark.parametrize(
@@ -49,97 +42,66 @@ def test_a_point_has_these_changes(tmp_path: Path, text: str, changes: list[str]
     path.write_text(text)
     found = mutants_of(path)
     assert [each.after for each in found] == changes
-    assert len({each.name(tmp_path) for each in found}) == len(found)
+    assert len({each.name for each in found}) == len(found)
     for each in found:
         ast.parse(each.source())
 
 
-def test_the_engine_is_imported_with_the_change_and_afterwards_without(
+def test_a_mutant_is_imported_inside_alone_and_judged_by_what_the_suite_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mutable_engine.py").write_text("SIZE = 3\nif SIZE > 5:\n    SIZE = 7\n")
-    monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "mutable_engine.py"
+    path.write_text("SIZE = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
     before = importlib.import_module("mutable_engine")
     mutant = next(each for each in mutants_of(path) if each.after == "4")
-    with mutated(mutant, [tmp_path]):
+    with mutated(mutant, tmp_path):
         assert importlib.import_module("mutable_engine").SIZE == 4
+    with mutated(None, tmp_path):
+        assert importlib.import_module("mutable_engine").SIZE == 3
     assert sys.modules["mutable_engine"] is before
-    with statements_noted([path]) as noted:
-        importlib.import_module("mutable_engine")
-    assert {line for _, line in noted} == {1, 2}
-    del sys.modules["mutable_engine"]
+
+    unchanged = SuiteOutcome(num_passed=9)
+    outcomes: list[SuiteOutcome] = []
+    monkeypatch.setattr(mutants_command, "run_suite", lambda *_: outcomes.pop(0))
+    caught = SuiteOutcome([Catch("a.py::test[x]", ("P1",), "P1", "long", "wrong")], 3, exit_status=1)
+    for place, (found, killed_by) in enumerate(
+        (
+            (SuiteOutcome(num_passed=9), None),
+            (caught, "a.py::test"),
+            (SuiteOutcome(num_passed=8, num_skipped=1), "the table of the run"),
+            (SuiteOutcome(num_skipped=9), "the table of the run"),
+            (SuiteOutcome(exit_status=4, output="SyntaxError\n"), "before the first test"),
+        )
+    ):
+        outcomes[:] = [unchanged, found]
+        assert judge_mutant(MutantTask(mutant, "mine", tmp_path, place)).killed_by == killed_by
+    outcomes[:] = [caught]
+    with pytest.raises(BatchproofError, match="does not pass the suite: a"):
+        judge_mutant(MutantTask(mutant, "mine", tmp_path, 99))
 
 
-def _run(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    *options: str,
-    stops: bool = False,
-    num_passed: int = 9,
-) -> int:
-    def judge_mutant(task: MutantTask) -> MutantFate:
-        if stops:
-            raise KeyboardInterrupt
-        assert task.num_passed == (num_passed,), "or a test that a mutant loses is not missed"
-        return MutantFate("tests/a.py::test", "P1", "wrong") if task.mutant.line % 2 else MutantFate()
-
-    statements = {(str(STATIC), each.statement) for each in mutants_of(STATIC)}
-    monkeypatch.setattr("batchproof_lab.mutation.sampling.WorkerPool", OneProcess)
-    monkeypatch.setattr("batchproof_lab.campaign.WorkerPool", OneProcess)
-    monkeypatch.setattr(
-        "batchproof_lab.mutation.sampling.judge_baseline",
-        lambda _: Baseline((num_passed,), (), statements),
-    )
-    monkeypatch.setattr(f"{COMMAND}.judge_mutant", judge_mutant)
-    return main(["lab", "mutants", "--jobs=1", f"--output={tmp_path}", *options])
-
-
-def test_a_survivor_is_named_until_it_is_judged_and_a_hole_is_tried_again(
+@pytest.mark.usefixtures("one_process")
+def test_a_survivor_is_named_and_what_was_done_before_ctrl_c_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(monkeypatch, tmp_path, "static", "--mutants=8", "--name=static") == 1
-    survivors = [
-        line.removeprefix("survived, not judged: ") for line in capsys.readouterr().out.splitlines()
-    ]
-    path = tmp_path / "mutants" / "static.json"
-    record = MUTANTS.read(path)
-    assert [each.name for each in record.mutants if each.outcome == "survived"] == survivors
-    judged = {name: ["equivalent", "It changes nothing."] for name in survivors}
-    (tmp_path / "mutants" / "judged.yaml").write_text(json.dumps(judged))
-    assert _run(monkeypatch, tmp_path) == 0
-    assert "It changes nothing." in (tmp_path / "mutants" / "README.md").read_text()
-    hole = {survivors[0]: ["hole", "No test looks."]}
-    (tmp_path / "mutants" / "judged.yaml").write_text(json.dumps(judged | hole))
-    again = ("static", "--name=static")
-    assert _run(monkeypatch, tmp_path, *again, stops=True) == 1, "today's suite has tried it"
-    monkeypatch.setattr(f"{COMMAND}.code_digest", lambda _: "another suite")
-    assert _run(monkeypatch, tmp_path, *again, stops=True) == 130
-    assert _run(monkeypatch, tmp_path, *again, num_passed=10) == 1, "the suite has grown"
-    assert f"survived, hole: {survivors[0]}" in capsys.readouterr().out
-    assert MUTANTS.read(path).mutants == record.mutants
-    assert len(MUTANTS.read(path).made.sittings) == 2
+    tried: list[MutantTask] = []
 
+    def judge(task: MutantTask) -> MutantFate:
+        tried.append(task)
+        if len(tried) == 3:
+            raise KeyboardInterrupt
+        return MutantFate("tests/a.py::test", "wrong") if len(tried) == 1 else MutantFate()
 
-def test_the_written_page_is_made_of_the_written_runs_and_every_survivor_is_judged() -> None:
-    folder = ROOT / "results" / "mutants"
-    runs, judged = recorded(folder), judgements(folder)
-    assert (folder / "README.md").read_text(encoding="utf-8") == mutants_page(runs, judged)
-    known = ("survived, hole: ", "not tried to the end: ")
-    assert [each for each in open_survivors(runs.values(), judged) if not each.startswith(known)] == []
-
-
-@pytest.mark.parametrize(
-    ("judged", "message"),
-    [
-        ("a: 3", "'a' has 3, but must have [judgement, why] with one of equivalent, speed"),
-        ("[a]", "must be a mapping of names of mutants to [judgement, why]"),
-    ],
-)
-def test_a_wrong_judgement_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], judged: str, message: str
-) -> None:
-    (tmp_path / "mutants").mkdir()
-    (tmp_path / "mutants" / "judged.yaml").write_text(judged)
-    assert main(["lab", "mutants", f"--output={tmp_path}"]) == 2
-    assert message in capsys.readouterr().err
+    monkeypatch.setattr(mutants_command, "judge_mutant", judge)
+    command = ["lab", "mutants", "static", "--mutants=4", "--jobs=1", f"--output={tmp_path}"]
+    assert main(command) == 130
+    assert main(command) == 1
+    out = capsys.readouterr().out
+    assert "2 of 4 mutants tried, 1 survived" in out
+    assert "4 of 4 mutants tried, 3 survived" in out
+    assert len({each.key for each in tried}) == 4
+    assert tried[1].first == ("tests/a.py::test",), "the test that killed most runs first"
+    page = (tmp_path / "mutants.md").read_text()
+    assert f"| `{tried[1].key}` | SURVIVED |" in page
+    assert f"| `{tried[0].key}` | tests/a.py::test | wrong |" in page

@@ -34,8 +34,7 @@ from batchproof.run.failures import ConformanceFailure
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Workload
-from batchproof_lab.shared_laboratory import SharedLaboratory
-from batchproof_lab.suite_run import run_suite
+from batchproof_lab.suite_run import SharedLaboratory, run_suite
 from tests.selftest.conftest import LaboratoryFor
 
 MODEL = "gpt2-random"

@@ -9,11 +9,8 @@ import pytest
 from batchproof.__main__ import main
 from batchproof.errors import UsageError
 from batchproof.requirements.issues import DEFAULT_ISSUES, read_issues
-from batchproof_lab.reports import reports_command
-from batchproof_lab.reports.recording import read_recording, recording_of
-from batchproof_lab.reports.report_pages import pages
-from batchproof_lab.reports.reports_command import FOLDER
-from batchproof_lab.reports.upstream_report import UpstreamReports, read_reports
+from batchproof_lab import reports_command
+from batchproof_lab.reports_command import FOLDER, pages, read_recording, read_reports, recording_of
 
 DATA = FOLDER / "reports.yaml"
 SCRIPTS = FOLDER / "reproductions"
@@ -35,28 +32,17 @@ reports:
 """
 
 
-@pytest.fixture(scope="module")
-def known() -> UpstreamReports:
-    return read_reports(DATA)
-
-
-def test_each_defect_has_a_report_and_nothing_else_has(known: UpstreamReports) -> None:
+def test_each_defect_has_a_report_a_script_that_shows_it_and_a_page() -> None:
+    known = read_reports(DATA)
     names = {each.name for each in known.reports}
     for issue in read_issues(DEFAULT_ISSUES):
         assert bool(issue.reports) == (issue.kind == "defect"), issue.title
         assert set(issue.reports) <= names, issue.title
-
-
-def test_each_script_shows_its_defect_in_a_recording_of_its_own(known: UpstreamReports) -> None:
-    scripts = [script for each in known.reports for script in each.scripts]
-    assert [name for name in scripts if not read_recording(SCRIPTS / name).is_reproduced] == []
-    kept = {path.name for path in recording_of(SCRIPTS / "any.py").parent.iterdir()}
-    assert kept == {recording_of(SCRIPTS / name).name for name in scripts}
-
-
-def test_the_pages_are_what_the_data_says(known: UpstreamReports) -> None:
-    folder = FOLDER / "reports"
-    found = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    scripts = [SCRIPTS / script for each in known.reports for script in each.scripts]
+    assert [each for each in scripts if not read_recording(each).is_reproduced] == []
+    kept = {path.name for path in (SCRIPTS / "outputs").iterdir()}
+    assert kept == {recording_of(each).name for each in scripts}
+    found = {path.name: path.read_text(encoding="utf-8") for path in (FOLDER / "reports").iterdir()}
     assert found == pages(known, FOLDER), "run `batchproof lab reports`"
 
 

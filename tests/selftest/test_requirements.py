@@ -27,7 +27,7 @@ from batchproof.requirements.sets import Requirements, set_of
 from batchproof.requirements.verdict_of_journal import Asked, verdict_of
 from batchproof.run.devices import torch_restored
 from batchproof.run.laboratory import Laboratory
-from batchproof_lab.suite_outcome import Effort, Recorder, SuiteOutcome
+from batchproof_lab.suite_run import Effort, Recorder, SuiteOutcome
 from tests.selftest.conftest import HEAD, LACKING, RunSuite
 
 SUITE = f"""{HEAD}{LACKING}

@@ -18,8 +18,7 @@ from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
-from batchproof_lab.shared_laboratory import SharedLaboratory
-from batchproof_lab.suite_run import run_suite
+from batchproof_lab.suite_run import SharedLaboratory, run_suite
 from tests.selftest.conftest import RunSuite
 
 MODEL = "gpt2-random"

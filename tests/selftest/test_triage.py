@@ -20,28 +20,33 @@ from batchproof.oracle.distributions import answer_probabilities
 from batchproof.oracle.oracle import teacher_forced
 from batchproof.oracle.precision import Precision
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, TRIAGE, EngineTriage
-from batchproof.triage import configurations, probes, regret
+from batchproof.triage import configurations, probes
 from tests.selftest.adapters.stand_in_server import Handler, StandIn, answer
 from tests.selftest.conftest import oracle_of
 
 PAIR_MARGIN = 2.4
 
 
+FEW_AND_SHORT = (
+    (probes, "LENGTHS", (1, 3, 7, 16)),
+    (probes, "LONG_CAP", 10),
+    (probes, "SHARED", (8,)),
+    (probes, "LONGEST_FILLED", 0),
+    (probes, "LADDER_LENGTHS", (5,)),
+    (probes, "PER_RUNG", 1),
+    (probes, "NUM_CANDIDATES", 10),
+    (probes, "SCENES", (((8,), 40, 3), ((20,), 20, 8))),
+    (configurations, "SMALL_VOCABULARY", 0),
+    (configurations, "REPETITION_PENALTIES", (1.1,)),
+    (configurations, "COARSER", (Precision("bfloat16", is_cache_int8=True),)),
+    (oracle, "NUM_CALIBRATION_PROMPTS", 3),
+)
+
+
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asks few and short prompts."""
-    monkeypatch.setattr(probes, "LENGTHS", (1, 3, 7, 16))
-    monkeypatch.setattr(probes, "LONG_CAP", 10)
-    monkeypatch.setattr(probes, "SHARED", (8,))
-    monkeypatch.setattr(probes, "LONGEST_FILLED", 0)
-    monkeypatch.setattr(probes, "LADDER_LENGTHS", (5,))
-    monkeypatch.setattr(probes, "PER_RUNG", 1)
-    monkeypatch.setattr(configurations, "SMALL_VOCABULARY", 0)
-    monkeypatch.setattr(configurations, "REPETITION_PENALTIES", (1.1,))
-    monkeypatch.setattr(oracle, "NUM_CALIBRATION_PROMPTS", 3)
-    monkeypatch.setattr(probes, "NUM_CANDIDATES", 10)
-    monkeypatch.setattr(probes, "SCENES", (((8,), 40, 3), ((20,), 20, 8)))
-    monkeypatch.setattr(regret, "COARSER", (Precision("bfloat16", is_cache_int8=True),))
+    for module, name, value in FEW_AND_SHORT:
+        monkeypatch.setattr(module, name, value)
 
 
 def triage(folder: Path, *arguments: str) -> tuple[int, EngineTriage]:
@@ -113,19 +118,24 @@ def test_a_server_is_found_by_its_url_and_given_words_if_it_takes_text_alone(
     assert found.engine.endswith("&prompts=words")
 
 
-def test_a_server_that_lists_no_model_is_told_how_to_name_it(
-    server: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("listed", "words"),
+    [((), "'openai?base_url={}&model=NAME&listed=false'"), (("mine",), "with --model")],
+)
+def test_a_server_whose_model_is_not_known_must_name_it(
+    server: StandIn,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    listed: tuple[str, ...],
+    words: str,
 ) -> None:
-    server.listed = ()
+    server.listed = listed
     assert main(["triage", "--output", str(tmp_path), server.base_url]) == 2
-    told = f"'openai?base_url={server.base_url}&model=NAME&listed=false'"
-    assert told in capsys.readouterr().err
+    assert words.format(server.base_url) in capsys.readouterr().err
 
 
 def test_a_server_whose_answers_follow_its_load_is_corrupt(server: StandIn, tmp_path: Path) -> None:
-    at_work: list[
-        object
-    ] = []  # left before the answer is sent, so that the next request alone is alone
+    at_work: list[object] = []  # left before the answer, so that the next request alone is alone
 
     def crowded(handler: Handler, body: dict[str, object]) -> None:
         at_work.append(handler)
@@ -138,14 +148,6 @@ def test_a_server_whose_answers_follow_its_load_is_corrupt(server: StandIn, tmp_
     server.behaviour = crowded
     code, found = triage(tmp_path, server.base_url)
     assert (code, found.verdict) == (1, CORRUPTION)
-
-
-def test_a_model_that_is_not_known_by_name_must_be_named(
-    server: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.listed = ("mine",)
-    assert main(["triage", "--output", str(tmp_path), server.base_url]) == 2
-    assert "with --model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

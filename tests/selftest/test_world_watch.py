@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchproof_lab.shared_laboratory import SharedLaboratory
-from batchproof_lab.suite_run import Effort, run_suite
+from batchproof_lab.suite_run import Effort, SharedLaboratory, run_suite
 from tests.selftest.conftest import HEAD, RIGHT, LaboratoryFor
 
 ONCE = """

@@ -56,6 +56,18 @@ def add_count(parser: argparse.ArgumentParser, flag: str, default: int, meaning:
     parser.add_argument(flag, type=positive, default=default, metavar="N", help=help_text)
 
 
+def add_seed(parser: argparse.ArgumentParser, default: int = 0) -> None:
+    """Adds `--seed`."""
+    meaning = "of everything drawn (default: %(default)s)"
+    parser.add_argument("--seed", type=whole, default=default, metavar="S", help=meaning)
+
+
+def add_time_limit(parser: argparse.ArgumentParser, default: float, meaning: str) -> None:
+    """Adds `--time-limit`, in seconds. The help says the default."""
+    help_text = f"{meaning} (default: %(default)g)"
+    parser.add_argument("--time-limit", type=seconds, default=default, metavar="S", help=help_text)
+
+
 def positive(value: str) -> int:
     """Returns a whole number of at least 1. Raises `argparse.ArgumentTypeError`."""
     if not _is_whole(value) or int(value) < 1:

@@ -7,25 +7,27 @@ request has neighbours in all of them but the base of `batch`.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 
-from batchproof.api import Capability, Request, RowRecord, StepRecord
+from batchproof.api import Capability, EngineConfig, Request, RowRecord, StepRecord
 from batchproof.checks.happened import is_decode
+from batchproof.errors import UsageError
 from batchproof.invariance.grades import Grade
-from batchproof.invariance.settings import (
-    KEPT,
-    LENGTHS,
-    NEIGHBOUR,
-    Comparison,
-    Contents,
-    Setting,
-    call,
-    one_call,
-)
+from batchproof.models.catalogue import ModelUnderTest
+from batchproof.workload.workloads import Workload
 
+KEPT = "kept"  # the ids of what is compared begin with it; the answers are joined in order
+NEIGHBOUR = "neighbour"  # the ids of the requests whose contents do not matter begin with it
+
+CAP = 8  # new tokens of the kept request
+LENGTHS = (31, 7, 18, 25, 12, 29, 9, 21)  # tokens of its prompt in each comparison
+NEIGHBOUR_LENGTHS = (12, 3, 25, 8, 17)  # tokens, in turn
+LONGEST = max(*LENGTHS, *NEIGHBOUR_LENGTHS) + 2 * CAP
+MAX_NUM_SEQS = 17  # the largest batch: 16 others
 BATCH_SIZES = (16, 2, 8, 4)  # others beside the kept request, in turn
 NUMS_EARLIER = (0, 3, 8)  # requests that an engine has served before, in turn
 SMALL_BUDGET = 6  # tokens a step, for chunks
@@ -33,12 +35,90 @@ SMALL_BLOCK = 4  # tokens
 NUM_DRAFTS = 3  # tokens a step and sequence
 
 
+@dataclass(frozen=True)
+class Setting:
+    """Calls to one fresh engine. The answers of the requests named `KEPT...` are joined in order."""
+
+    calls: tuple[Workload, ...]
+    num_threads: int = 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A base setting, and a changed one that may need the tokens that the base answered."""
+
+    prompt: tuple[int, ...]  # of the kept request
+    base: Setting
+    changed: Callable[[tuple[int, ...]], Setting]
+
+
+class Contents:
+    """Seeded prompts for one model; the same seed gives the same prompts."""
+
+    def __init__(self, subject: ModelUnderTest, seed: int) -> None:
+        """Raises `UsageError` if the model's context is too short for the workloads."""
+        if subject.context_len < LONGEST:
+            raise UsageError(
+                f"model {subject.name!r} has a context of {subject.context_len} tokens, but must hold "
+                f"at least {LONGEST} to be measured"
+            )
+        self._rng = random.Random(seed)
+        self._alphabet = [each for each in range(subject.vocab_size) if subject.has_answer((each,))]
+
+    def prompt(self, length: int) -> tuple[int, ...]:
+        return tuple(self._rng.choices(self._alphabet, k=length))
+
+    def kept(self, length: int) -> Request:
+        return Request(KEPT, self.prompt(length), CAP)
+
+    def neighbours(self, count: int, cap: int = CAP) -> list[Request]:
+        lengths = [NEIGHBOUR_LENGTHS[i % len(NEIGHBOUR_LENGTHS)] for i in range(count)]
+        return [
+            Request(f"{NEIGHBOUR}-{i}", self.prompt(length), cap) for i, length in enumerate(lengths)
+        ]
+
+    def rewritten(self, setting: Setting) -> Setting:
+        """Returns the setting with other contents of all neighbours, of the same shapes.
+
+        A neighbour that is in several calls gets the same new prompt in each.
+        """
+        fresh: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+        def changed(request: Request) -> Request:
+            old = request.prompt_token_ids
+            if not request.request_id.startswith(NEIGHBOUR):
+                return request
+            return replace(request, prompt_token_ids=fresh.setdefault(old, self._other(old)))
+
+        calls = tuple(call.with_requests([*map(changed, call.requests)]) for call in setting.calls)
+        return replace(setting, calls=calls)
+
+    def _other(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
+        shift = self._rng.randrange(1, len(self._alphabet))
+        place = {token: index for index, token in enumerate(self._alphabet)}
+        return tuple(self._alphabet[(place[token] + shift) % len(place)] for token in prompt)
+
+    def with_last_token_changed(self, request: Request) -> Request:
+        *start, last = request.prompt_token_ids
+        return replace(request, prompt_token_ids=(*start, *self._other((last,))))
+
+
+def one_call(requests: Sequence[Request], **config: object) -> Setting:
+    return Setting((call(requests, **config),))
+
+
+def call(requests: Sequence[Request], **config: object) -> Workload:
+    """Returns one call of `generate`, with these fields of the config. Logits are asked for."""
+    limits = EngineConfig(max_num_seqs=MAX_NUM_SEQS, return_logits=True)
+    return Workload(tuple(requests), limits).with_config(**config)
+
+
 Trace = Sequence[StepRecord]
 Shown = Callable[[Trace, Trace], bool]  # of the base and of the changed setting
 
 
 def in_changed_alone(happens: Callable[[Trace], bool]) -> Shown:
-    # Decorates what a trace may show: it must happen in the changed setting, and not in the base.
+    # It must happen in the changed setting, and not in the base.
     return lambda base, changed: happens(changed) and not happens(base)
 
 
@@ -58,28 +138,19 @@ def largest_batch(trace: Trace) -> int:
     return max((1 + len(others) for _, others in steps_of_kept(trace)), default=0)
 
 
-def shares_larger_steps(base: Trace, changed: Trace) -> bool:
-    return largest_batch(base) < largest_batch(changed)
-
-
 def shares_steps(base: Trace, changed: Trace) -> bool:
     return min(largest_batch(base), largest_batch(changed)) > 1
 
 
-@in_changed_alone
 def joins(trace: Trace) -> bool:
-    for row, others in steps_of_kept(trace):
-        if row.context_len == 0:
-            return any(map(is_decode, others))
-    return False
+    first = next((others for row, others in steps_of_kept(trace) if row.context_len == 0), [])
+    return any(map(is_decode, first))
 
 
-@in_changed_alone
 def is_chunked(trace: Trace) -> bool:
     return any(not row.is_sampled for row, _ in steps_of_kept(trace))
 
 
-@in_changed_alone
 def hits(trace: Trace) -> bool:
     return any(row.context_len > 0 for row, _ in list(steps_of_kept(trace))[:1])
 
@@ -89,12 +160,10 @@ def is_prefilled(base: Trace, changed: Trace) -> bool:
     return has_decoded and all(row.context_len == 0 for row, _ in steps_of_kept(changed))
 
 
-@in_changed_alone
 def verifies(trace: Trace) -> bool:
     return any(row.num_drafted for row, _ in steps_of_kept(trace))
 
 
-@in_changed_alone
 def is_preempted(trace: Trace) -> bool:
     return any(KEPT in record.preempted for record in trace)
 
@@ -114,11 +183,9 @@ class Axis:
 
     @property
     def best(self) -> Grade:
-        """The best grade that there is along the axis."""
         return Grade.SAME_SHAPES if self.keeps_shapes else Grade.BITWISE
 
     def comparisons(self, contents: Contents) -> Iterator[Comparison]:
-        """Yields a comparison for each length of the kept request's prompt."""
         for length in LENGTHS[:: self.stride]:
             yield self.compare(contents, contents.kept(length))
 
@@ -232,44 +299,32 @@ def threads(contents: Contents, kept: Request) -> Comparison:
 
 
 ALL = (
-    Axis("batch", "among 2, 4, 8 or 16 others", batch_size, shares_larger_steps),
     Axis(
-        "neighbours",
-        "others' contents rewritten, all shapes kept",
-        neighbours,
-        shares_steps,
+        *("batch", "among 2, 4, 8 or 16 others", batch_size),
+        lambda base, changed: largest_batch(base) < largest_batch(changed),
+    ),
+    Axis(
+        *("neighbours", "others' contents rewritten, all shapes kept", neighbours, shares_steps),
         keeps_shapes=True,
     ),
     Axis("order", "the batch reversed", order, shares_steps),
-    Axis("arrival", "joins running decodes", arrival, joins),
+    Axis("arrival", "joins running decodes", arrival, in_changed_alone(joins)),
     Axis(
-        "chunking",
-        f"at most {SMALL_BUDGET} tokens a step",
-        chunking,
-        is_chunked,
-        Capability.CHUNKED_PREFILL,
+        *("chunking", f"at most {SMALL_BUDGET} tokens a step", chunking),
+        *(in_changed_alone(is_chunked), Capability.CHUNKED_PREFILL),
     ),
     Axis(
-        "prefix",
-        "the same prompt was served before",
-        prefix_hit,
-        hits,
-        Capability.PREFIX_CACHING,
+        *("prefix", "the same prompt was served before", prefix_hit),
+        *(in_changed_alone(hits), Capability.PREFIX_CACHING),
     ),
     Axis("prefill", "decoded tokens fed as a prompt", prefill_against_decode, is_prefilled),
     Axis(
-        "preemption",
-        "too few blocks for all at once",
-        preemption,
-        is_preempted,
-        Capability.PREEMPTION,
+        *("preemption", "too few blocks for all at once", preemption),
+        *(in_changed_alone(is_preempted), Capability.PREEMPTION),
     ),
     Axis(
-        "speculation",
-        f"up to {NUM_DRAFTS} drafts a step",
-        speculation,
-        verifies,
-        Capability.SPECULATION,
+        *("speculation", f"up to {NUM_DRAFTS} drafts a step", speculation),
+        *(in_changed_alone(verifies), Capability.SPECULATION),
     ),
     Axis("restart", "a fresh engine, all shapes kept", restart, keeps_shapes=True),
     Axis("threads", "two threads of torch", threads, is_in_process=True, stride=2),

@@ -47,7 +47,6 @@ class Grade(IntEnum):
 
     @property
     def letter(self) -> GradeLetter:
-        """The grade as tables show it."""
         return LETTERS[self]
 
     @classmethod
@@ -68,7 +67,6 @@ class Answer:
     logits: Tensor | None
 
     def is_same(self, other: Answer) -> bool:
-        """Returns whether all tokens and all bits of the logits are equal."""
         if self.logits is None or other.logits is None:
             return False
         return self.token_ids == other.token_ids and torch.equal(self.logits, other.logits)
@@ -81,20 +79,15 @@ def difference(oracle: Oracle, base: Answer, changed: Answer) -> float | None:
     """
     if base.logits is None or changed.logits is None:
         return None
-    num_rows = _num_comparable(base.token_ids, changed.token_ids)
+    pairs = zip(base.token_ids, changed.token_ids, strict=False)
+    num_equal = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    num_rows = min(num_equal + 1, len(base.token_ids), len(changed.token_ids))
     moved = centred(base.logits[:num_rows]) - centred(changed.logits[:num_rows])
     worst = moved.abs().max().item()
     if worst == 0.0 or not isfinite(worst) or worst <= oracle.logit_bound:
         return worst / (oracle.error.max_abs or 1.0)
     *_, unit = oracle.errors(base.prompt, base.token_ids)  # this input may amplify rounding
     return worst / unit.max_abs if unit.max_abs else float("inf")
-
-
-def _num_comparable(base: tuple[int, ...], changed: tuple[int, ...]) -> int:
-    """Returns the number of steps before which the tokens are equal."""
-    pairs = zip(base, changed, strict=False)
-    num_equal = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
-    return min(num_equal + 1, len(base), len(changed))
 
 
 def weaker_grade(oracle: Oracle, base: Answer, changed: Answer, worst: float | None) -> Grade:

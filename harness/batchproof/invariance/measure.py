@@ -8,21 +8,30 @@ every prompt alike, or a comparison that sees nothing, would be invariant.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from textwrap import shorten
 
 import torch
 
-from batchproof.api import Capability, Completion, StepRecord
+from batchproof.api import Capability, Completion, EngineConfig, StepRecord
 from batchproof.checks.answers import check_order, structure_findings
 from batchproof.checks.broken import broken, require
 from batchproof.errors import ConfigError, EngineHang, OracleError, UnsupportedModelError, UsageError
-from batchproof.findings.finding import Rule
+from batchproof.findings.finding import Rule, found
 from batchproof.findings.finding_text import headline
-from batchproof.invariance.axes import Axis
+from batchproof.invariance.axes import (
+    AXES,
+    KEPT,
+    LENGTHS,
+    Axis,
+    Comparison,
+    Contents,
+    Setting,
+    one_call,
+)
 from batchproof.invariance.grades import Answer, Grade, Graded, graded
-from batchproof.invariance.settings import KEPT, LENGTHS, Comparison, Contents, Setting, one_call
 from batchproof.records.invariance import UNMEASURED, AxisRecord, EngineRecord, Evidence
 from batchproof.records.texts import without_machine_paths
 from batchproof.requirements.promises import Promise
@@ -37,6 +46,8 @@ from batchproof.run.trial import Trial
 LEAST_COMPARISONS = 4
 LONGEST_REASON = 200  # characters; an error of TorchScript has thousands
 NO_LOGITS = "it returns no logits, and near-ties may change the tokens of this model"
+SEED = 0
+NUM_COMPARISONS = 2  # along each axis; the longest prompt and the largest batch come first
 
 
 @dataclass(frozen=True)
@@ -96,11 +107,6 @@ def failed_control(trial: Trial, contents: Contents) -> str:
     grade = graded(trial.oracle, answer, other, lambda: other).grade
     if grade is not Grade.NONE:
         return f"another last token of the prompt gets grade {grade.letter}, but should get -"
-    return _noise_misjudged(trial, answer)
-
-
-def _noise_misjudged(trial: Trial, answer: Answer) -> str:
-    """Returns how an ulp of noise is not graded as rounding; empty without logits."""
     if answer.logits is None:
         return ""
     noisy, noisier = (with_noise(answer, seed) for seed in (1, 2))
@@ -165,7 +171,6 @@ def measure_engine(
 
 
 def measure_axis(trial: Trial, axis: Axis, seed: int) -> AxisRecord:
-    """Returns the grade along the axis, or why there is none."""
     try:
         require_measurable(trial, axis)
         with contained():
@@ -188,7 +193,6 @@ def measure_axis(trial: Trial, axis: Axis, seed: int) -> AxisRecord:
 
 
 def require_measurable(trial: Trial, axis: Axis) -> None:
-    """Raises `NotMeasuredError` if the engine lacks what the axis needs."""
     if axis.needs is not None and axis.needs not in trial.capabilities:
         raise NotMeasuredError(f"the engine has no {axis.needs}")
     if axis.is_in_process and has_own_process(trial.spec.name):
@@ -221,13 +225,10 @@ def _compared(trial: Trial, axis: Axis, comparison: Comparison, contents: Conten
         lambda: serve_setting(trial, contents.rewritten(setting), comparison.prompt).answer,
         axis.keeps_shapes,
     )
-    return Outcome(found, _is_shown(axis, base, changed), base, changed)
-
-
-def _is_shown(axis: Axis, base: Served, changed: Served) -> bool | None:
-    if axis.shown is None or base.trace is None or changed.trace is None:
-        return None
-    return axis.shown(base.trace, changed.trace)
+    is_shown = None
+    if axis.shown is not None and base.trace is not None and changed.trace is not None:
+        is_shown = axis.shown(base.trace, changed.trace)
+    return Outcome(found, is_shown, base, changed)
 
 
 def _evidence(axis: Axis, outcomes: Sequence[Outcome]) -> Evidence:
@@ -248,7 +249,6 @@ def _evidence(axis: Axis, outcomes: Sequence[Outcome]) -> Evidence:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns an exception as a reason, on one line."""
     text = str(error)
     if isinstance(error, ConformanceFailure | HangFailure):
         text = headline(error.failure.finding)
@@ -257,3 +257,95 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, EngineHang):
         text = f"time limit: {text}"
     return shorten(without_machine_paths(text), LONGEST_REASON)
+
+
+def require_control(trial: Trial) -> None:
+    """Raises `ConformanceFailure` if what must differ does not: see `control`."""
+    with num_threads(1):
+        failed = failed_control(trial, Contents(trial.subject, SEED))
+    if failed:
+        what = f"the negative control failed: {failed}"
+        finding = found(Rule.STATED, promise=trial.promise, what=what)
+        raise ConformanceFailure(trial.failure(finding))
+    trial.ledger.num_workloads += 1
+    trial.ledger.num_requests += 1
+
+
+def require_grade(trial: Trial, axis: Axis, declared: Grade) -> None:
+    """Compares along the axis, a few times. Equal tokens, T, are required of a constructed model only.
+
+    Raises `ConformanceFailure` at the first grade below the declared one, `UsageError` if the axis
+    cannot be measured, and as `Trial.run` does.
+    """
+    if declared is Grade.TOKENS and trial.subject.oracle is None:
+        return
+    try:
+        require_measurable(trial, axis)
+    except NotMeasuredError as error:
+        raise UsageError(f"{trial!r} declares {declared.letter} along {axis.name}: {error}") from None
+    for outcome in islice(compared(trial, axis, SEED), NUM_COMPARISONS):
+        if outcome.is_shown is not None:
+            trial.must_show(axis.what, outcome.is_shown)
+        if outcome.graded.grade < declared:
+            raise _fallen(trial, axis, declared, outcome)
+        trial.ledger.num_workloads += 1
+        trial.ledger.num_requests += 1
+        trial.ledger.num_steps += outcome.graded.num_tokens
+
+
+def _fallen(trial: Trial, axis: Axis, declared: Grade, outcome: Outcome) -> ConformanceFailure:
+    base, changed = outcome.base, outcome.changed
+    pairs = zip(base.answer.token_ids, changed.answer.token_ids, strict=False)
+    same = [before == after for before, after in pairs]
+    worst = outcome.graded.worst
+    finding = found(
+        Rule.INVARIANCE,
+        changed.completion.request_id,
+        axis=axis.name,
+        what=axis.what,
+        declared=declared.letter,
+        got=outcome.graded.grade.letter,
+        worst="an unknown number of" if worst is None else f"{worst:.2g}",
+        num_tokens=same.index(False) if False in same else len(same),
+        before=base.answer.token_ids,
+        after=changed.answer.token_ids,
+    )
+    scene = trial.history.scene_of_answers(changed.completion, base.completion)
+    return ConformanceFailure(trial.failure(finding, scene=scene))
+
+
+def declared_grades(trial: Trial) -> Mapping[Axis, Grade]:
+    """Returns the least grade along each axis of `InvariantEngine.invariance`.
+
+    Raises `UsageError` unless it is a mapping that names an axis at least, known axes, grades that
+    these can have, and nothing that the engine lacks.
+    """
+    name = trial.spec.name
+    with trial.engine(EngineConfig()) as engine:
+        declared: object = engine.invariance  # type: ignore[attr-defined]
+    if not isinstance(declared, Mapping) or not declared:
+        raise UsageError(
+            f"engine {name!r}: invariance is {declared!r}, but must be a mapping of axes to grades, as "
+            f"{{'batch': 'B'}}; an engine that declares nothing does without it"
+        )
+    found = {}
+    for axis_name, letter in declared.items():
+        if axis_name not in AXES:
+            known = ", ".join(AXES)
+            raise UsageError(
+                f"engine {name!r}: invariance has the axis {axis_name!r}, which is none of {known}"
+            )
+        axis = AXES[axis_name]
+        best = axis.best if trial.has_logits else Grade.TOKENS
+        possible = {each.letter: each for each in reversed(Grade) if Grade.NONE < each <= best}
+        if letter not in possible:
+            raise UsageError(
+                f"engine {name!r}: invariance is {letter!r} along {axis.name}, but must be one of "
+                f"{', '.join(possible)}" + ("" if trial.has_logits else ", for want of logits")
+            )
+        if axis.needs is not None and axis.needs not in trial.capabilities:
+            raise UsageError(
+                f"engine {name!r} declares invariance along {axis.name}, which needs {axis.needs}"
+            )
+        found[axis] = possible[letter]
+    return found

@@ -60,9 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices.add_repeatable(parser, "--dtype", "D", dtypes)
     choices.add_repeatable(parser, "--axis", "A", f"{', '.join(AXES)}; repeatable (default: all)")
     parser.add_argument("--device", default="cpu", help="where the models are (default: cpu)")
-    parser.add_argument(
-        "--seed", type=choices.whole, default=0, metavar="N", help="of contents (default: 0)"
-    )
+    choices.add_seed(parser)
     choices.add_output(parser)
 
 
@@ -129,7 +127,8 @@ def tables(record: InvarianceRecord) -> Iterator[str]:
 
 
 def _graded(engines: Sequence[EngineRecord], reasons: dict[str, int]) -> Iterator[str]:
-    names = _axes(engines)
+    axes = [axis.axis for engine in engines for axis in engine.axes]
+    names = list(dict.fromkeys(axes)) or ["-"]
     yield from header("grade", *names)
     for engine in engines:
         if engine.refusal:
@@ -137,11 +136,6 @@ def _graded(engines: Sequence[EngineRecord], reasons: dict[str, int]) -> Iterato
             yield line(f"`{engine.engine}`", *(f"({number})" for _ in names))
         else:
             yield line(f"`{engine.engine}`", *(_cell(each, reasons) for each in engine.axes))
-
-
-def _axes(engines: Sequence[EngineRecord]) -> list[str]:
-    """Returns the names of the axes that any engine was measured along."""
-    return list(dict.fromkeys(axis.axis for engine in engines for axis in engine.axes)) or ["-"]
 
 
 def _cell(axis: AxisRecord, reasons: dict[str, int]) -> str:

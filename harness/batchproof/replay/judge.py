@@ -22,7 +22,7 @@ from batchproof.findings.finding_text import first_line
 from batchproof.findings.rules import Replay, Rule
 from batchproof.invariance.axes import AXES
 from batchproof.invariance.grades import Grade
-from batchproof.invariance.holding import require_grade
+from batchproof.invariance.measure import require_grade
 from batchproof.oracle.oracle import centred
 from batchproof.replay.case import asked_workloads, case_text, loaded_case
 from batchproof.requirements.promises import Promise

@@ -4,13 +4,25 @@ which they meet neighbours, queues, chunks, preemption and cached prefixes."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
+from pathlib import Path
+from typing import TypeVar
 
 from batchproof.api import Capability, EngineConfig, Request
+from batchproof.checks.answers import check_order
+from batchproof.errors import BatchproofError, OracleError
+from batchproof.findings.finding import Rule
+from batchproof.findings.finding_text import headline
 from batchproof.oracle.oracle import Oracle, Prompt
+from batchproof.records.texts import without_machine_paths
+from batchproof.replay.write import FailureOrigin, write
+from batchproof.run.failures import ConformanceFailure, HangFailure
+from batchproof.run.trial import Trial
+from batchproof.triage.configurations import Answered
 from batchproof.workload.workloads import Workload
 
 Scene = tuple[Workload, ...]  # of one fresh engine, in order
@@ -40,8 +52,12 @@ SCENES = (
     ((8,), 1000, 2),
     ((5, 5, 5), 40, 8),
 )
+NAMES = ("r{}", " r{}", "r{} ", "R{}")  # of requests: four at a time differ in a blank or a case
 BLOCK_SIZES = (1, 2, 4, 8, 16)  # tokens
 MOST_KEPT, KEPT_AT_ONCE = 16, 4  # near-ties, and those that meet as many neighbours in one call
+LONGEST_SHRINK_S = 20.0
+Part = TypeVar("Part")
+ORIGIN = FailureOrigin("batchproof triage", "triage")
 
 
 @dataclass(frozen=True)
@@ -117,14 +133,12 @@ def seeded_scenes(
     known = {prompt: tokens for prompt, tokens in answers.items() if tokens}
     for sizes, longest, slots in SCENES:
         some = [each for each in prompts if len(each) <= longest]
-        calls = [tuple(_request(rng, _name(i), some, known) for i in range(size)) for size in sizes]
+        calls = [
+            tuple(_request(rng, NAMES[i % 4].format(i // 4), some, known) for i in range(size))
+            for size in sizes
+        ]
         config = _limits(rng, slots, [each for call in calls for each in call], capabilities)
         yield tuple(Workload(call, config) for call in calls)
-
-
-def _name(place: int) -> str:
-    """Ids of which four at a time differ in a blank or a case alone."""
-    return ("r{}", " r{}", "r{} ", "R{}")[place % 4].format(place // 4)
 
 
 def _request(
@@ -158,18 +172,92 @@ def rewritten_pairs(probes: Probes, seed: int) -> Iterator[tuple[Workload, Workl
     rng = random.Random(seed)
     alphabet = sorted({token for each in probes.prompts for token in each})
     kept = rng.sample(probes.ladder, min(MOST_KEPT, len(probes.ladder)))
+
+    def among_others(some: Sequence[Request], lengths: Sequence[int]) -> Workload:
+        requests = []
+        for number, (request, length) in enumerate(zip(some, lengths, strict=True)):
+            prompt = tuple(rng.choices(alphabet, k=length))
+            requests += [Request(f"neighbour-{number}", prompt, CAP), request]
+        return Workload(tuple(requests), EngineConfig(max_num_seqs=8))
+
     for start in range(0, len(kept), KEPT_AT_ONCE):
         some = kept[start : start + KEPT_AT_ONCE]
         lengths = [rng.randint(3, 40) for _ in some]
-        first, second = (_among_others(some, lengths, rng, alphabet) for _ in range(2))
-        yield first, second
+        yield among_others(some, lengths), among_others(some, lengths)
 
 
-def _among_others(
-    kept: Sequence[Request], lengths: Sequence[int], rng: random.Random, alphabet: Sequence[int]
-) -> Workload:
-    requests = []
-    for number, (request, length) in enumerate(zip(kept, lengths, strict=True)):
-        prompt = tuple(rng.choices(alphabet, k=length))
-        requests += [Request(f"neighbour-{number}", prompt, CAP), request]
-    return Workload(tuple(requests), EngineConfig(max_num_seqs=8))
+class NoAnswerError(BatchproofError):
+    """Raised if an engine raises, hangs, or answers other requests than those it was asked."""
+
+
+def served(trial: Trial, scene: Scene) -> list[Answered]:
+    """All answers of one fresh engine to the calls, in order. Raises `NoAnswerError`."""
+    found: list[Answered] = []
+    try:
+        with trial.reporting(scene[0], Rule.RAISED), trial.engine(scene[0].config) as engine:
+            for call in scene:
+                completions = trial.run(call, engine).completions
+                with trial.reporting(call):
+                    check_order(call.requests, completions)
+                found += map(Answered, call.requests, completions)
+    except (ConformanceFailure, HangFailure) as error:
+        raise NoAnswerError(without_machine_paths(headline(error.failure.finding))) from error
+    return found
+
+
+def alone(requests: Sequence[Request]) -> Scene:
+    """The scene of one request after the other, each in a call of its own."""
+    return tuple(Workload((each,), EngineConfig()) for each in requests)
+
+
+def smallest(scene: Scene, is_wrong: Callable[[Scene], bool], deadline: float) -> Scene:
+    """A scene of as few calls and requests as are found to show the same, within the time."""
+    end = min(deadline, time.monotonic() + LONGEST_SHRINK_S)
+    smaller = _smaller(scene)
+    while (each := next(smaller, None)) is not None and time.monotonic() <= end:
+        if is_wrong(each):
+            scene, smaller = each, _smaller(each)
+    return scene
+
+
+def _smaller(scene: Scene) -> Iterator[Scene]:
+    """Yields scenes with calls left out, then with ever fewer requests of a call."""
+    yield from _without_a_stretch(scene)
+    for place, call in enumerate(scene):
+        for requests in _without_a_stretch(call.requests):
+            yield (*scene[:place], replace(call, requests=requests), *scene[place + 1 :])
+
+
+def _without_a_stretch(parts: tuple[Part, ...]) -> Iterator[tuple[Part, ...]]:
+    """Yields what is left: without halves at first, without single parts at last."""
+    size = len(parts) // 2
+    while size:
+        for start in range(0, len(parts), size):
+            if rest := parts[:start] + parts[start + size :]:
+                yield rest
+        size //= 2
+
+
+def scene_words(scene: Scene) -> str:
+    config, sizes = scene[0].config, [len(call.requests) for call in scene]
+    calls = f"{len(sizes)} calls of {sizes} requests" if len(sizes) > 1 else f"{sizes[0]} requests"
+    return (
+        f"{calls}; slots {config.max_num_seqs}, tokens a step {config.max_num_batched_tokens}, "
+        f"block size {config.block_size}, blocks {config.num_blocks}, "
+        f"prefix caching {config.prefix_caching}"
+    )
+
+
+def failure_file(trial: Trial, scene: Scene, directory: Path) -> str | None:
+    """Judges the scene as the suite does, and writes what it finds; returns the file's name. None if
+    the suite finds nothing: rounding of the model's own size is no failure."""
+    judging = Trial(trial.lab, trial.spec, trial.oracle, trial.capabilities, trial.promise)
+    try:
+        with judging.engine(scene[0].config) as engine:
+            for call in scene:
+                judging.check(call, engine)
+    except (ConformanceFailure, HangFailure) as error:
+        return write(judging, error.failure, ORIGIN, directory).name
+    except OracleError:
+        return None
+    return None

@@ -26,18 +26,24 @@ from batchproof.run.trial import Trial
 from batchproof.triage.configurations import (
     AS_ASKED,
     Answered,
+    Bounds,
     Configuration,
+    Reading,
     drawn_configuration,
+    explaining_configuration,
+    readings,
 )
-from batchproof.triage.evidence import (
+from batchproof.triage.probes import (
     NoAnswerError,
+    Probes,
+    Scene,
     alone,
+    rewritten_pairs,
     scene_words,
+    seeded_scenes,
     served,
     smallest,
 )
-from batchproof.triage.probes import Probes, Scene, rewritten_pairs, seeded_scenes
-from batchproof.triage.regret import Bounds, Reading, explaining_configuration, readings
 from batchproof.workload.workloads import Workload
 
 LEVELS = 2.0  # factor over the regret of single requests that still counts as rounding
@@ -106,7 +112,6 @@ class Triage:
         return self._unexplained()
 
     def _is_explained(self) -> bool:
-        """Finds the configuration that explains the answers to single requests."""
         found = explaining_configuration(self._trial.oracle, self._known.bounds, self._alone)
         found = found or self._drawn()
         if found is not None:
@@ -133,7 +138,6 @@ class Triage:
         return -float(self._trial.oracle.score(prompt, (0,)).topk(2).values.diff())
 
     def _unexplained(self) -> Decision:
-        """The decision about single requests that nothing explains."""
         wrong = [each.worst > self._known.bounds.coarse for each in self._readings(self._alone)]
         before = self._alone[: wrong.index(True) + 1]
         scene = self._smallest(alone([each.request for each in before]))
@@ -182,7 +186,6 @@ class Triage:
         return Decision(CORRUPTION, UNANSWERED, (str(error), scene_words(small)), small)
 
     def _rewritten(self) -> Decision | None:
-        """Compares near-ties beside other neighbours of the same shapes."""
         bound = max(self._known.bounds.tight, LEVELS * self.worst[True][0].worst)
         for first, second in rewritten_pairs(self._known.probes, self._known.seed):
             if time.monotonic() > self._deadline:
@@ -212,7 +215,6 @@ class Triage:
         return Decision(CORRUPTION, BY_CONTENTS, lines, (call,))
 
     def _remaining(self) -> Decision:
-        """The decision where nothing is corrupt."""
         if False not in self.worst:
             raise NoAnswerError("the time limit is up before any requests were served together")
         bounds = self._known.bounds
@@ -261,7 +263,6 @@ class Triage:
         return smallest(scene, self._is_wrong, self._deadline)
 
     def _words(self, reading: Reading) -> str:
-        """One sentence about the worst token of an answer."""
         request, unit = reading.request, self._known.bounds.unit
         size = f" ({reading.worst / unit:.3g} E)" if unit and reading.worst < float("inf") else ""
         shape = f"{len(request.prompt_token_ids)} prompt tokens"

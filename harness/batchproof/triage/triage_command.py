@@ -38,9 +38,8 @@ from batchproof.run.engine_names import has_own_process, parse_options
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine, server_engine
 from batchproof.run.trial import Trial
-from batchproof.triage.evidence import NoAnswerError, failure_file
-from batchproof.triage.probes import seeded_probes
-from batchproof.triage.regret import measured_bounds
+from batchproof.triage.configurations import measured_bounds
+from batchproof.triage.probes import NoAnswerError, failure_file, seeded_probes
 from batchproof.triage.triage import Known, Triage
 
 DEFAULT_MODELS = ("gpt2-hash", "llama-twins", "mistral-hash", "bamba-hash")
@@ -66,16 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", default="float32", metavar="D", help=f"of the model: {', '.join(DTYPES)}"
     )
     parser.add_argument("--device", default="cpu", help="where the models are (default: cpu)")
-    parser.add_argument(
-        "--seed", type=choices.whole, default=0, metavar="N", help="of contents (default: 0)"
-    )
-    parser.add_argument(
-        "--time-limit",
-        type=choices.seconds,
-        default=TIME_LIMIT_S,
-        metavar="S",
-        help="seconds for an engine (default: 300)",
-    )
+    choices.add_seed(parser)
+    choices.add_time_limit(parser, TIME_LIMIT_S, "seconds for an engine")
     parser.add_argument(
         "--output",
         type=Path,
@@ -112,7 +103,6 @@ def _with_server(text: str) -> str:
 
 
 def _models_of(text: str) -> Sequence[str]:
-    """The models to ask on: what a server's model is named after, else those of all."""
     served = parse_options(text, text.partition("?")[2]).get("model") if "?" in text else None
     if served is not None and Path(str(served)).name in EMBEDDED:
         return (Path(str(served)).name,)
@@ -146,7 +136,7 @@ def _on_models(
         except UnsupportedModelError as error:
             refusals.append(f"{model}: it refuses the model: {error}")
         except (NoAnswerError, EngineHang) as error:
-            refusals.append(f"{model}: not one request is answered: {error}")
+            refusals.append(f"{model}: nothing can be said: {error}")
         lab.look_after(spec, lab.subject(model), WHEN)
         if found and found[-1].verdict == CORRUPTION:
             break
@@ -187,7 +177,6 @@ def _on_model(
 
 
 def _engine_lines(found: EngineTriage) -> Iterator[str]:
-    """Yields the verdict on an engine and what it rests on."""
     yield f"{found.engine}: {found.verdict or 'no answer'}"
     for each in found.models:
         yield f"  {each.model} ({each.dtype}): {each.verdict}: {each.why}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -119,7 +119,6 @@ def _toy_record(task: ToyTask, found: ToyResult) -> ToyRecord:
 
 
 def _write(record: ModelSweepRecord, is_whole: bool, output: Path) -> int:
-    """Writes the record and its page, and prints what is WRONG; returns 1 if anything is, else 0."""
     write_result(MODEL_SWEEP, record, models_page, output, "models", is_whole)
     wrong = [toy for toy in record.toys if toy.verdict == ToyVerdict.WRONG]
     for toy in wrong:
@@ -136,36 +135,27 @@ def _counts(toys: Iterable[ToyRecord]) -> dict[str, int]:
 
 def models_page(record: ModelSweepRecord) -> str:
     lines = [f"# Causal LMs of transformers before `{record.engine}`", ""]
-    lines += [*record.made.lines(), f"* seed {record.seed}", "", *_verdict(record), "", LEGEND, ""]
-    lines += header("type", "verdict", "worst", "in bfloat16", "E", "layers", "tokens", "reason")
-    lines += [_row(toy) for toy in record.toys]
-    return "\n".join([*lines, ""])
-
-
-def _verdict(record: ModelSweepRecord) -> Iterator[str]:
+    lines += [*record.made.lines(), f"* seed {record.seed}", ""]
     if not record.is_complete:
-        yield "INCOMPLETE: it was stopped before all types were tried."
-        yield ""
+        lines += ["INCOMPLETE: it was stopped before all types were tried.", ""]
     version = record.made.versions.get("transformers", "?")
-    yield (
-        f"Of {record.num_types} types of transformers {version}: {_counts_text(record.counts.types)}. "
-        f"Of other forms of them: {_counts_text(record.counts.forms)}."
-    )
+    types, forms = map(_counts_text, (record.counts.types, record.counts.forms))
+    lines += [
+        f"Of {record.num_types} types of transformers {version}: {types}. "
+        f"Of other forms of them: {forms}.",
+        *("", LEGEND, ""),
+        *header("type", "verdict", "worst", "in bfloat16", "E", "layers", "tokens", "reason"),
+    ]
+    for toy in record.toys:
+        worst, worst_bfloat16 = (
+            "" if each is None else f"{each:.2f}" for each in (toy.worst, toy.worst_bfloat16)
+        )
+        unit = "" if toy.error_unit is None else f"{toy.error_unit:.1e}"
+        figures = (worst, worst_bfloat16, unit, toy.layers, str(toy.num_tokens or ""))
+        lines.append(line(toy.name, toy.verdict, *figures, toy.reason))
+    return "\n".join([*lines, ""])
 
 
 def _counts_text(counts: Mapping[str, int]) -> str:
     shown = [f"{count} {verdict}" for verdict, count in counts.items() if count or verdict == "WRONG"]
     return ", ".join(shown)
-
-
-def _row(toy: ToyRecord) -> str:
-    return line(
-        toy.name,
-        toy.verdict,
-        "" if toy.worst is None else f"{toy.worst:.2f}",
-        "" if toy.worst_bfloat16 is None else f"{toy.worst_bfloat16:.2f}",
-        "" if toy.error_unit is None else f"{toy.error_unit:.1e}",
-        toy.layers,
-        str(toy.num_tokens or ""),
-        toy.reason,
-    )

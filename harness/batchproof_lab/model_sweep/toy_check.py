@@ -8,9 +8,11 @@ engine does with a model it accepts is WRONG.
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 
 import torch
 from transformers import PreTrainedModel
@@ -19,16 +21,16 @@ from batchproof.api import Capability, Completion, Engine, EngineConfig, Request
 from batchproof.checks.happened import has_chunk, has_mixed_step, has_preemption
 from batchproof.errors import BatchproofError, EngineHang, UnsupportedModelError
 from batchproof.findings.finding_text import headline
-from batchproof.oracle.oracle import Oracle, centred
+from batchproof.models.catalogue import ModelUnderTest, moved
+from batchproof.oracle.oracle import Oracle, centred, teacher_forced
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.capabilities import capabilities_of
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
-from batchproof.run.registry import EngineSpec, resolve_engine
+from batchproof.run.registry import EngineSpec, reference_factory, resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
-from batchproof_lab.model_sweep.toy_oracle import UnprovenError, rounded_oracle, toy_oracle
 from batchproof_lab.model_sweep.toys import Toy, quiet
 
 ABORTED = "aborted"
@@ -86,7 +88,6 @@ class ToyTask:
 
     @property
     def key(self) -> str:
-        """What identifies the task within its question."""
         return str(self.toy)
 
 
@@ -203,3 +204,86 @@ def _in_a_line(error: object) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     text = lines[0].partition(". ")[0] if isinstance(error, ImportError) else lines[-1]
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
+
+
+CONTEXT_LEN = 7  # tokens that must move the last logits: two layers with a window of 5 reach 9
+FIRST_ORDINARY_TOKEN = 4  # after padding, beginning, end
+MOST_ROUNDING = 1e-3  # of the spread of the logits: a larger E is not rounding
+SMALLER_IN_BFLOAT16 = 0.5
+MOST_ROUNDING_IN_BFLOAT16 = 0.05  # with a larger E a wrong mask could hide
+
+
+class UnprovenError(Exception):
+    """The engine may be right with this model, but that cannot be shown."""
+
+
+class _ToyUnderTest(ModelUnderTest):
+    @cached_property
+    def exact(self) -> PreTrainedModel:
+        """torch's grouped matrix product, which mixtures of experts use, has no float64."""
+        model = super().exact
+        model.set_experts_implementation("eager")
+        return model
+
+
+def toy_oracle(name: str, model: PreTrainedModel, seed: int) -> Oracle:
+    """Returns the oracle of a toy. Raises `UnprovenError` if per-prompt generation contradicts one
+    float64 pass, or if the logits do not depend on the whole context."""
+    try:
+        oracle = Oracle(_ToyUnderTest(name, model), reference_factory())
+        error_unit = oracle.error.max_abs
+    except UnsupportedModelError as error:
+        raise UnprovenError(f"there is no reference: {error}") from error
+    except Exception as error:
+        raise UnprovenError(f"the reference fails: {error}") from error
+    spread = _spread(model)
+    if not error_unit <= MOST_ROUNDING * spread:
+        raise UnprovenError(
+            f"per-prompt generation is {error_unit:.2g} off one float64 pass; the logits spread "
+            f"over {spread:.2g}"
+        )
+    _require_adequacy(oracle, seed)
+    return oracle
+
+
+def rounded_oracle(name: str, model: PreTrainedModel) -> Oracle | None:
+    """Returns the oracle of the toy in bfloat16, with smaller weights, which amplify less; None if
+    rounding leaves nothing to be judged by, or the model does not run in it."""
+    rounded = moved(copy.deepcopy(model), "cpu", torch.bfloat16)
+    for weight in rounded.parameters():
+        if weight.dim() > 1:
+            weight.data.mul_(SMALLER_IN_BFLOAT16)
+    oracle = Oracle(_ToyUnderTest(name, rounded), reference_factory())
+    try:
+        error_unit = oracle.error.max_abs
+    except Exception:
+        return None
+    return oracle if error_unit <= MOST_ROUNDING_IN_BFLOAT16 * _spread(rounded) else None
+
+
+def _spread(model: PreTrainedModel) -> float:
+    with torch.inference_mode():
+        logits = model(input_ids=torch.arange(CONTEXT_LEN)[None], use_cache=False).logits
+    return float(logits.max() - logits.min())
+
+
+def _require_adequacy(oracle: Oracle, seed: int) -> None:
+    """Raises `UnprovenError` unless each token of a short context, and the order of two, moves the
+    last logits beyond the bound.
+
+    The two are as near as a window reaches: a layer without positions knows only the causal order,
+    and the layer above must distinguish them.
+    """
+    tokens = range(FIRST_ORDINARY_TOKEN, oracle.subject.vocab_size)
+    drawn = random.Random(seed).sample(tokens, 2 * CONTEXT_LEN)
+    prompt, others = drawn[:CONTEXT_LEN], drawn[CONTEXT_LEN:]
+    changed = {"the order of tokens 3 and 4": [*prompt[:3], prompt[4], prompt[3], *prompt[5:]]}
+    for place, other in enumerate(others):
+        changed[f"token {place}"] = [*prompt[:place], other, *prompt[place + 1 :]]
+    right, *scores = teacher_forced(
+        oracle.subject, [(tuple(each), (0,)) for each in (prompt, *changed.values())]
+    )
+    bound = oracle.logit_bound
+    for what, score in zip(changed, scores, strict=True):
+        if not float((centred(score) - centred(right)).abs().max()) > bound:
+            raise UnprovenError(f"{what} of {CONTEXT_LEN} does not move the last logits")

@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 from batchproof.api import Capability, EngineConfig
 from batchproof.errors import ConfigError, UnsupportedModelError
-from batchproof.invariance.holding import declared_grades, require_control, require_grade
+from batchproof.invariance.measure import declared_grades, require_control, require_grade
 from batchproof.models.catalogue import load_model
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import num_threads

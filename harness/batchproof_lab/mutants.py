@@ -1,4 +1,4 @@
-"""The points of a Python source at which one small change makes a mutant.
+"""Mutants of a Python source: every point at which one small change makes one, and its import.
 
 The operators are the common ones of mutation testing (DeMillo, Lipton and Sayward 1978): comparisons,
 arithmetic, constants, conditions, slices, calls and statements. What an engine does not compute with
@@ -9,35 +9,40 @@ texts of errors.
 from __future__ import annotations
 
 import ast
+import linecache
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import SourceFileLoader
 from itertools import accumulate
 from pathlib import Path
+from types import CodeType, ModuleType
+from unittest import mock
 
-SWAPS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.FloorDiv,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.FloorDiv,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Break: ast.Continue,
-    ast.Continue: ast.Break,
+import torch
+
+from batchproof.places import ROOT
+from batchproof_lab.conformance_modules import swap_modules
+
+ENGINES = "batchproof_engines"
+
+PAIRS: tuple[tuple[type[ast.AST], type[ast.AST]], ...] = (
+    (ast.Lt, ast.LtE),
+    (ast.Gt, ast.GtE),
+    (ast.Eq, ast.NotEq),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+    (ast.Add, ast.Sub),
+    (ast.Mult, ast.FloorDiv),
+    (ast.BitAnd, ast.BitOr),
+    (ast.And, ast.Or),
+    (ast.Break, ast.Continue),
+)
+SWAPS = {a: b for one, other in PAIRS for a, b in ((one, other), (other, one))} | {
+    ast.Mod: ast.FloorDiv
 }
 CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 PLAIN = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)  # conditions with no operator of their own
@@ -55,7 +60,6 @@ class Mutant:
     path: Path
     function: str  # qualified name within the module, empty at its top level
     line: int
-    statement: int  # the line on which the statement around it begins
     begin: int
     end: int
     before: str
@@ -66,19 +70,19 @@ class Mutant:
         text = self.path.read_bytes()
         return text[: self.begin] + self.after.encode() + text[self.end :]
 
-    def name(self, root: Path) -> str:
-        """Returns what identifies the mutant while its function stays as it is, wherever it stands."""
-        file = self.path.relative_to(root) if self.path.is_relative_to(root) else self.path
+    @property
+    def name(self) -> str:
+        """What identifies the mutant while its function stays as it is, wherever it stands."""
+        file = self.path.relative_to(ROOT) if self.path.is_relative_to(ROOT) else self.path
         again = f" #{self.ordinal + 1}" if self.ordinal else ""
         return f"{file.as_posix()}::{self.function or 'module'}: {self.before} => {self.after}{again}"
 
 
 def mutants_of(path: Path) -> list[Mutant]:
-    """Returns every mutant of a source file, in the order of its text."""
     text = path.read_bytes()
     starts = [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]
     found, seen = [], Counter[tuple[str, str, str]]()
-    for function, statement, node, after in _points(ast.parse(text), "", 1):
+    for function, node, after in _points(ast.parse(text), ""):
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         key = (function, ast.unparse(node), ast.unparse(after))
@@ -87,7 +91,6 @@ def mutants_of(path: Path) -> list[Mutant]:
                 path,
                 function,
                 node.lineno,
-                statement,
                 starts[node.lineno - 1] + node.col_offset,
                 starts[node.end_lineno - 1] + node.end_col_offset,
                 key[1],
@@ -99,20 +102,18 @@ def mutants_of(path: Path) -> list[Mutant]:
     return found
 
 
-Point = tuple[str, int, ast.expr | ast.stmt, ast.AST]  # function, line of the statement, node, mutant
+Point = tuple[str, ast.expr | ast.stmt, ast.AST]  # function, node, what takes its place
 
 
-def _points(node: ast.AST, function: str, statement: int) -> Iterator[Point]:
-    if isinstance(node, ast.stmt):
-        statement = node.lineno
+def _points(node: ast.AST, function: str) -> Iterator[Point]:
     if isinstance(node, ast.expr | ast.stmt):
-        yield from ((function, statement, node, after) for after in _changes(node))
+        yield from ((function, node, after) for after in _changes(node))
     if isinstance(node, ast.If | ast.While | ast.IfExp) and isinstance(node.test, PLAIN):
-        yield function, statement, node.test, ast.UnaryOp(ast.Not(), node.test)
+        yield function, node.test, ast.UnaryOp(ast.Not(), node.test)
     for child in _children(node):
         is_scope = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         name = getattr(child, "name", "") if is_scope else ""
-        yield from _points(child, ".".join(filter(None, (function, name))), statement)
+        yield from _points(child, ".".join(filter(None, (function, name))))
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
@@ -168,3 +169,44 @@ def _with(node: ast.AST, **fields: object) -> ast.AST:
 
 def _is_atom(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant | ast.Name | ast.Call | ast.Attribute | ast.Subscript)
+
+
+@contextmanager
+def mutated(mutant: Mutant | None, source: Path) -> Iterator[None]:
+    """Surrounds a suite run in which the engine is the mutant: all engines are imported again inside,
+    with the change in memory, and are as they were afterwards. `source` is the engine's file or folder.
+    """
+    path, text = (mutant.path.resolve(), mutant.source()) if mutant else (None, b"")
+    root = source.resolve()
+    read = SourceFileLoader.get_code
+
+    def get_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
+        if Path(loader.path).resolve() != path:
+            return read(loader, fullname)
+        return compile(text, loader.path, "exec", dont_inherit=True)
+
+    def is_meant(name: str, module: ModuleType) -> bool:
+        file = getattr(module, "__file__", None)
+        is_engine = name.partition(".")[0] == ENGINES  # one may import another's files
+        return is_engine or (file is not None and _resolved(file).is_relative_to(root))
+
+    # Compilers of torch read the text of a function through `inspect`.
+    lines = {str(path): (len(text), None, text.decode().splitlines(keepends=True), str(path))}
+    known = lines if mutant else {}
+    outer = swap_modules(is_meant, {})
+    try:
+        with (
+            mock.patch.object(SourceFileLoader, "get_code", get_code),
+            mock.patch.dict(linecache.cache, known),
+        ):
+            yield
+    finally:
+        for module in swap_modules(is_meant, outer).values():
+            for value in vars(module).values():
+                if isinstance(value, torch.library.Library):
+                    value._destroy()  # no operator of torch can be defined twice
+
+
+@cache  # of thousands of modules, for each mutant twice
+def _resolved(file: str) -> Path:
+    return Path(file).resolve()

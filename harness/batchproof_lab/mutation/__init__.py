@@ -1,1 +1,0 @@
-"""Mutants of an engine: its source with one point changed, before the conformance suite."""

@@ -1,0 +1,342 @@
+"""`batchproof lab reports`: writes the reports on defects of released libraries, ready to send.
+
+Nothing is sent. `results/engines/reports.yaml` says what was found out, and what its keys mean. What a
+reproduction script printed, on which versions, is text in `outputs/`, behind four lines of comment: the
+packages, the platform, the date and exit status, and the digest of the script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Literal, get_args
+
+from batchproof.cli import choices
+from batchproof.errors import UsageError
+from batchproof.records.decode import DecodeError, decode
+from batchproof.records.file_kinds import replace_text
+from batchproof.records.texts import header, line
+from batchproof.requirements.issues import DEFAULT_ISSUES
+from batchproof.run.registry import released_engines
+from batchproof.validation.yaml_nodes import read_yaml
+
+FOLDER = DEFAULT_ISSUES.parent
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--record",
+        nargs="*",
+        metavar="REPORT",
+        help="first run the scripts of these reports, or of all, on the libraries of `batchproof "
+        "install`, and keep what they print",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns 0 if every script that was run still shows its defect, else 1. Raises `UsageError`."""
+    found = read_reports(FOLDER / "reports.yaml")
+    shown = True
+    if arguments.record is not None:
+        known = {each.name: each for each in found.reports}
+        for name in choices.select_names(arguments.record, known, "REPORT"):
+            shown &= _recorded(known[name], found)
+    folder = FOLDER / "reports"
+    folder.mkdir(exist_ok=True)
+    texts = pages(found, FOLDER)
+    for name, text in texts.items():
+        replace_text(folder / name, text)
+    print(f"written: {len(texts) - 1} reports and their index in {folder}", file=sys.stderr)
+    return 0 if shown else 1
+
+
+def _recorded(report: UpstreamReport, found: UpstreamReports) -> bool:
+    library = found.libraries[report.library]
+    python: str | None = sys.executable
+    if library.environment is not None:
+        python = released_engines().interpreter(library.environment)
+    if python is None:
+        raise UsageError(f"{library.title} is not installed: batchproof install {library.environment}")
+    shown = True
+    for name in report.scripts:
+        script = Path(FOLDER, "reproductions", name)
+        recording = record(script, python, library.packages)
+        recording.write(recording_of(script))
+        print(f"{name}: {'reproduced' if recording.is_reproduced else 'NOT REPRODUCED'}")
+        shown &= recording.is_reproduced
+    return shown
+
+
+INDEX = """# Reports for upstream
+
+Each page reports one defect of a released library to its maintainers: a script that needs the library
+alone, what it printed here, what it should print, and the public threads that were found. None has been
+sent; before one is, look for newer threads. `batchproof lab reports` writes these pages from
+`../reports.yaml`, the scripts in `../reproductions/` and their recorded outputs.
+
+Wrong answers come first: valid requests that are answered wrongly and silently. Then what takes other
+requests down, what loses requests, settings that are not kept, and bad input that is answered.
+"""
+
+
+def pages(found: UpstreamReports, folder: Path) -> dict[str, str]:
+    """Returns the text of each page by its file's name. `folder` holds `reproductions/`.
+
+    Raises `UsageError` where a script's output is not recorded.
+    """
+    scripts = folder / "reproductions"
+    texts = {f"{each.name}.md": _page(each, found, scripts) for each in found.reports}
+    return texts | {"README.md": "\n".join([INDEX, *_table(found, scripts), ""])}
+
+
+def _table(found: UpstreamReports, scripts: Path) -> Iterator[str]:
+    yield from header("effect", "library", "report", "script", "shown on")
+    for each in found.in_order():
+        recordings = [read_recording(scripts / script) for script in each.scripts]
+        shown = all(recording.is_reproduced for recording in recordings)
+        yield line(
+            each.effect,
+            found.libraries[each.library].title,
+            f"[{each.title}]({each.name}.md)",
+            ", ".join(f"[`{script}`](../reproductions/{script})" for script in each.scripts),
+            recordings[0].packages.partition(",")[0] if shown else "NOT REPRODUCED",
+        )
+
+
+def _page(report: UpstreamReport, found: UpstreamReports, scripts: Path) -> str:
+    library = found.libraries[report.library]
+    recordings = {script: read_recording(scripts / script) for script in report.scripts}
+    first = recordings[report.scripts[0]]
+    return "\n\n".join(
+        [
+            f"# {report.title}",
+            f"{library.title} (`{library.repository}`): {first.packages}. {first.platform}, on a CPU.",
+            report.summary.strip(),
+            "## To reproduce",
+            f"```\npip install {_requirements(first)}\n```",
+            *_scripts(recordings, scripts),
+            "## Expected",
+            report.expected.strip(),
+            "## Cause, as far as known",
+            f"{report.cause.strip()}\n\nRead in {library.source}.",
+            "## Workaround",
+            report.workaround.strip(),
+            "## Threads",
+            "\n".join(_threads(report, found.searched_on)),
+            "",
+        ]
+    ).removesuffix("\n")
+
+
+def _requirements(recording: Recording) -> str:
+    """Returns the packages as pip takes them; a local version such as `+cpu` is on no index."""
+    packages = re.sub(r"\+\w+", "", recording.packages).split(", ")
+    return " ".join("==".join(each.split()) for each in packages)
+
+
+def _scripts(recordings: dict[str, Recording], scripts: Path) -> Iterator[str]:
+    for script, recording in recordings.items():
+        yield f"```python\n{_body(scripts / script)}\n```"
+        ended = "" if recording.is_reproduced else f"\n\nIt ended with status {recording.status}."
+        yield f"It prints (recorded on {recording.date}):"
+        yield f"```\n{recording.output.rstrip()}\n```{ended}"
+
+
+def _body(script: Path) -> str:
+    """Returns the script without its docstring, which the page says in other words."""
+    text = script.read_text(encoding="utf-8")
+    docstring = ast.parse(text).body[0]
+    return "\n".join(text.splitlines()[docstring.end_lineno :]).strip()
+
+
+def _threads(report: UpstreamReport, searched_on: str) -> Iterator[str]:
+    yield f"Searched on {searched_on}, for: {report.searched.strip()}."
+    if not any(thread.relation == "same" for thread in report.threads):
+        yield "No thread on this defect was found."
+    yield ""
+    for thread in report.threads:
+        kind = "the same" if thread.relation == "same" else "related"
+        note = f" {thread.note.strip()}" if thread.note else ""
+        yield f'* [{thread.number}]({thread.url}), "{thread.title}": {kind}.{note}'
+
+
+Effect = Literal["wrong answers", "outage", "lost requests", "broken setting", "unchecked input"]
+EFFECTS: tuple[str, ...] = get_args(Effect)  # the worst first
+
+
+@dataclass(frozen=True)
+class Library:
+    """Whose defect it is, and how it is installed."""
+
+    title: str
+    repository: str
+    packages: tuple[str, ...]
+    source: str
+    environment: str | None = None
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A public thread on the same defect, or on what borders on it."""
+
+    url: str
+    title: str
+    relation: Literal["same", "related"]
+    note: str = ""
+
+    @property
+    def number(self) -> str:
+        """Returns it as it is cited: `owner/name#12`."""
+        owner, name, _, number = self.url.split("/")[3:7]
+        return f"{owner}/{name}#{number}"
+
+
+@dataclass(frozen=True)
+class UpstreamReport:
+    """An entry of the file."""
+
+    name: str
+    library: str
+    title: str
+    effect: Effect
+    scripts: tuple[str, ...]
+    summary: str
+    expected: str
+    cause: str
+    workaround: str
+    searched: str
+    threads: tuple[Thread, ...] = ()
+
+
+@dataclass(frozen=True)
+class UpstreamReports:
+    """The whole file."""
+
+    searched_on: str
+    libraries: Mapping[str, Library]
+    reports: tuple[UpstreamReport, ...]
+
+    def in_order(self) -> list[UpstreamReport]:
+        return sorted(self.reports, key=lambda each: (EFFECTS.index(each.effect), each.name))
+
+
+def read_reports(path: Path) -> UpstreamReports:
+    """Returns the file's content. Raises `UsageError` naming the place and what is wrong there."""
+    root = read_yaml(path, "the file of reports", "libraries and reports")
+    try:
+        found = decode(UpstreamReports, root.value(), is_closed=True)
+    except DecodeError as error:
+        raise UsageError(f"{path}: {error}") from error
+    for problem in _problems(found, path.parent / "reproductions"):
+        raise UsageError(f"{path}: {problem}")
+    return found
+
+
+def _problems(found: UpstreamReports, scripts: Path) -> Iterator[str]:
+    names = [each.name for each in found.reports]
+    for each in found.reports:
+        if names.count(each.name) > 1:
+            yield f"two reports have the name {each.name!r}"
+        if each.library not in found.libraries:
+            yield f"{each.name}: library {each.library!r} is none of {', '.join(found.libraries)}"
+        if not each.scripts:
+            yield f"{each.name}: no script shows it"
+        for script in each.scripts:
+            if not (scripts / script).is_file():
+                yield f"{each.name}: there is no script {scripts / script}"
+        for thread in each.threads:
+            if len(thread.url.split("/")) != 7:  # https://github.com/owner/name/issues/12
+                yield f"{each.name}: {thread.url!r} is no thread on GitHub"
+
+
+TIME_LIMIT_S = 300.0
+REPRODUCED = 1  # the scripts' own exit status; an exception that nothing caught has another
+VERSIONS = """
+import platform, sys
+from importlib.metadata import version
+print(", ".join(f"{name} {version(name.partition('[')[0])}" for name in sys.argv[1:]))
+print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+"""
+RUN = """
+import runpy, sys, traceback
+try:
+    runpy.run_path(sys.argv[1], run_name="__main__")
+except Exception:
+    traceback.print_exc()
+    sys.exit(3)
+"""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A script's output. `status` is its exit status, or None if it ran into the time limit."""
+
+    packages: str
+    platform: str
+    date: str
+    status: int | None
+    digest: str
+    output: str
+
+    @property
+    def is_reproduced(self) -> bool:
+        return self.status == REPRODUCED
+
+    def write(self, path: Path) -> None:
+        status = "ended by the time limit" if self.status is None else f"exit status {self.status}"
+        head = (self.packages, self.platform, f"{self.date}, {status}", f"script sha256 {self.digest}")
+        path.parent.mkdir(exist_ok=True)
+        replace_text(path, "".join(f"# {each}\n" for each in head) + self.output)
+
+
+def recording_of(script: Path) -> Path:
+    return script.parent / "outputs" / f"{script.stem}.txt"
+
+
+def digest_of(script: Path) -> str:
+    return hashlib.sha256(script.read_bytes()).hexdigest()
+
+
+def read_recording(script: Path) -> Recording:
+    """Returns the recorded output. Raises `UsageError` if there is none, or if it is one of another
+    version of the script.
+    """
+    path = recording_of(script)
+    try:
+        *head, output = path.read_text(encoding="utf-8").split("\n", 4)
+        packages, platform, when, digest = (each.removeprefix("# ") for each in head)
+        day, _, status = when.partition(", ")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{script.name} has no recorded output {path}: {error}") from error
+    code = int(status.split()[-1]) if status.startswith("exit status") else None
+    found = Recording(packages, platform, day, code, digest.split()[-1], output)
+    if found.digest != digest_of(script):
+        raise UsageError(f"{path} is the output of another version of {script.name}: record it again")
+    return found
+
+
+def record(script: Path, python: str, packages: Sequence[str]) -> Recording:
+    """Runs the script and returns what it printed. Raises `UsageError` if a package is missing."""
+    try:
+        told = subprocess.run(
+            [python, "-c", VERSIONS, *packages], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UsageError(f"{python} lacks one of {', '.join(packages)}") from error
+    installed, platform = told.stdout.splitlines()
+    command, status = [python, "-u", "-c", RUN, str(script)], None
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
+        status, output = ran.returncode, ran.stdout
+        print(ran.stderr if status not in (0, REPRODUCED) else "", file=sys.stderr, end="")
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
+    return Recording(installed, platform, str(date.today()), status, digest_of(script), output)
