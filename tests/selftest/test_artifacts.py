@@ -37,6 +37,9 @@ def chosen(requests):
     return requests
 """
 SUITE = f"""{HEAD}
+from batchproof.checks.broken import BrokenPromise
+from batchproof.findings.finding import found
+
 def requests(number):
     return Workload(tuple(Request(f"r{{i}}", (1, 2), 2) for i in range(number)))
 
@@ -47,7 +50,8 @@ def test_raises(trial, number):
 
 @pytest.mark.promise(id="P4")
 def test_wrong(trial):
-    raise broken(Rule.STATED, promise=Promise.P4, what="planted")
+    both = [found(Rule.STATED, promise=each, what="planted") for each in (Promise.P4, Promise.P2)]
+    raise BrokenPromise(*both)
 
 def test_of_no_engine():
     raise AssertionError("not the engine's")
@@ -80,7 +84,9 @@ def test_the_files_of_a_run(run_suite: RunSuite, repository: Path) -> None:
     assert "| P1 parity | **FAIL 3** |\n| P4 order | **FAIL 1** |" in page
     # The frame that raised is inside the repository, not in the engine that it is derived from; a wrong
     # answer has no frame, so the definition stands for it.
-    assert "* **P4 order**: `planted` at `mine.py:5`" in page
+    (line,) = (each for each in page.splitlines() if each.startswith("* **P4 order**: "))
+    assert "`planted` at `mine.py:5`" in line
+    assert "and 1 more finding" in line, "of a bare BrokenPromise too"
     assert "At `scheduling.py:4`, in `chosen`:\n\n````text\nP1 parity is broken: " in page
     assert "replay: python -m batchproof replay failures/p1-raises" in page
     assert str(repository) not in page
