@@ -97,15 +97,23 @@ class Miscounting(PagedScheduler):
 
 
 @planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang-jax#994")
-class LastBlockNeverFreed(Miscounting):
+class LastBlockNeverFreed(Scheduler):
     """A last block that is exactly full when its request ends is never counted as free again."""
+
+    _num_lost = 0
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
         events, record = super().update(plan, token_ids)
-        for sequence, _ in plan.scheduled:
-            if sequence.finish_reason and not sequence.num_computed_tokens % self._config.block_size:
-                self.lose(1)
+        self._num_lost += sum(
+            sequence.num_computed_tokens % self._config.block_size == 0
+            for sequence, _ in plan.scheduled
+            if sequence.finish_reason
+        )
         return events, replace(record, num_free_blocks=self._num_free_blocks())
+
+    def _num_free_blocks(self) -> int | None:
+        free = super()._num_free_blocks()
+        return None if free is None else free - self._num_lost
 
 
 @planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang#30743")
