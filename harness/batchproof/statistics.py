@@ -87,7 +87,8 @@ def binomial_bound(num_trials: int, probability: float, risk: float) -> int:
     if probability >= 1.0:
         return num_trials
     bound = int(binom.isf(risk, num_trials, probability))
-    return bound - (bound > 0 and binom.sf(bound - 1, num_trials, probability) <= risk)
+    is_one_less = bound > 0 and bool(binom.sf(bound - 1, num_trials, probability) <= risk)
+    return bound - is_one_less
 
 
 def g_test(observed: Sequence[int], expected: Sequence[float]) -> tuple[float, float]:

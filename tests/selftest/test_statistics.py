@@ -47,7 +47,9 @@ def test_the_binomial_bound_is_that_of_exact_arithmetic(
         )
 
     exact = next(k for k in range(trials + 1) if tail(k) <= Fraction(risk))
-    assert binomial_bound(trials, float(share), risk) == exact
+    bound = binomial_bound(trials, float(share), risk)
+    assert bound == exact
+    assert type(bound) is int, "a fact of a finding is no number of numpy"
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 288), (29, 288), (287, 288)])
