@@ -105,8 +105,8 @@ def _recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_captured_step_answers_as_an_eager_one(
     overlap: bool, budget: int, num_blocks: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With prompts whole, in chunks (also of one token) and beside decodes, preemption, and graphs whose
-    tensors move; the logits of a step outlive the next, which overwrites them."""
+    """With prompts whole, in chunks (also of one token) and beside decodes, with preemption and graphs
+    whose tensors move; the logits of a step outlive the next, which overwrites them."""
     monkeypatch.setattr(batchproof_paged, "LONGEST_TABLE", 2)
     config = EngineConfig(3, budget, block_size=4, num_blocks=num_blocks, return_logits=True)
     model = load_model("mistral-window", CPU, torch.float32).model
