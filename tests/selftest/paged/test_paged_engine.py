@@ -151,16 +151,16 @@ def test_a_trace_is_made_anew_when_a_weight_is_replaced() -> None:
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"backend": "pages"}, "'pages' is none of auto, lanes, blocks, triton"),
+        ({"backend": "pages"}, "backend is 'pages', but must be one of auto, lanes, blocks, triton"),
         ({"graphs": True}, "graphs=true needs backend=blocks or triton"),
         ({"pack": True, "trace": False}, "pack=true needs trace=true"),
         ({"compile": True, "trace": True}, "trace and compile exclude each other"),
         ({"linears": "fast"}, "'linears' is no option; there are backend, trace, graphs, overlap"),
-        ({"overlap": "maybe"}, "overlap is 'maybe', but must be true or false"),
-        ({"compile": "nope"}, "compile is 'nope', but must be true, false or one of"),
+        ({"overlap": "maybe"}, "overlap is 'maybe', but must be one of false, true"),
+        ({"compile": "nope"}, "compile is 'nope', but must be one of false, true, "),
         ({"feed": "stacked", "trace": True}, "trace needs feed=packed"),
         ({"feed": "packed", "one_by_one": True}, "one_by_one needs feed=stacked or =separate"),
-        ({"one_by_one": "yes"}, "one_by_one is 'yes', but must be true or false"),
+        ({"trace": 1}, "trace is 1, but must be one of false, true"),
     ],
 )
 def test_options_that_are_wrong_or_contradict_each_other_are_named(
