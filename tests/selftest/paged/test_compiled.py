@@ -12,8 +12,8 @@ from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from batchproof.api import EngineConfig, Request
-from batchproof.errors import ConfigError, UnsupportedModelError
-from batchproof_paged import build_unprobed, compiled, paged, runner
+from batchproof.errors import UnsupportedModelError
+from batchproof_paged import compiled, paged, runner
 from batchproof_paged.options import PagedOptions
 
 CPU = torch.device("cpu")
@@ -127,9 +127,10 @@ def test_common_products_are_computed_once_from_copies_that_follow_the_weights(
 
 
 def test_a_model_without_uniform_layers_is_refused_if_it_was_asked_for(model: PreTrainedModel) -> None:
-    model.model.layers[1] = torch.nn.Sequential(model.model.layers[1])
-    with pytest.raises(ConfigError, match="layers are of one class"):
-        build_unprobed(model, CONFIG, PagedOptions(compile="eager").resolved(CPU, torch.float32))
+    layer = model.model.layers[1]
+    layer.__class__ = type("AnotherLayer", (type(layer),), {})
+    with pytest.raises(UnsupportedModelError, match="layers are not all of one class"):
+        paged(model, CONFIG, compile="eager", trace=False)
 
 
 @pytest.mark.parametrize("damage", ["raises", "is wrong", "waits in a capture"])
