@@ -150,7 +150,7 @@ class BlockManager:
             self._cached.pop(block, None)
             self._num_users[block] = self._num_users.get(block, 0) + 1
         sequence.block_table = list(hits)
-        sequence.num_computed_tokens = sequence.num_cached_tokens = len(hits) * self.block_size
+        sequence.num_computed_tokens = len(hits) * self.block_size
         sequence.num_published_blocks = len(hits)
         sequence.content_id = self._published[self._keys[hits[-1]]][1] if hits else ROOT
 
@@ -193,7 +193,6 @@ class BlockManager:
         self._blank.add(blank)
         sequence.block_table = []
         sequence.num_computed_tokens = sequence.num_published_blocks = 0
-        sequence.num_cached_tokens = 0
         sequence.content_id = ROOT
 
     def check_integrity(self, running: Iterable[Sequence]) -> None:

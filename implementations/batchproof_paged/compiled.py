@@ -23,7 +23,6 @@ from torch.fx import GraphModule, Node
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
-from batchproof.errors import ConfigError
 from batchproof_paged.attention import Attached, StandIns
 
 LARGE = 1e8  # weights, from which on a kernel less is worth longer compilation
@@ -63,16 +62,9 @@ def _run_stretch(layers: Sequence[nn.Module], hidden: Tensor, calls: Sequence[Ar
 
 
 def compiled_layers(model: PreTrainedModel, backend: str) -> StandIns:
-    """Returns a context in which the layers of a model run compiled.
-
-    Raises `ConfigError` for a model without a uniform list of layers.
-    """
+    """Returns a context in which the layers of a model, which are uniform, run compiled."""
     layers = uniform_layers(model)
-    if not layers:
-        raise ConfigError(
-            f"engine 'paged': compile needs a model whose layers are of one class, in a ModuleList "
-            f"as long as num_hidden_layers; {type(model).__name__} has none"
-        )
+    assert layers, "`feeding` refuses such a model"
     known = _COMPILED.setdefault(model, {})
     if backend not in known:
         known[backend] = StandIns(_stand_ins(model, layers, _quiet(backend)))

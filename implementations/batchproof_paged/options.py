@@ -14,6 +14,7 @@ from batchproof_paged import native
 from batchproof_paged.kernels import triton_works
 
 INDUCTOR = "inductor"
+SWITCH = (None, False, True)
 PLAIN_COMPILERS = ("eager", "aot_eager")  # optimise nothing, to bisect a fault
 BACKENDS = ("lanes", "blocks", "triton")
 PACKED, STACKED, SEPARATE = FEEDS = ("packed", "stacked", "separate")
@@ -31,7 +32,8 @@ class PagedOptions:
     """Options as in `--engine 'paged?backend=blocks&graphs=true'`; None and "auto" depend on model and
     device.
 
-    Raises `ConfigError` for a value of the wrong type; `resolved` for what does not go together.
+    `of` raises `ConfigError` for what is no option or no value of one; `resolved` for what does not go
+    together.
     """
 
     backend: str = "auto"  # lanes on a CPU, in float32; on CUDA triton if it is installed; else blocks
@@ -45,32 +47,19 @@ class PagedOptions:
     one_by_one: bool | None = None  # single tokens behind a first chunk; default as the model needs
     batch_invariant: bool = False  # the same bits in every batch: `invariant`
 
-    def __post_init__(self) -> None:
-        switches = ("trace", "graphs", "overlap", "prepare", "pack", "one_by_one", "batch_invariant")
-        for name in switches:
-            value = getattr(self, name)
-            if not (value is None or isinstance(value, bool)):
-                raise ConfigError(f"engine 'paged': {name} is {value!r}, but must be true or false")
-        for name, choices in (("backend", BACKENDS), ("feed", FEEDS)):
-            value = getattr(self, name)
-            if value not in ("auto", *choices):
-                listed = ", ".join(("auto", *choices))
-                raise ConfigError(f"engine 'paged': {name} {value!r} is none of {listed}")
-        compilers = [*torch._dynamo.list_backends(), *PLAIN_COMPILERS]
-        if not (self.compile is None or isinstance(self.compile, bool) or self.compile in compilers):
-            raise ConfigError(
-                f"engine 'paged': compile is {self.compile!r}, but must be true, false or one of "
-                f"{', '.join(compilers)}"
-            )
-
     @classmethod
     def of(cls, given: dict[str, object]) -> PagedOptions:
-        """Raises `ConfigError` for a name that is no option."""
-        names = [each.name for each in fields(cls)]
-        for name in given:
-            if name not in names:
-                choices = ", ".join(names)
-                raise ConfigError(f"engine 'paged': {name!r} is no option; there are {choices}")
+        """Raises `ConfigError` for a name that is no option, or a value that it cannot have."""
+        choices: dict[str, tuple[object, ...]] = {each.name: SWITCH for each in fields(cls)}
+        choices |= {"backend": ("auto", *BACKENDS), "feed": ("auto", *FEEDS)}
+        choices["compile"] = (*SWITCH, *torch._dynamo.list_backends(), *PLAIN_COMPILERS)
+        for name, value in given.items():
+            if name not in choices:
+                known = ", ".join(choices)
+                raise ConfigError(f"engine 'paged': {name!r} is no option; there are {known}")
+            if repr(value) not in map(repr, choices[name]):  # 1 equals True, and is none
+                listed = ", ".join(str(each).lower() for each in choices[name] if each is not None)
+                raise ConfigError(f"engine 'paged': {name} is {value!r}, but must be one of {listed}")
         return cls(**given)  # type: ignore[arg-type]  # the types are checked above
 
     def resolved(self, device: torch.device, dtype: torch.dtype) -> PagedOptions:

@@ -22,7 +22,6 @@ class Sequence:
     request: Request
     token_ids: list[int]  # prompt and outputs
     num_computed_tokens: int = 0
-    num_cached_tokens: int = 0  # of those, taken over from the prefix cache at its last admission
     known_blocks: tuple[int, ...] = ()  # of its first tokens, in the prefix cache at its last admission
     lane: int = -1
     block_table: list[int] = field(default_factory=list)

@@ -15,10 +15,8 @@ if find_spec("pydantic") is None:
 from batchproof.errors import UsageError
 from tests.gpu.driver import Driver
 from tests.gpu.plan import LOG, MEASURES, Plan, Setting
-from tests.gpu.rungs import passed_before
 
 DRY = "--dry"
-FIRST = "correct"  # the part that climbs the ladder anew
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,8 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    known = () if FIRST in plan else passed_before(setting.out / MEASURES, setting.rungs)
-    driver = Driver(log, known or setting.rungs, has_passed=bool(known))
+    driver = Driver(log, setting.rungs)
     with suppress(KeyboardInterrupt):
         for part, steps in plan.items():
             driver.run(part, steps)

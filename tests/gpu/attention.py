@@ -22,11 +22,12 @@ from batchproof_paged.kernels import (
     load_kernels,
     triton_works,
 )
-from tests.gpu.ceilings import BEYOND_CACHES_BYTES, DTYPE, SERVED
+from tests.gpu.ceilings import DTYPE, SERVED
 from tests.gpu.measures import Measures, measured
 from tests.gpu.timing import recorded, seconds_of
 
 BLOCK_SIZE = 16
+BEYOND_CACHES_BYTES = 1 << 28  # of the keys and values that take turns
 
 
 class Sizes(NamedTuple):

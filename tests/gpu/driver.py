@@ -55,12 +55,11 @@ class Outcome:
 class Driver:
     """All output goes to one log, in the order of the steps; what is shown goes to `report` as well."""
 
-    def __init__(self, log: Path, rungs: Sequence[str] = (), has_passed: bool = False) -> None:
-        """`rungs`: engines, the fastest first, of which steps get the first that passes; `has_passed`:
-        that is the first of them."""
+    def __init__(self, log: Path, rungs: Sequence[str] = ()) -> None:
+        """`rungs`: engines, the fastest first, of which steps get the first that passes."""
         self.outcomes: list[Outcome] = []
         self._rungs = list(rungs)
-        self._is_climbed = has_passed
+        self._is_climbed = False
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         if log.exists() and log.stat().st_size > LOG_BYTES:

@@ -20,7 +20,6 @@ import torch
 from batchproof.bench.hardware import device_facts
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.provenance import command_line, provenance
-from tests.gpu.rungs import readable
 
 SCHEMA = "batchproof.gpu/1"
 
@@ -34,8 +33,11 @@ class Measures:
         self._began = monotonic()
         self._for_s = for_s
         self.has_failed = False
-        kept = [line for line in readable(path) if line["section"] != section]
-        replace_text(path, "".join(f"{json.dumps(line)}\n" for line in kept))
+        old = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        own = json.dumps({"section": section})[:-1]
+        # A line that a kill has cut short would spoil the next.
+        kept = [line for line in old.splitlines() if line.endswith("}") and not line.startswith(own)]
+        replace_text(path, "".join(f"{line}\n" for line in kept))
         made = provenance(command_line("python", "-m", "tests.gpu"))
         self._write(schema=SCHEMA, made=made, device=device_facts(device))
 

@@ -34,16 +34,13 @@ def main(arguments: list[str] | None = None) -> None:
     for shape in asked.shapes:
         if shape not in SHAPES:
             parser.error(f"{shape!r} is no shape; there are {', '.join(SHAPES)}")
-    if asked.layers is not None and asked.layers < 1:
-        parser.error(f"--layers is {asked.layers}, but must be at least 1")
     if asked.backend == "triton" and find_spec("triton") is None:
         parser.error("--backend triton needs Triton, which is not installed; choose blocks")
     if os.environ.get("TRITON_INTERPRET") == "1":
         parser.error("TRITON_INTERPRET is 1, but the kernels of a GPU are counted: unset it")
-    shapes = asked.shapes or COUNTED
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of compilers, about a device that does not exist
-        reports = [dry_run(shape, asked.backend, asked.layers) for shape in shapes]
+        reports = [dry_run(shape, asked.backend, asked.layers) for shape in asked.shapes or COUNTED]
     print(text_of(reports))
     if any(problem_lines(each) for each in reports):
         sys.exit(1)

@@ -20,13 +20,10 @@ ENGINES = ("paged?backend=blocks&graphs=true&overlap=true", "ragged", "static", 
 # Packed and padded rows, chunks, shared and evicted blocks, aborts: all that engines make tensors for.
 CASES = (
     "long-row-first",
-    "eos-at-different-steps",
-    "segments-of-one-packed-row",
     "many-chunks-count-on",
     "prefix-comes-back-after-other-content",
     "preempted-in-the-middle-of-chunks",
     "abort-while-decoding",
-    "prompts-around-the-window",
 )
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
@@ -61,10 +58,9 @@ def test_the_device_keeps_its_laws_and_honest_engines_their_promises_there(
     laws = HERE / "laws_of_straw.py"
     chosen = [str(laws), "tests/conformance/test_cases.py", "-k", " or ".join([laws.stem, *CASES])]
     engines = [f"--engine={name}" for name in ENGINES]
-    models = ["--model=llama-hash", "--model=mistral-window"]  # a window is one more mask
-    run = run_on_straw(elsewhere, *chosen, *engines, *models, "--hypothesis-profile=quick")
+    run = run_on_straw(elsewhere, *chosen, *engines, "--model=mistral-window")
     assert run.exit_status == 0, run.output
-    assert num("passed", run.output) >= 19 + 6 * len(CASES), run.output
+    assert num("passed", run.output) >= 19 + 2 * len(CASES), run.output
     assert num("failed", run.output) == 0
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from batchproof.bench.spec_files import select_specs
 from batchproof.models.shapes import SHAPES
@@ -33,7 +32,6 @@ from tests.gpu.plan import (
     Setting,
     Step,
 )
-from tests.gpu.rungs import SECTION, passed_before
 
 PARTS = "correct, figures, ceilings"
 
@@ -197,19 +195,6 @@ def test_a_step_that_fails_without_a_figure_is_run_on_the_next_rung(tmp_path: Pa
     wrong = step("8B", "print('figure: INVALID'); raise SystemExit(1)", ENGINE, found="figure")
     tests = step("float32", "raise SystemExit(1)", ENGINE)  # it has no figures to lose
     assert len(outcomes(tmp_path / LOG, [wrong, tests], RUNGS)) == 2
-
-
-def test_a_later_call_goes_on_with_the_rung_that_has_passed(tmp_path: Path) -> None:
-    from tests.gpu.measures import Measures
-
-    path = tmp_path / MEASURES
-    assert passed_before(path, RUNGS) == ()
-    for engine, has_passed in zip(RUNGS, (False, True, True), strict=False):
-        measures = Measures(path, f"{SECTION} {engine}", torch.device("cpu"), for_s=1)
-        measures.add("rung", "as told", engine=engine, has_passed=has_passed)
-    assert passed_before(path, RUNGS) == RUNGS[1:]
-    path.write_text(re.sub('"commit": "', '"commit": "another ', path.read_text()))
-    assert passed_before(path, RUNGS) == ()
 
 
 def test_a_run_that_is_cut_off_ends_its_step_and_tells_what_it_has(tmp_path: Path) -> None:

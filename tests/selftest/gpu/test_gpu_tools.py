@@ -15,7 +15,6 @@ from tests.gpu import smoke, versions
 from tests.gpu.attention import Crowd, Sizes
 from tests.gpu.attention_peers import layer_s, torch_attention
 from tests.gpu.measures import Measures
-from tests.gpu.rungs import passed_before
 
 CPU = torch.device("cpu")
 
@@ -23,6 +22,8 @@ CPU = torch.device("cpu")
 def test_a_section_of_measures_made_again_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "measures.jsonl"
     for section, figure in (("a", 1), ("b", 2), ("a", 3)):
+        with path.open("a") as file:
+            file.write('{"section": "cut sh')  # by a kill
         measures = Measures(path, section, CPU, for_s=10)
         with measures.piece("fails"):
             raise ValueError("why\nand more")
@@ -56,13 +57,10 @@ def test_what_is_too_old_or_missing_is_named(
 def test_a_compiler_that_does_not_work_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("CXX", raising=False)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(versions.shutil, "which", lambda *_: None)
     monkeypatch.setattr(versions, "run_inductor", lambda device: device.broken)
-    lack = "there is no C++ compiler (g++, c++, clang++)"
     why = "AttributeError: 'torch.device' object has no attribute 'broken'"
-    assert list(versions.failures(CPU)) == [f"inductor does not work: {lack}; {why}"]
+    assert list(versions.failures(CPU)) == [f"inductor does not work: {why}"]
     assert "Traceback" in capsys.readouterr().out
 
 
@@ -75,26 +73,13 @@ def test_the_attention_of_others_is_timed_only_if_it_is_right() -> None:
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_a_rung_has_passed_only_if_its_tests_have(
+def test_a_rung_passes_only_if_its_tests_do(
     status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measures = tmp_path / "measures.jsonl"
     monkeypatch.setattr(smoke.pytest, "main", lambda *_: status)
     monkeypatch.setattr(smoke, "_build_s", lambda *_: 0.1)
-    monkeypatch.setattr(sys, "argv", ["smoke", "cpu", str(measures), "paged"])
+    monkeypatch.setattr(sys, "argv", ["smoke", "cpu", str(tmp_path / "measures.jsonl"), "paged"])
     assert smoke.main() == status
-    assert passed_before(measures, ("paged",)) == (() if status else ("paged",))
-
-
-@pytest.mark.parametrize("line", [b"{", b"[1, 2]\n", b"\xff\n", b"{}\n"], ids=str)
-def test_a_damaged_line_of_measures_costs_no_other(line: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "measures.jsonl"
-    Measures(path, "a", CPU, for_s=10).add("figure", "summary", figure=1)
-    path.write_bytes(path.read_bytes() + line)
-    assert passed_before(path, ("paged",)) == ()
-    Measures(path, "b", CPU, for_s=10)
-    kept = [json.loads(each) for each in path.read_text().splitlines()]
-    assert [each["section"] for each in kept] == ["a", "a", "b"]
 
 
 def test_an_engine_that_has_given_up_an_option_fails_its_rung(monkeypatch: pytest.MonkeyPatch) -> None:

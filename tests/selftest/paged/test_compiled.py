@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from batchproof.api import EngineConfig, Request
-from batchproof.errors import ConfigError, UnsupportedModelError
-from batchproof.models.catalogue import load_model
-from batchproof_paged import build_unprobed, compiled, paged, runner
-from batchproof_paged.native_build import compiler
+from batchproof.errors import UnsupportedModelError
+from batchproof_paged import compiled, paged, runner
 from batchproof_paged.options import PagedOptions
 
 CPU = torch.device("cpu")
-NUM_LAYERS = 12  # more than the compiler would make of one piece of code
+MANY_LAYERS = 12  # more than the compiler would make of one piece of code
 NUM_PIECES = 3  # a stretch of layers, the last norm and the rotary embedding
 CONFIG = EngineConfig(max_num_seqs=4, max_num_batched_tokens=16, block_size=4, return_logits=True)
 ASKED = [Request(f"r{i}", tuple(range(1, 3 + 5 * i)), 4 + i) for i in range(5)]
 
 
-@pytest.fixture
-def model() -> PreTrainedModel:
+def llama(num_layers: int) -> PreTrainedModel:
     torch.manual_seed(0)
     # A head is no wider than a probing step is long, or the compiler would take them for one size.
     sizes = {"hidden_size": 48, "intermediate_size": 32, "vocab_size": 64}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    config = LlamaConfig(**sizes, **heads, num_hidden_layers=NUM_LAYERS, initializer_range=0.2)
+    config = LlamaConfig(**sizes, **heads, num_hidden_layers=num_layers, initializer_range=0.2)
     return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    return llama(num_layers=4)
 
 
 @pytest.fixture
@@ -47,9 +49,8 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     torch._dynamo.reset()
 
 
-def test_one_layer_is_compiled_for_all_and_for_all_batches(
-    model: PreTrainedModel, counter: Any
-) -> None:
+def test_one_layer_is_compiled_for_all_and_for_all_batches(counter: Any) -> None:
+    model = llama(MANY_LAYERS)
     engine = paged(model, CONFIG, backend="blocks", graphs=True, compile=True)
     answers = engine.generate(ASKED)
     assert counter.frame_count == NUM_PIECES, "a layer's number, or that of tokens, became a constant"
@@ -98,9 +99,17 @@ def test_layers_between_which_something_happens_are_not_chained(model: PreTraine
     assert not compiled._are_chained(model, layers)
 
 
-@pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
-def test_inductor_answers_alike_also_after_a_change_of_weights_that_are_copied() -> None:
-    model = copy.deepcopy(load_model("llama-random", CPU, torch.float32).model)
+def test_common_products_are_computed_once_from_copies_that_follow_the_weights(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with inductor, whose place a compiler takes that changes nothing."""
+    num_products = []
+
+    def compile_nothing(graph: torch.fx.GraphModule, _examples: Any, **_: Any) -> Any:
+        num_products.append(len(graph.graph.find_nodes(op="call_function", target=linear)))
+        return graph.forward
+
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda _: compile_nothing)
     options: dict[str, Any] = {"backend": "blocks", "graphs": True, "overlap": True}
     engine = paged(model, CONFIG, **options, compile=True)
     attention, mlp = model.model.layers[-1].self_attn, model.model.layers[0].mlp
@@ -114,12 +123,14 @@ def test_inductor_answers_alike_also_after_a_change_of_weights_that_are_copied()
         assert [each.token_ids for each in answers] == [each.token_ids for each in plain]
         for ours, theirs in zip(answers, plain, strict=True):
             torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)
+    assert max(num_products) == 2 * 4, "of two layers with seven linear ones each"
 
 
 def test_a_model_without_uniform_layers_is_refused_if_it_was_asked_for(model: PreTrainedModel) -> None:
-    model.model.layers[1] = torch.nn.Sequential(model.model.layers[1])
-    with pytest.raises(ConfigError, match="layers are of one class"):
-        build_unprobed(model, CONFIG, PagedOptions(compile="eager").resolved(CPU, torch.float32))
+    layer = model.model.layers[1]
+    layer.__class__ = type("AnotherLayer", (type(layer),), {})
+    with pytest.raises(UnsupportedModelError, match="layers are not all of one class"):
+        paged(model, CONFIG, compile="eager", trace=False)
 
 
 @pytest.mark.parametrize("damage", ["raises", "is wrong", "waits in a capture"])

@@ -28,22 +28,11 @@ class GatedRMSNorm(LlamaRMSNorm):  # type: ignore[misc]
         return normed if gate is None else normed * gate
 
 
-class HeadRMSNorm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(2, 4)), 1e-6
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        heads = rows.unflatten(-1, (2, 4))
-        return heads * heads.pow(2).mean(-1, keepdim=True).add(self.eps).rsqrt() * self.weight
-
-
 NORMS = {
     "plain": (LlamaRMSNorm(8), True),
     "scaled by one more than its weight": (Gemma3RMSNorm(8), False),
     "shifted": (ShiftedRMSNorm(8), False),
     "gated": (GatedRMSNorm(8), False),
-    "by head": (HeadRMSNorm(), False),
     "of another dtype": (LlamaRMSNorm(8).bfloat16(), False),
 }
 

@@ -1,42 +1,52 @@
-"""Steps by layout, without a GPU: replayed in Python, or merely called again."""
+"""Captured steps without a GPU, recorded in Python or merely called again: what they compute, what an
+engine prepares at construction, so that no step waits for it, and what it releases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import copy
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from inspect import signature
 from typing import Any
+from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
 
+import batchproof_paged
+from batchproof.api import EngineConfig, Request
+from batchproof.models.catalogue import load_model
 from batchproof.models.shaped import build_model
 from batchproof.models.shapes import SHAPES
-from batchproof_paged.attention import AttentionForm
-from batchproof_paged.batch import RaggedBatch
+from batchproof_paged import build_unprobed, graphs, runner, torch_kernels
 from batchproof_paged.blocks import TRASH, BlockPool
-from batchproof_paged.graphs import (
-    Capture,
-    CapturedSteps,
-    CudaCapture,
-    LastTokens,
-    Outputs,
-    Step,
-    call_again,
-    decode_buckets,
-    prompt_buckets,
-)
-from batchproof_paged.rows import Rows, Scheduled
-from batchproof_paged.sequence import PENDING, Sequence
-from tests.selftest.paged.rehearsal import sequence
+from batchproof_paged.engine import PagedEngine
+from batchproof_paged.graphs import CudaCapture, Outputs, Step, prompt_buckets
+from batchproof_paged.options import PagedOptions
 
 CPU = torch.device("cpu")
-VOCAB, WIDTH, NUM_LANES, BLOCK_SIZE = 61, 32, 6, 4
-BUCKETS = decode_buckets(NUM_LANES), (16, 24)
-FORMS = AttentionForm(0.3, window=5, softcap=3.0), AttentionForm(0.3, sinks=torch.ones(4))
+CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+NARROW = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "vocab_size": 64,
+}
+AS_ON_CUDA = {"backend": "blocks", "trace": False, "graphs": True, "overlap": True, "prepare": True}
+MODEL = build_model(SHAPES["tiny"].config(**NARROW), CPU, torch.float32)
+
+
+def built(config: EngineConfig, model: PreTrainedModel = MODEL, **options: Any) -> PagedEngine:
+    resolved = PagedOptions(**AS_ON_CUDA | options).resolved(CPU, torch.float32)
+    return build_unprobed(model, config, resolved)
 
 
 class Record(TorchDispatchMode):
@@ -49,6 +59,9 @@ class Record(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func.namespace == "batchproof":  # attention: what it calls is recorded
+            with self:
+                return func.redispatch(CPU_KEYS, *args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, result))
         return result
@@ -80,166 +93,71 @@ def record(step: Step) -> Step:
     return replay
 
 
-@dataclass
-class Model:
-    """Two layers of attention with random weights over a pool."""
-
-    pool: BlockPool
-
-    def __post_init__(self) -> None:
-        generator = torch.Generator().manual_seed(5)
-        self.embedding = torch.randn(VOCAB, WIDTH, generator=generator)
-        self.weights = torch.randn(2, 4, WIDTH, WIDTH, generator=generator) / WIDTH**0.5
-
-    def forward(self, token_ids: Tensor, positions: Tensor, last: Tensor) -> Outputs:
-        assert positions.min() >= 0, "a table of positions would be read before its beginning"
-        hidden = self.embedding[token_ids[0]] + torch.sin(positions[0, :, None] / 3.0)
-        for layer, (to_query, to_key, to_value, to_hidden) in enumerate(self.weights):
-            query, key, value = (
-                (hidden @ each).unflatten(1, (-1, 8))
-                for each in (to_query, to_key[:, :16], to_value[:, :16])
-            )
-            mixed = self.pool.attend(layer, query, key, value, FORMS[layer])
-            hidden = hidden + mixed.flatten(1) @ to_hidden
-        logits = hidden[last] @ self.embedding.T
-        return logits.argmax(dim=1), logits
+@pytest.fixture
+def _recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "call_again", record)
+    monkeypatch.setattr(runner, "_argmax", lambda logits: logits.argmax(dim=-1))  # NumPy's is unseen
 
 
-@dataclass
-class Bench:
-    """A pool, the model, and its sequences, fed step by step, eagerly or by graph."""
-
-    capture: Capture | None = None
-    num_blocks: int | None = 60
-    num_columns: int = 16
-    num_captures: int = 0
-    sequences: dict[str, Sequence] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.pool = BlockPool(
-            NUM_LANES,
-            BLOCK_SIZE,
-            self.num_blocks,
-            1e4,
-            device=CPU,
-            num_columns=self.num_columns,
-        )
-        self.model = Model(self.pool)
-        self.last_tokens = LastTokens(NUM_LANES, CPU)
-        self.free = list(range(60))
-        pieces = self.pool, self.model.forward, self.last_tokens
-        self.graphs = CapturedSteps(*pieces, BUCKETS, self._count, lambda: None)
-
-    def _count(self, step: Step) -> Step:
-        self.num_captures += 1
-        return self.capture(step) if self.capture is not None else step
-
-    def batch(self, *rows: tuple[str, int]) -> RaggedBatch:
-        """Samples a row if it feeds all tokens that its sequence has left."""
-        scheduled = []
-        for name, query_len in rows:
-            each = self.sequences[name]
-            context_len = each.num_computed_tokens
-            while len(each.block_table) * BLOCK_SIZE < context_len + query_len:
-                each.block_table.append(self.free.pop(len(self.free) // 2))
-            each.num_computed_tokens += query_len
-            is_sampled = each.num_computed_tokens == len(each.token_ids)
-            scheduled.append(Scheduled(each, context_len, query_len, is_sampled))
-        return RaggedBatch.of(Rows.of(scheduled))
-
-    @torch.inference_mode()
-    def step(self, *rows: tuple[str, int]) -> Tensor:
-        """Chooses and appends a token for each sampled row, and returns the logits (S, vocab)."""
-        batch = self.batch(*rows)
-        if self.capture is not None and self.graphs.can_run(batch):
-            ids, logits = self.graphs.run(batch)
-        else:
-            ids, logits = self._eager(batch)
-        for each, token_id in zip(batch.sampled, ids.tolist(), strict=True):
-            each.sequence.token_ids.append(token_id)
-        return logits.clone()
-
-    def _eager(self, batch: RaggedBatch) -> Outputs:
-        self.pool.begin(batch)
-        lanes = torch.from_numpy(np.repeat(batch.lanes, batch.query_lens))
-        tokens = self.last_tokens.fill_in(torch.from_numpy(batch.token_ids), lanes)
-        last = torch.from_numpy(batch.sampled_tokens)
-        ids, logits = self.model.forward(tokens[None], torch.from_numpy(batch.position_ids)[None], last)
-        self.last_tokens.put(torch.from_numpy(batch.lanes[batch.sampled_rows]), ids)
-        return ids, logits
-
-    def admit(self, name: str, lane: int, prompt: list[int]) -> None:
-        self.sequences[name] = sequence(name, lane)
-        self.sequences[name].token_ids = list(prompt)
+@pytest.mark.usefixtures("_recorded")
+@pytest.mark.parametrize(("overlap", "budget"), [(False, 3), (True, 16)], ids=["read", "read late"])
+@pytest.mark.parametrize("num_blocks", [24, None], ids=["tables grow", "pool grows"])
+def test_a_captured_step_answers_as_an_eager_one(
+    overlap: bool, budget: int, num_blocks: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With prompts whole, in chunks (also of one token) and beside decodes, with preemption and graphs
+    whose tensors move; the logits of a step outlive the next, which overwrites them."""
+    monkeypatch.setattr(batchproof_paged, "LONGEST_TABLE", 2)
+    config = EngineConfig(3, budget, block_size=4, num_blocks=num_blocks, return_logits=True)
+    model = load_model("mistral-window", CPU, torch.float32).model
+    given = {"prepare": False, "overlap": overlap}
+    eager, captured = (built(config, model, **given, graphs=each) for each in (False, True))
+    generation = captured._backend.generation
+    lengths = (9, 21, 1, 14, 4, 30, 2, 40)
+    asked = [Request(f"r{i}", tuple(range(i, i + num)), 3 + 4 * i) for i, num in enumerate(lengths)]
+    for ours, theirs in zip(captured.generate(asked), eager.generate(asked), strict=True):
+        assert ours.token_ids == theirs.token_ids
+        torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)
+    assert captured._backend.generation > generation
+    assert num_blocks is None or any(step.preempted for step in captured.trace)
 
 
-def started(capture: Capture | None, **options: Any) -> Bench:
-    """Returns a bench of five sequences whose prompts are computed; lane 2 is free."""
-    bench = Bench(capture, **options)
-    for lane, length in ((0, 3), (1, 9), (3, 2), (4, 16), (5, 5)):
-        bench.admit(f"s{lane}", lane, [(7 * lane + i) % VOCAB for i in range(length)])
-        bench.step((f"s{lane}", length))
-    return bench
+def decoding(num: int) -> PagedEngine:
+    """Returns an engine with so many sequences that decode."""
+    config = EngineConfig(max_num_seqs=4, block_size=4, num_blocks=40)
+    engine = built(config, prepare=False, overlap=False)
+    for index in range(num):
+        engine.add(Request(f"r{index}", (1,) * (2 + index), 8))
+    engine.step()
+    return engine
 
 
-DECODING = (["s1"], ["s0", "s4"], ["s0", "s1", "s3", "s4", "s5"], ["s1", "s3", "s5"], ["s4"]) * 3
-
-
-@pytest.mark.parametrize("capture", [call_again, record])
-def test_a_token_that_the_host_has_not_read_is_taken_from_its_lane(capture: Capture) -> None:
-    known, pending = started(capture), started(capture)
-    for names in DECODING:
-        for name in names:
-            pending.sequences[name].token_ids[-1] = PENDING
-        rows = [(name, 1) for name in names]
-        assert torch.equal(known.step(*rows), pending.step(*rows))
-
-
+@pytest.mark.usefixtures("_recorded")
 @torch.inference_mode()
 def test_padding_rows_write_to_the_trash_block_alone() -> None:
-    bench = started(call_again)
-    for layer in bench.pool._layers.values():
-        layer.keys[TRASH] = layer.values[TRASH] = 7.0
-    before = [layer.keys.clone() for layer in bench.pool._layers.values()]
-    batch = bench.batch(*((name, 1) for name in ("s0", "s1", "s3", "s4", "s5")))
-    bench.graphs.run(batch)  # for up to 6 rows
-    fed = set(batch.slot_mapping(BLOCK_SIZE).tolist())
-    for old, layer in zip(before, bench.pool._layers.values(), strict=True):
-        is_changed = (old != layer.keys).flatten(0, 1).any(dim=2).any(dim=1)
-        changed = set(is_changed.nonzero().flatten().tolist())
-        assert len(changed) == len(fed) + 1, "one row of padding"
-        assert {slot - BLOCK_SIZE for slot in changed if slot >= BLOCK_SIZE} == fed
+    engine = decoding(3)
+    cells = [layer.keys for layer in engine._backend._layers.values()]
+    for each in cells:
+        each[TRASH] = 7.0
+    before = [each.clone() for each in cells]
+    engine.step()
+    rows = [(each.block_table, each.num_computed_tokens - 1) for each in engine._scheduler.running]
+    fed = {(table[place // 4] + 1, place % 4) for table, place in rows}
+    for old, new in zip(before, cells, strict=True):
+        changed = {tuple(each) for each in (old != new).any(dim=3).any(dim=2).nonzero().tolist()}
+        assert changed == fed | {(TRASH, 0)}, "one row of padding"
 
 
+@pytest.mark.usefixtures("_recorded")
 def test_a_capture_touches_no_sequence() -> None:
-    bench = started(record)
-    before = [layer.keys[1:].clone() for layer in bench.pool._layers.values()]
-    newest = bench.last_tokens._ids[:-1].clone()
-    num_captures = bench.num_captures
-    bench.graphs.prepare(seq_len=60)
-    assert bench.num_captures == num_captures + len(BUCKETS[0]) + 2 * len(BUCKETS[1])
-    after = [layer.keys[1:] for layer in bench.pool._layers.values()]
-    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
-    assert torch.equal(newest, bench.last_tokens._ids[:-1])
-
-
-@pytest.mark.parametrize(("num_blocks", "num_columns"), [(60, 4), (None, 16)], ids=["tables", "pool"])
-def test_graphs_are_captured_again_when_their_tensors_have_moved(
-    num_blocks: int | None, num_columns: int
-) -> None:
-    options = {"num_blocks": num_blocks, "num_columns": num_columns}
-    eager, captured = started(None, **options), started(record, **options)
-    for bench in (eager, captured):
-        bench.admit("long", 2, [5])
-        bench.step(("long", 1))
-    generation = captured.pool.generation
-    for index in range(40):
-        if index == 20 and num_blocks is None:
-            eager.free, captured.free = (list(range(100, 120)) for _ in range(2))
-        # s3 is as short then as the other was in the beginning, and would take the graphs of that time.
-        for name in ("long", "s3")[: 1 + (index >= 20)]:
-            assert torch.allclose(eager.step((name, 1)), captured.step((name, 1)), atol=1e-4)
-    assert captured.pool.generation > generation
+    engine = decoding(4)
+    graphs, newest = engine._runner._graphs, engine._runner._last_tokens._ids[:-1]
+    cells = [layer.keys[1:] for layer in engine._backend._layers.values()]
+    before = [each.clone() for each in (*cells, newest)]
+    num_captured = len(graphs._captured)
+    graphs.prepare(seq_len=60)
+    assert len(graphs._captured) > num_captured
+    assert all(map(torch.equal, before, (*cells, newest)))
 
 
 @pytest.mark.parametrize(
@@ -253,37 +171,111 @@ def test_prompts_are_captured_whose_launch_takes_longer_than_their_run(
     assert prompt_buckets(model, most=8192) == prompts
 
 
-DECODES = tuple(dict.fromkeys(names, 1) for names in DECODING)
-# Prompts whole, in chunks, also of one token that is not sampled, of several sequences, beside decodes
-# and alone; a former tenant's lane.
-MIXED = (
-    {"s0": 1, "p": 3},
-    {"p": 1, "s3": 1},
-    {"p": 1, "s1": 1, "q": 7},
-    {"q": 4, "s5": 1, "s4": 1, "p": 1},
-    {"r": 9, "t": 2},
-    {"r": 1, "t": 5, "q": 1, "p": 1, "s3": 1, "s1": 1},
-    {"r": 1, "t": 1, "q": 1},
+@pytest.fixture
+def num_captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Its length."""
+    captured: list[int] = []
+
+    def capturing(step: graphs.Step) -> graphs.Step:
+        captured.append(1)
+        return step
+
+    monkeypatch.setattr(runner, "call_again", capturing)
+    # As the kernels in Triton have it: one captured step for all lengths.
+    monkeypatch.setattr(torch_kernels, "graph_columns", lambda _, width: width)
+    return captured
+
+
+def test_no_step_captures_anything_or_moves_the_pool(num_captures: list[int]) -> None:
+    engine = built(EngineConfig(max_num_seqs=8, max_model_len=512))
+    before, generation = len(num_captures), engine._backend.generation
+    engine.generate([Request(f"r{i}", tuple(range(1 + 7 * i)), 3 + 60 * i) for i in range(8)])
+    assert len(num_captures) == before > 0
+    assert engine._backend.generation == generation
+
+
+def test_steps_are_captured_again_when_a_weight_lies_elsewhere(num_captures: list[int]) -> None:
+    """A graph would go on reading where the old one lay."""
+    model = copy.deepcopy(MODEL)
+    engine = built(EngineConfig(max_num_seqs=2, max_model_len=64), model)
+    asked, before = [Request("a", (1, 2, 3), 4)], len(num_captures)
+    model.lm_head.weight.data.neg_()
+    engine.generate(asked)
+    assert len(num_captures) == before, "in place"
+    model.lm_head.weight = torch.nn.Parameter(-model.lm_head.weight.detach())
+    engine.generate(asked)
+    assert len(num_captures) > before
+
+
+@pytest.mark.parametrize(
+    ("limits", "free_bytes", "num_blocks"),
+    [
+        ({"max_model_len": 41}, None, 3 * 11 + 1),
+        ({"max_model_len": 41}, 2 * 20 * 1024, 20),  # half of what is free
+        ({"max_model_len": 28, "num_blocks": 7}, None, 8),
+    ],
+    ids=["as large as the limits allow", "as memory permits", "as asked"],
 )
-
-
-@pytest.mark.parametrize("steps", [DECODES, MIXED], ids=["decodes", "with prompts"])
-@pytest.mark.parametrize("capture", [call_again, record])
-def test_a_captured_step_chooses_what_an_eager_one_chooses(
-    capture: Capture, steps: tuple[dict[str, int], ...]
+def test_a_pool_is_made_as_large_as_it_will_ever_be(
+    limits: dict[str, int], free_bytes: int | None, num_blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    eager, captured = started(None), started(capture)
-    for bench in (eager, captured):
-        for name, lane, length in (("p", 2, 6), ("q", 0, 12), ("r", 4, 9), ("t", 5, 8)):
-            bench.admit(name, lane, [(5 * lane + i) % VOCAB for i in range(length)])
-    before = captured.num_captures
-    for rows in steps:
-        expected, got = (bench.step(*rows.items()) for bench in (eager, captured))
-        # Rows beside padding are multiplied in other shapes: rounding may differ.
-        assert torch.allclose(expected, got, atol=1e-4)
-    for name in eager.sequences:
-        assert eager.sequences[name].token_ids == captured.sequences[name].token_ids
-    assert captured.num_captures > before + 1
+    if free_bytes is not None:
+        monkeypatch.setattr("batchproof_paged.blocks.free_bytes", lambda _: free_bytes)
+    pool = built(EngineConfig(max_num_seqs=3, block_size=4, **limits))._backend
+    assert isinstance(pool, BlockPool)
+    block_bytes = 2 * 2 * 4 * 16 * 4  # keys and values, layers, block_size, head_dim, float32
+    assert pool.num_bytes == num_blocks * block_bytes
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("options", [{}, {"graphs": False}], ids=str)
+def test_a_dropped_engine_gives_its_memory_back_at_once(options: dict[str, Any]) -> None:
+    """Without waiting for the garbage collector: the next engine needs the memory."""
+    engine = built(EngineConfig(max_num_seqs=2, max_model_len=64), **options)
+    engine.generate([Request("a", (1, 2, 3), 4)])
+    pool = weakref.ref(engine._backend)
+    del engine
+    assert pool() is None
+
+
+@pytest.fixture
+def graph() -> Iterator[mock.Mock]:
+    """`torch.cuda.graph`, where there is none."""
+    graphs._stream.cache_clear()
+    made = ("Stream", "CUDAGraph", "current_stream")
+    handles = mock.Mock(side_effect=range(10))
+    standing_in = {"graph": mock.MagicMock(), "graph_pool_handle": handles}
+    with mock.patch.multiple(
+        torch.cuda, stream=lambda _: nullcontext(), **dict.fromkeys(made, mock.DEFAULT), **standing_in
+    ):
+        torch.cuda.Stream.side_effect = lambda _device: mock.Mock()
+        yield standing_in["graph"]
+    graphs._stream.cache_clear()
+
+
+def test_captures_share_a_stream_and_a_pool_that_still_has_graphs(graph: mock.Mock) -> None:
+    """A separate stream left a cuBLAS workspace behind for each capture, and a pool without any graphs
+    must not be used again."""
+    device = torch.device("cuda:1")
+    captures, others = graphs.CudaCapture(device), graphs.CudaCapture(device)
+    for _ in range(2):
+        captures(lambda: ())
+    captures.forget()
+    captures(lambda: ())
+    others(lambda: ())
+    assert torch.cuda.Stream.call_args_list == [mock.call(device)]
+    asked = [call.kwargs for call in graph.call_args_list]
+    assert [each["pool"] for each in asked] == [0, 0, 2, 1]
+    assert len({id(each["stream"]) for each in asked}) == 1
+    assert {each["capture_error_mode"] for each in asked} == {"thread_local"}, "others may work"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
