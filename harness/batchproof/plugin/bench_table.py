@@ -7,6 +7,7 @@ from typing import Any
 
 from batchproof.bench.ratios import Ratio
 from batchproof.bench.reading import INVALID, exceeds_slots
+from batchproof.records.texts import counted
 
 COLUMNS = (
     *("engine", "verdict", "output tok/s", "ttft p50/p99", "itl p50/p99"),
@@ -30,7 +31,7 @@ def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
     totals, bound = workload["totals"], workload["max_speedup_over_static"]
     yield (
         f"{workload['name']} ({workload['hash']}) on {model['name']} in {model['dtype']}: "
-        f"{totals['num_requests']} requests over {_counted(workload['spec']['slots'], 'slot')}, "
+        f"{totals['num_requests']} requests over {counted(workload['spec']['slots'], 'slot')}, "
         f"{totals['num_prompt_tokens']:,} prompt and {totals['max_output_tokens']:,} output tokens"
     )
     yield (
@@ -57,10 +58,6 @@ def _aligned(lines: Sequence[Sequence[str]], num_left: int) -> Iterator[str]:
             for place, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
         yield "  ".join(cells).rstrip()
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,9 +1,8 @@
-"""`batchproof site DIR`: verdicts, findings, benchmarks and grades as static pages, without JavaScript.
+"""`batchproof site DIR`: verdicts, benchmarks and grades as static pages, without JavaScript.
 
-`inputs` reads the files. `history` sorts verdicts by engine and release. `matrix`, `findings`, `facts`,
-`benchmarks`, `grades` and `conformance` make the values that the pages show, each a pure function of
-records; `charts` draws. `pages` renders them. `folder` writes them, and deletes what an earlier site
-left. `markdown_page` writes the page that lies beside a benchmark file.
+`inputs` reads the files. `history` sorts verdicts by engine and release. `findings`, `benchmarks` and
+`grades` make the values that the pages show, each a pure function of records. `pages` renders them.
+`folder` writes them, and deletes what an earlier site left.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from batchproof.errors import UsageError
+from batchproof.records.texts import counted
 from batchproof.site.folder import write_site
 from batchproof.site.inputs import KNOWN, RESULTS, read_inputs
-from batchproof.site.tables import many
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--markdown",
         type=Path,
         metavar="FILE",
-        help="instead of a site, write a benchmark file as tables in Markdown and its charts as SVG, "
+        help="instead of a site, write a benchmark file as tables in Markdown and its ratios as SVG, "
         "beside FILE",
     )
 
@@ -55,6 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
     inputs = read_inputs(arguments.paths, arguments.folder)
     files = importlib.import_module("batchproof.site.pages").pages(inputs)  # imports matplotlib
     write_site(arguments.folder, files)
-    counted = f"{many(len(files), 'file')}, {many(len(inputs.verdicts), 'verdict')} shown"
-    print(f"written: {arguments.folder / 'index.html'} ({counted})", file=sys.stderr)
+    shown = f"{counted(len(files), 'file')}, {counted(len(inputs.verdicts), 'verdict')} shown"
+    print(f"written: {arguments.folder / 'index.html'} ({shown})", file=sys.stderr)
     return 0

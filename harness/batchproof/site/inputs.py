@@ -13,12 +13,11 @@ from batchproof.records.benchmark import BENCHMARK, BenchmarkRecord
 from batchproof.records.file_kinds import FileKind, parsed
 from batchproof.records.invariance import INVARIANCE, InvarianceRecord
 from batchproof.records.provenance import Provenance
-from batchproof.records.table import CONFORMANCE, ConformanceTable
 from batchproof.records.verdict import VERDICT, EngineVerdict
 
 RESULTS = Path("results")
-KNOWN = "verdicts (verdict.json), benchmarks, conformance tables and invariance"
-KINDS: tuple[FileKind[Any], ...] = (VERDICT, BENCHMARK, CONFORMANCE, INVARIANCE)
+KNOWN = "verdicts (verdict.json), benchmarks and invariance"
+KINDS: tuple[FileKind[Any], ...] = (VERDICT, BENCHMARK, INVARIANCE)
 Record = TypeVar("Record")
 Data: TypeAlias = Mapping[str, Any]  # a document, or a part of it: figures by name
 
@@ -48,7 +47,6 @@ class SiteInputs:
 
     verdicts: Sequence[VerdictFile]
     benchmarks: Sequence[BenchmarkFile]
-    tables: Sequence[InputFile[ConformanceTable]]
     invariance: Sequence[InputFile[InvarianceRecord]]
 
 
