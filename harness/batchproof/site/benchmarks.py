@@ -39,8 +39,9 @@ CAPTION = (
 )
 
 
-def ratio_chart(ratios: Mapping[str, Sequence[tuple[str, Ratio]]]) -> Chart | None:
-    """Returns the chart of the ratios of engines below headings; None without any ratio."""
+def ratio_chart(name: str, ratios: Mapping[str, Sequence[tuple[str, Ratio]]]) -> Chart | None:
+    """Returns the chart of the ratios of engines below headings; None without any ratio. `name`, of
+    the file, keeps the charts of a page apart."""
     lines = [line for heading, pairs in ratios.items() if pairs for line in ((heading, None), *pairs)]
     if not lines:
         return None
@@ -50,7 +51,7 @@ def ratio_chart(ratios: Mapping[str, Sequence[tuple[str, Ratio]]]) -> Chart | No
         ends = [0.95, 1.05]
         for place, (text, ratio) in enumerate(lines):
             if ratio is None:
-                write_beside(axes, place, text, INK, fontweight="bold")
+                write_beside(axes, place, f"{text:.48}", INK, fontweight="bold")
             else:
                 _draw_ratio(axes, place, text, ratio)
                 ends += filter(None, (ratio.low, ratio.ratio, ratio.high))
@@ -65,14 +66,14 @@ def ratio_chart(ratios: Mapping[str, Sequence[tuple[str, Ratio]]]) -> Chart | No
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("times the throughput (logarithmic)")
 
-    return Chart("Paired throughput ratios", CAPTION, 540, 60 + 20 * len(lines), draw)
+    return Chart(f"Paired throughput ratios, {name}", CAPTION, 540, 60 + 20 * len(lines), draw)
 
 
 def _draw_ratio(axes: Axes, place: int, engine: str, ratio: Ratio) -> None:
     if ratio.low is not None and ratio.high is not None:
         axes.plot([ratio.low, ratio.high], [place, place], color=INK, linewidth=1.6)
     axes.plot(ratio.ratio, place, "o", color=SERIES[0], markeredgecolor=INK, markersize=7)
-    write_beside(axes, place, f"{engine:.40}", INK)
+    write_beside(axes, place, f"{engine:.32}", INK)
     write_beside(axes, place, ratio.figures(), INK if ratio.is_different else FAINT, is_left=False)
 
 
@@ -132,7 +133,7 @@ def _benchmark(file: BenchmarkFile) -> Benchmark:
         f"{where}, {file.made.date}",
         tuple(facts_of(file)),
         tuple(map(_comparison, comparisons)),
-        ratio_chart(ratios),
+        ratio_chart(file.path.name, ratios),
     )
 
 
