@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from batchproof.__main__ import main
-from batchproof.api import Request, SamplingParams
+from batchproof.api import EngineConfig, Request, SamplingParams
 from batchproof.models import llama_hash_oracle
 from batchproof.models.catalogue import load_model
 from batchproof.oracle import oracle
@@ -20,7 +20,9 @@ from batchproof.oracle.distributions import answer_probabilities
 from batchproof.oracle.oracle import teacher_forced
 from batchproof.oracle.precision import Precision
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, TRIAGE, EngineTriage
+from batchproof.run.registry import resolve_engine
 from batchproof.triage import configurations, probes
+from batchproof.triage.configurations import Answered, measured_bounds
 from tests.selftest.adapters.stand_in_server import Handler, StandIn, answer
 from tests.selftest.conftest import oracle_of
 
@@ -73,14 +75,23 @@ def test_corruption_is_shown_by_the_smallest_scene_and_replayed(
     [
         ("set:bos_0-reference", "gpt2-hash", "token 0 stands before each prompt"),
         ("set:repetition_1_1-reference", "llama-twins", "repetition_penalty 1.1"),
-        ("set:temperature_1-reference", "gpt2-hash", "temperature"),
         ("set:cut_at_5-reference", "gpt2-hash", "cut at 5 tokens"),
     ],
 )
-def test_a_setting_is_named(engine: str, model: str, name: str, tmp_path: Path) -> None:
-    code, found = triage(tmp_path, engine, f"--model={model}")
+def test_a_setting_is_named(engine: str, model: str, name: str) -> None:
+    known = oracle_of(model)
+    built = resolve_engine(engine).factory(known.subject.model, EngineConfig())
+    requests = [Request(f"r{i}", (5, 9, 17, 60)[: i + 1], 8) for i in range(4)]
+    answered = [Answered(each, *built.generate([each])) for each in requests]
+    found = configurations.explaining_configuration(known, measured_bounds(known), answered)
+    assert found is not None
+    assert name in found.name
+
+
+def test_tokens_that_are_drawn_are_a_setting(tmp_path: Path) -> None:
+    code, found = triage(tmp_path, "set:temperature_1-reference", "--model=gpt2-hash")
     assert (code, found.verdict) == (3, CONFIG)
-    assert name in found.models[0].configuration
+    assert "temperature" in found.models[0].configuration
 
 
 def test_coarse_arithmetic_is_rounding_and_measured(tmp_path: Path) -> None:
