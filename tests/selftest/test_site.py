@@ -6,7 +6,6 @@ import json
 import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 from posixpath import dirname, normpath
 from xml.etree import ElementTree
@@ -19,7 +18,7 @@ from batchproof.places import ROOT
 from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.requirements.promises import Promise
 from batchproof.site.folder import write_site
-from batchproof.site.history import engines_of, version_key
+from batchproof.site.history import engines_of
 from batchproof.site.inputs import InputFile, VerdictFile, read_inputs
 from batchproof.site.pages import pages
 from tests.selftest.bench import samples
@@ -157,11 +156,6 @@ def test_the_same_files_give_the_same_bytes_and_old_pages_go(judged: Path, tmp_p
     assert main(arguments) == 0
     assert [path.name for path in (target / "verdicts").iterdir()] == ["another-1.0"]
     assert (target / "CNAME").read_text() == "mine"
-
-
-def test_versions_are_sorted_as_their_authors_mean_them() -> None:
-    versions = ["4.8", "4.8.5.dev3", "4.8.5rc1", "4.8.5", "4.8.5.post1", "4.10", "2026.4.1.0"]
-    assert all(version_key(a) < version_key(b) for a, b in pairwise(versions))
 
 
 def test_the_newest_release_is_shown_in_each_configuration_and_pages_keep_their_names() -> None:

@@ -180,19 +180,11 @@ def _comparison(comparison: Data) -> Comparison:
 
 
 def _size(workload: Data) -> str:
-    """Returns the size of a workload, and the most that scheduling can gain on it."""
-    totals, most = workload["totals"], workload.get("max_speedup_over_static") or {}
-    num_slots = workload["spec"]["slots"]
-    size = (
-        f"{counted(totals['num_requests'], 'request')} over {counted(num_slots, 'slot')}, "
-        f"{totals['num_prompt_tokens']:,} prompt and at most {totals['max_output_tokens']:,} output "
-        f"tokens."
-    )
-    if not (most.get("by_steps") and most.get("by_rows")):
-        return size
+    totals = workload["totals"]
     return (
-        f"{size} No schedule beats static waves here by more than {most['by_steps']:.2f}x if each step "
-        f"costs the same, {most['by_rows']:.2f}x if cost follows the tokens computed."
+        f"{counted(totals['num_requests'], 'request')} over "
+        f"{counted(workload['spec']['slots'], 'slot')}, {totals['num_prompt_tokens']:,} prompt and at "
+        f"most {totals['max_output_tokens']:,} output tokens."
     )
 
 

@@ -95,7 +95,6 @@ def comparison(
             "hash": f"{sum(map(ord, name)):012x}",
             "spec": {"slots": SLOTS},
             "totals": TOTALS,
-            "max_speedup_over_static": {"by_steps": 1.9, "by_rows": 2.6},
         },
         "model": {"name": "tiny", "dtype": dtype},
         "clock": clock,
