@@ -22,6 +22,7 @@ from batchproof.oracle.precision import Precision
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, TRIAGE, EngineTriage
 from batchproof.run.registry import resolve_engine
 from batchproof.triage import configurations, probes
+from batchproof.triage import triage as triage_rule
 from batchproof.triage.configurations import Answered, measured_bounds
 from tests.selftest.adapters.stand_in_server import Handler, StandIn, answer
 from tests.selftest.conftest import oracle_of
@@ -36,7 +37,8 @@ FEW_AND_SHORT = (
     (probes, "LONGEST_FILLED", 0),
     (probes, "LADDER_LENGTHS", (5,)),
     (probes, "PER_RUNG", 1),
-    (probes, "NUM_CANDIDATES", 10),
+    (probes, "NUM_CANDIDATES", 6),
+    (triage_rule, "NUM_DRAWS", 150),
     (probes, "SCENES", (((8,), 40, 3), ((20,), 20, 8))),
     (configurations, "SMALL_VOCABULARY", 0),
     (configurations, "REPETITION_PENALTIES", (1.1,)),
