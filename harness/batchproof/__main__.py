@@ -59,7 +59,7 @@ COMMANDS = {
         "batchproof.bench.compare_files", "say whether the second of two result files is slower"
     ),
     "site": Command(
-        "batchproof.site", "write verdicts, findings, benchmarks and grades as static pages to a folder"
+        "batchproof.site", "write verdicts, benchmarks and grades as static pages to a folder"
     ),
     "demo": Command("batchproof.demo", "show static waves against continuous batching, step by step"),
     "install": Command(

@@ -33,7 +33,6 @@ WRONG_INPUT = [
     ("demo --model /no/such/model", "gpt2-random"),
     ("demo --prompt \udc80", "UTF-8"),
     ("demo --prompt " + "a" * 300, "the context holds 256"),
-    ("demo --max-new-tokens 5", "--prompt"),
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -16,9 +15,9 @@ from batchproof import demo
 from batchproof.__main__ import main
 from batchproof.api import Completion, RowRecord, StepRecord
 from batchproof.demo.experiment import TimedRun, judge, make_experiment
-from batchproof.demo.pages import draw_timelines, letters, quoted, shortened
+from batchproof.demo.pages import letters
 from batchproof.places import ROOT
-from batchproof.run.timeline import Cell, Timeline, assign_slots, build_timeline, num_refills, waves
+from batchproof.run.timeline import assign_slots, build_timeline, num_refills, waves
 from tests.selftest.conftest import oracle_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -37,18 +36,9 @@ class Shown:
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     path = tmp_path_factory.mktemp("demo") / "timeline.svg"
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as text:
-        patch.setenv("COLUMNS", "80")
+    with redirect_stdout(io.StringIO()) as text:
         exit_code = main(["demo", "--model", "gpt2-random", "--device", "cpu", "--svg", str(path)])
     return Shown(exit_code, text.getvalue(), path.read_text(encoding="utf-8"))
-
-
-def section(text: str, number: int) -> list[str]:
-    """The lines of one numbered section."""
-    start = re.search(rf"^{number}  ", text, re.MULTILINE)
-    assert start is not None, f"there is no section {number}"
-    end = re.search(rf"^{number + 1}  ", text, re.MULTILINE)
-    return text[start.start() : end.start() if end else None].splitlines()
 
 
 def record(
@@ -68,40 +58,26 @@ def record(
 
 
 def test_the_demo_shows_what_the_engines_did(shown: Shown) -> None:
-    check = "\n".join(section(shown.text, 6))
+    text = shown.text
     assert shown.exit_code == 0
-    assert check.count("8 of 8 answers equal, 81 tokens compared, 0 near-ties") == 3
-    assert "Batching changed nothing but the speed." in check
-    lines = [each for each in shown.text.splitlines() if "timeline.svg" not in each]
+    assert text.count("8 of 8 answers equal, 81 tokens compared, 0 near-ties") == 3
+    assert "Batching changed nothing but the speed." in text
+    lines = [each for each in text.splitlines() if "timeline.svg" not in each]
     assert max(map(len, lines)) <= 80
-    assert "".join(lines).isprintable()
-    assert shown.text.isascii()
-    log = "\n".join(section(shown.text, 2))
-    assert re.findall(r"BATCH BARRIER after step (\d+)", log) == ["22", "42"]
-    assert "slots 1 and 3 stood idle while D, E, F, G and H waited" in log
-    assert "8 pads + PREFILL(20)  done at step  22     0 idle steps" in log
-    log = "\n".join(section(shown.text, 3))
-    assert re.search(r"^   3 .*A ends$", log, re.MULTILINE)
-    refilled = r"^   4 +D PREFILL\(14\) +B decode\(1\) +C decode\(1\) +D enters$"
-    assert re.search(refilled, log, re.MULTILINE)
-    said = "came free while a request waited: 5. Filled again in the very next step: 5."
-    assert said in " ".join(log.split())
-
-
-def test_timelines_and_totals_account_for_every_step(shown: Shown) -> None:
-    drawn = section(shown.text, 4)
-    slots = [line.split()[2] for line in drawn if re.match(r" +slot \d", line)]
+    assert text.isascii()
+    (ruler,) = (line for line in lines if line.startswith("     barrier"))
+    assert [place - 15 for place, each in enumerate(ruler) if each == "^"] == [21, 41]
+    slots = [line.split()[2] for line in lines if re.match(r" +slot \d", line)]
     assert [len(slot) for slot in slots] == [51, 51, 51, 31, 31, 31, 31, 31, 31]
     for group in (slots[:3], slots[3:6], slots[6:]):
         for letter, (_, cap) in zip("ABCDEFGH", demo.EXAMPLES, strict=True):
             owned = [each for slot in group for each in slot if each.upper() == letter]
             # The step that prefills a prompt also brings its first token.
             assert (len(owned), owned.count(letter)) == (cap, 1), letter
-    numbers = {
-        line[3:41].strip(): line[41:].split() for line in section(shown.text, 5) if len(line) > 41
-    }
+    numbers = {line[3:41].strip(): line[41:].split() for line in lines if len(line) > 41}
     assert numbers["slot-steps"] == [str(3 * 51), str(3 * 31), str(3 * 31)]
     assert numbers["of which busy"] == numbers["new tokens"] == ["81"] * 3
+    assert " ".join(numbers["freed slots refilled in the next step"]) == "2 of 6 5 of 5 5 of 5"
     # Wave by wave: 3 x (28 + 21), 3 x (61 + 19), 2 x (22 + 8); without padding and idle rows:
     useful = sum(len(prompt) + cap - 1 for prompt, cap in demo.EXAMPLES)
     assert numbers["token positions computed"] == [str(147 + 240 + 60), str(useful), str(useful)]
@@ -152,15 +128,6 @@ def test_a_timeline_tells_prefill_decode_and_pauses(
     assert letters(build_timeline(trace, 1, {"A": prompt_len}).row(0)) == drawn
 
 
-def test_a_timeline_longer_than_the_line_is_scaled_and_says_so() -> None:
-    steps = tuple((Cell("A", 1, False) if step % 4 else None,) for step in range(200))
-    lines = draw_timelines({"static": Timeline(1, steps, (99,))}, 80)
-    assert max(map(len, lines)) <= 80
-    assert lines[0] == "One column stands for 3 steps: it shows what fills most of them."
-    assert set(lines[3].split()[2]) == {"a"}
-    assert lines[4].index("^") - lines[1].index("1") == 99 // 3
-
-
 def test_each_picture_has_every_request_in_each_panel_and_every_barrier(shown: Shown) -> None:
     docs = (ROOT / "docs" / "timeline.svg").read_text(encoding="utf-8")
     for svg in (shown.svg, docs):
@@ -183,10 +150,10 @@ def test_a_wrong_answer_is_named_and_the_exit_code_is_1(
         return replace(run, completions=(wrong, *others)) if name == "ragged" else run
 
     monkeypatch.setattr(demo, "run_timed", lying)
-    options = ["--prompt", "one\ttwo", "--prompt", "雪がふる" * 9, "--max-new-tokens", "2"]
+    options = ["--prompt", "one\ttwo", "--prompt", "three"]
     assert main(["demo", "--model", "gpt2-random", "--device", "cpu", *options]) == 1
     out = capsys.readouterr().out
-    assert '"one\\ttwo"' in out
+    assert "'one\\ttwo'" in out
     assert "static      2 of 2 answers equal" in out
     assert "ragged      1 of 2 answers equal" in out
     assert "ragged DIFFERS: P1 parity is broken: request 'A' step 0" in out
@@ -203,33 +170,3 @@ def test_a_near_tie_is_counted_and_told_apart_from_a_wrong_answer() -> None:
     judgement = judge(case, [Completion("A", (second,), oracle.expected(request)[1])], oracle)
     assert (judgement.num_equal, judgement.ledger.num_near_ties, judgement.failures) == (0, 1, ())
     assert judgement.near_ties == (f"A token 1: {second} instead of {best}, within rounding",)
-
-
-def test_control_c_ends_quietly_with_130(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(demo, "load_model", interrupted)
-    assert main(["demo", "--model", "gpt2-random"]) == 130
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_pipe_that_nobody_reads_ends_quietly(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    with os.fdopen(write_end, "w") as closed_pipe:
-        monkeypatch.setattr("sys.stdout", closed_pipe)
-        assert main(["demo", "--model", "gpt2-random", "--device", "cpu"]) == 141
-    assert capsys.readouterr().err == ""
-
-
-def test_texts_and_ids_are_shortened_to_the_width_they_are_given() -> None:
-    assert quoted("rain", 6) == '"rain"'
-    assert quoted("rain tomorrow", 10) == '"rain ..."'
-    assert quoted("雪雪雪雪", 9) == '"雪雪..."'
-    assert shortened([1, 22, 333], 80) == "1 22 333"
-    assert shortened([11, 22, 33, 44, 55, 66, 77], 19) == "11 22 ... (5 more)"

@@ -3,6 +3,6 @@ machine's limit.
 
 Data flows one way: a YAML file or a flag -> `BenchSpec` -> `BenchWorkload` (the very requests) ->
 timed rounds of each engine, interleaved -> every answer verified -> metrics, schedule, ratios and
-roofline -> the result file -> `python -m batchproof compare` and `report`. A row whose answers are
+roofline -> the result file -> `batchproof compare` and `site`. A row whose answers are
 wrong has no figure.
 """

@@ -119,32 +119,16 @@ class RowPair:
         return f"{ratio.figures()}  {change if ratio.is_different else 'no difference shown'}"
 
 
-@dataclass(frozen=True, slots=True)
-class ResultIndex:
-    """The comparisons and rows of one file by their keys; of equal keys the later one counts."""
+Rows = Mapping[RowKey, Result]
 
-    comparisons: Mapping[ComparisonKey, Result]
-    rows: Mapping[RowKey, Result]
 
-    @classmethod
-    def of(cls, result: Result) -> ResultIndex:
-        """The index of a result."""
-        places = {ComparisonKey.of(each): each for each in result["comparisons"]}
-        rows = {
-            RowKey(place, row["engine"], row["interface"]): row
-            for place, comparison in places.items()
-            for row in comparison["rows"]
-        }
-        return cls(places, rows)
-
-    def ratio(self, place: ComparisonKey, engine: str, over: str) -> Ratio | None:
-        """The ratio of two engines, inverted if the file has it the other way round."""
-        for each in self.comparisons[place]["ratios"]:
-            if (each["engine"], each["over"]) == (engine, over):
-                return Ratio.of(each)
-            if (each["over"], each["engine"]) == (engine, over):
-                return Ratio.of(each).inverse
-        return None
+def rows_of(result: Result) -> Rows:
+    """Returns the rows of a file by their keys; of equal keys the later one counts."""
+    return {
+        RowKey(ComparisonKey.of(comparison), row["engine"], row["interface"]): row
+        for comparison in result["comparisons"]
+        for row in comparison["rows"]
+    }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -176,7 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the comparison and returns the exit code. Raises `UsageError` for files that cannot be
     compared."""
     results = load(arguments.before), load(arguments.after)
-    a, b = (ResultIndex.of(each) for each in results)
+    a, b = map(rows_of, results)
     pairs = _matched_rows(a, b, arguments.fail_over)
     for warning in _warnings(*results):
         print(f"warning: {warning}", file=sys.stderr)
@@ -185,22 +169,22 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{letter}  {path}")
         print(f"   {made.get('date', 'undated')}, commit {made.get('commit', 'unknown')}")
     print("\nThroughput of B over A, with 95 % intervals; above 1, B is faster")
-    for line in (*_sections(pairs, a, b), *_unmatched("A", a, b), *_unmatched("B", b, a), ""):
+    for line in (*_sections(pairs), *_unmatched("A", a, b), *_unmatched("B", b, a), ""):
         print(line)
     # An engine of A whose comparison B repeats without it: no gate may pass that.
-    places = {key.place for key in b.rows} if arguments.fail_over is not None else set()
-    missing = [key for key in a.rows if key not in b.rows and key.place in places]
+    places = {key.place for key in b} if arguments.fail_over is not None else set()
+    missing = [key for key in a if key not in b and key.place in places]
     for line in _summary(pairs, missing, arguments.fail_over):
         print(line)
     failed = any(each.has_become_invalid or each.is_too_slow for each in pairs)
     return 1 if missing or failed else 0
 
 
-def _matched_rows(a: ResultIndex, b: ResultIndex, limit: float | None) -> list[RowPair]:
+def _matched_rows(a: Rows, b: Rows, limit: float | None) -> list[RowPair]:
     """Returns the pairs in the order of A. Raises `UsageError` if workloads of one name differ, or if
     no row can be compared."""
     _refuse_unlike(a, b)
-    pairs = [RowPair(key, row, b.rows[key], limit) for key, row in a.rows.items() if key in b.rows]
+    pairs = [RowPair(key, row, b[key], limit) for key, row in a.items() if key in b]
     if not pairs:
         raise UsageError(
             f"there is nothing to compare: A has {_contents(a)}; B has {_contents(b)}; but rows are "
@@ -214,16 +198,15 @@ def _matched_rows(a: ResultIndex, b: ResultIndex, limit: float | None) -> list[R
     return pairs
 
 
-def _contents(file: ResultIndex) -> str:
-    return " and ".join(map(str, file.rows)) or "no rows"
+def _contents(rows: Rows) -> str:
+    return " and ".join(map(str, rows)) or "no rows"
 
 
-def _refuse_unlike(a: ResultIndex, b: ResultIndex) -> None:
+def _refuse_unlike(a: Rows, b: Rows) -> None:
     """Workloads of one name must be equal, unless the files share another one of that name."""
-    for place in a.comparisons:
+    for place in {key.place for key in a}:
         ours, theirs = (
-            {each.workload_hash for each in file.comparisons if each.name == place.name}
-            for file in (a, b)
+            {key.place.workload_hash for key in rows if key.place.name == place.name} for rows in (a, b)
         )
         if theirs and ours.isdisjoint(theirs):
             raise UsageError(
@@ -259,32 +242,16 @@ def _differences(a: Result, b: Result) -> list[str]:
     ]
 
 
-def _sections(pairs: Sequence[RowPair], a: ResultIndex, b: ResultIndex) -> Iterator[str]:
-    """Yields one section for each workload and model: its rows, then the ratios between its engines
-    where both files have them."""
+def _sections(pairs: Sequence[RowPair]) -> Iterator[str]:
+    """Yields one section for each workload and model."""
     width = max(len(each.key.label) for each in pairs)
     for place in dict.fromkeys(each.key.place for each in pairs):
-        members = [each for each in pairs if each.key.place == place]
         yield from ("", str(place))
-        yield from (f"  {each.key.label:{width}}  {each}" for each in members)
-        engines = {each.key.engine for each in members if each.obstacle is None}
-        for ratio in a.comparisons[place]["ratios"]:
-            engine, over = ratio["engine"], ratio["over"]
-            before, after = Ratio.of(ratio), b.ratio(place, engine, over)
-            if after is not None and engines.issuperset((engine, over)):
-                figures = f"A {before.figures()}, B {after.figures()}"
-                yield f"  {engine} over {over}: {figures}: {_overlap(before, after)}"
+        yield from (f"  {p.key.label:{width}}  {p}" for p in pairs if p.key.place == place)
 
 
-def _overlap(a: Ratio, b: Ratio) -> str:
-    if a.low is None or a.high is None or b.low is None or b.high is None:
-        return "too few laps for an interval"
-    is_overlap = max(a.low, b.low) <= min(a.high, b.high)
-    return "the intervals overlap" if is_overlap else "the intervals do not overlap"
-
-
-def _unmatched(letter: str, file: ResultIndex, other: ResultIndex) -> Iterator[str]:
-    keys = [key for key in file.rows if key not in other.rows]
+def _unmatched(letter: str, rows: Rows, others: Rows) -> Iterator[str]:
+    keys = [key for key in rows if key not in others]
     if keys:
         yield from ("", f"Only in {letter}", *(f"  {key}" for key in keys))
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import gc
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from math import exp, log, sqrt
+from math import log, sqrt
 from random import Random
 from statistics import median
 from time import perf_counter
@@ -24,31 +23,27 @@ from typing import Any, Self
 
 import torch
 
-from batchproof.api import Completion, Engine, EngineConfig, Request
+from batchproof.api import Engine, EngineConfig, Request
 from batchproof.bench.drive import Round, serve_at_once
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
 from batchproof.bench.verification import Verifier, blaming, judging
-from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.run.engine_names import REFERENCE
 from batchproof.run.trial import Trial
 from batchproof.statistics import fit_line
 
 CONTEXT, NUM_STEPS = 64, 16
 NUM_LAPS = 3  # at most
-USUAL_S = 15.0  # wall-clock seconds for all engines together
 MIN_POINTS = 3  # a line through two points has no residual
 LEAST_SHARE = 0.1  # of the wall time; with less, the work is done in another process
 ALL_REQUESTS, NO_REQUEST = 1 << 60, 0  # sample sizes
 Sample = tuple[float, float]  # a size, and the seconds it took; both above 0
-Answered = tuple[tuple[Request, ...], tuple[Completion, ...]]  # one call, and its answers
 
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
-    """`seconds = factor * size ** exponent`; 95 % interval of the exponent; fitted on sizes
-    `smallest` to `largest`."""
+    """Seconds grow as `size ** exponent`; 95 % interval of the exponent; fitted on sizes `smallest`
+    to `largest`."""
 
-    factor: float
     exponent: float
     low: float
     high: float
@@ -68,8 +63,7 @@ class PowerLaw:
         slope = line.slope
         assert slope.low is not None, "a slope through three points has an interval"
         assert slope.high is not None, "a slope through three points has an interval"
-        factor = exp(line.intercept)
-        return cls(factor, slope.value, slope.low, slope.high, upper[0][0], upper[-1][0])
+        return cls(slope.value, slope.low, slope.high, upper[0][0], upper[-1][0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +121,10 @@ def measure_growth(
     for lap in range(NUM_LAPS):
         for point in points:
             is_affordable = perf_counter() < until
-            right: list[Answered] = []  # equal answers of two engines are checked once
             for each in engines if lap % 2 == 0 else reversed(engines):
                 if is_affordable:
                     on_step(f"growth at {point.num_sequences} sequences: {each.name}")
-                    each.run_lap(point, lap, f"{salt} {lap}", right)
+                    each.run_lap(point, lap, f"{salt} {lap}")
     return [each.entry() for each in engines]
 
 
@@ -152,22 +145,19 @@ class GrowthEngine:
         self._call_limit_s = call_limit_s
         self._seconds: dict[int, list[float]] = {}  # sequences -> seconds of a step in each lap
 
-    def run_lap(self, point: Point, lap: int, seed: str, right: list[Answered]) -> None:
-        """Times both calls of a point on a fresh engine, the long one first in every second lap. An
-        answer equal to one in `right` is not checked again."""
+    def run_lap(self, point: Point, lap: int, seed: str) -> None:
+        """Times both calls of a point on a fresh engine, the long one first in every second lap."""
         if self.verdict != VALID:
             return
-        with self._blamed():
+        with blaming(self._accuse):
             with self._trial.engine(point.config) as engine:
                 self._warm_up(engine, point, seed)
                 gc.collect()  # no engine is charged for the garbage of another
                 caps = point.caps if lap % 2 == 0 else point.caps[::-1]
                 calls = {cap: self._call(engine, point, cap, seed) for cap in caps}
-            for answered, _ in calls.values():
-                if answered not in right:
-                    with judging():
-                        self._verifier.judge(lap, *answered)
-                    right.append(answered)
+            for requests, served in calls.values():
+                with judging():
+                    self._verifier.judge(lap, requests, served.completions)
             short_s, long_s = (self._time_s(calls[cap][1]) for cap in point.caps)
             laps = self._seconds.setdefault(point.num_sequences, [])
             laps.append((long_s - short_s) / point.num_steps)
@@ -180,11 +170,12 @@ class GrowthEngine:
             point = Point(1, prompt_len=2, num_steps=1)
         self._call(engine, point, point.caps[1], f"{seed} warm-up")
 
-    def _call(self, engine: Engine, point: Point, cap: int, seed: str) -> tuple[Answered, Round]:
+    def _call(
+        self, engine: Engine, point: Point, cap: int, seed: str
+    ) -> tuple[Sequence[Request], Round]:
         subject = self._trial.subject
         requests = point.requests(cap, seed, subject.vocab_size)
-        served = serve_at_once(engine, requests, subject.model.device, self._call_limit_s)
-        return (requests, served.completions), served
+        return requests, serve_at_once(engine, requests, subject.model.device, self._call_limit_s)
 
     def _time_s(self, served: Round) -> float:
         """Process time on a CPU with one thread, for an engine that works in this process; else wall
@@ -193,21 +184,8 @@ class GrowthEngine:
         is_here = served.process_s > LEAST_SHARE * served.wall_s
         return served.process_s if is_single and is_here else served.wall_s
 
-    @contextmanager
-    def _blamed(self) -> Iterator[None]:
-        """Records what the engine raises; other engines go on. One that refuses the model, or hangs
-        (it may be slow and right: hangs are for the conformance tests), is UNVERIFIED."""
-        try:
-            with blaming(self._accuse):
-                try:
-                    yield
-                except UnsupportedModelError as error:
-                    self.verdict, self.reason = UNVERIFIED, str(error)
-        except EngineHang as hang:
-            self.verdict, self.reason = UNVERIFIED, f"{hang} (--engine-time-limit)"
-
-    def _accuse(self, problem: str) -> None:
-        self.verdict, self.reason = INVALID, problem
+    def _accuse(self, problem: str, is_blameless: bool) -> None:
+        self.verdict, self.reason = UNVERIFIED if is_blameless else INVALID, problem
 
     def entry(self) -> dict[str, Any]:
         """The entry of a result file. An INVALID or UNVERIFIED one holds no figure, and a point whose

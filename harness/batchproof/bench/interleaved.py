@@ -18,7 +18,6 @@ from itertools import combinations
 from time import sleep
 from typing import Any
 
-from batchproof.bench import schedule
 from batchproof.bench.processes import CpuMeter
 from batchproof.bench.ratios import paired_ratio
 from batchproof.bench.reading import VALID, exceeds_slots
@@ -47,7 +46,12 @@ def compare_engines(
     terms = replace(terms, clock=clock_for(engines, terms.clock))
     rows = [row_of(each, workload, terms) for each in engines]
     return {
-        "workload": _workload_facts(workload),
+        "workload": {
+            "name": workload.spec.name,
+            "hash": workload.hash,
+            "spec": workload.spec.as_dict(),
+            "totals": workload.totals(),
+        },
         "clock": terms.clock,
         "lap_seeds": laps.seeds,
         "rows": rows,
@@ -160,21 +164,6 @@ def clock_for(engines: Sequence[TimedEngine], asked: str) -> str:
         if timed.rounds and timed.problem is None
     ]
     return "wall" if shares and min(shares) < LEAST_SHARE * max(*shares, 0.2) else asked
-
-
-def _workload_facts(workload: BenchWorkload) -> dict[str, Any]:
-    requests = workload.requests
-    return {
-        "name": workload.spec.name,
-        "hash": workload.hash,
-        "spec": workload.spec.as_dict(),
-        "totals": workload.totals(),
-        "max_speedup_over_static": schedule.max_speedup_over_static(
-            [len(r.prompt_token_ids) for r in requests],
-            [r.max_new_tokens for r in requests],  # no request has an EOS
-            workload.config.max_num_seqs,
-        ),
-    }
 
 
 def _ratios(

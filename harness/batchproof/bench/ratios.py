@@ -31,12 +31,6 @@ class Ratio:
         """Whether 1 lies outside the interval; False where there is no interval."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
-    @property
-    def inverse(self) -> Ratio:
-        """The ratio of the second engine over the first."""
-        low, high = (None if each is None else 1 / each for each in (self.high, self.low))
-        return Ratio(1 / self.ratio, low, high, self.num_laps)
-
     def figures(self) -> str:
         """Returns the ratio and its interval, as `1.83x [1.79, 1.88]`."""
         if self.low is None or self.high is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 from batchproof.api import Request, StepRecord
@@ -62,23 +61,3 @@ def figures(
         "padding_waste": None if unseen else 1 - num_real / num_fed,
         "why_no_waste": unseen,
     }
-
-
-def max_speedup_over_static(
-    prompt_lens: Sequence[int], output_lens: Sequence[int], num_slots: int
-) -> dict[str, float]:
-    """Returns the most that continuous batching can gain over static waves on this workload.
-
-    `by_steps` assumes that every step costs the same however many rows it has: steps of all waves (each
-    as long as its longest answer) over the steps that full slots need. `by_rows` assumes a cost
-    proportional to the tokens computed: padded and idle positions included, over the real ones.
-    """
-    num_steps = num_padded = 0
-    for start in range(0, len(output_lens), num_slots):
-        prompts = prompt_lens[start : start + num_slots]
-        outputs = output_lens[start : start + num_slots]
-        num_steps += max(outputs)
-        num_padded += len(outputs) * (max(prompts) + max(outputs) - 1)
-    num_least = max(ceil(sum(output_lens) / num_slots), *output_lens)
-    num_real = sum(prompt_lens) + sum(output_lens) - len(output_lens)
-    return {"by_steps": num_steps / num_least, "by_rows": num_padded / num_real}

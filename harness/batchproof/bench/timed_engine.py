@@ -20,7 +20,6 @@ from batchproof.bench.verification import Verifier, blaming, judging
 from batchproof.checks.broken import require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.environment import require_same, settings_of
-from batchproof.errors import EngineHang
 from batchproof.run.engine_names import REFERENCE
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
@@ -87,7 +86,7 @@ class TimedEngine:
         figures are made of it."""
         model = self.trial.subject.model
         memory = PeakMemory(model.device)
-        with self._blamed():
+        with blaming(self.accuse):
             memory.start(lambda: _one_token(model))
             began = perf_counter()
             self._engine = self.trial.build(self._config)
@@ -105,12 +104,12 @@ class TimedEngine:
             )
             require(findings)
         if self.is_running:
-            with self._blamed(), judging():
+            with blaming(self.accuse), judging():
                 self.verifier.judge(0, self._laps[0], first.completions)
 
     def time_lap(self, number: int) -> None:
         """Runs one timed round; they count from 1."""
-        with self._blamed():
+        with blaming(self.accuse):
             self.rounds.append(self._serve(number))
 
     def _serve(self, number: int) -> Round:
@@ -134,7 +133,7 @@ class TimedEngine:
         each."""
         for number, each in enumerate(self.rounds, start=1):
             if self.problem is None:
-                with self._blamed(), judging():
+                with blaming(self.accuse), judging():
                     self.verifier.judge(number, self._laps[number], each.completions)
             on_round()
 
@@ -149,24 +148,16 @@ class TimedEngine:
     def close(self) -> None:
         """Releases the engine."""
         if self._engine is not None:
-            with self._blamed():
+            with blaming(self.accuse):
                 self.trial.close(self._engine)
             self._engine = None
 
     def accuse(self, problem: str, is_blameless: bool = False) -> None:
         """Records a problem; the first one stands. `is_blameless` marks a problem that is not a fault
-        of this engine (a time limit, or harm done by another): the row is UNVERIFIED, not INVALID."""
+        of this engine (a time limit, a refusal, harm done by another): the row is UNVERIFIED, not
+        INVALID."""
         if self.problem is None:
             self.problem, self.is_blameless = problem, is_blameless
-
-    @contextmanager
-    def _blamed(self) -> Iterator[None]:
-        """Records what the engine raises as its problem; other engines go on."""
-        try:
-            with blaming(self.accuse):
-                yield
-        except EngineHang as hang:
-            self.accuse(f"{hang} (--engine-time-limit)", is_blameless=True)
 
 
 @torch.inference_mode()

@@ -24,7 +24,7 @@ from batchproof.checks.answers import (
     token_findings,
 )
 from batchproof.checks.broken import BrokenPromise, require
-from batchproof.errors import EngineHang, OracleError
+from batchproof.errors import EngineHang, OracleError, UnsupportedModelError
 from batchproof.findings.finding_text import first_line
 from batchproof.oracle.oracle import Oracle
 from batchproof.records.trial_record import Ledger
@@ -98,22 +98,27 @@ class NoRightAnswer(OracleError):
 
 
 @contextmanager
-def blaming(accuse: Callable[[str], None]) -> Iterator[None]:
-    """Passes what the engine raises inside the block to `accuse`, as text.
+def blaming(accuse: Callable[[str, bool], None]) -> Iterator[None]:
+    """Passes what the engine raises inside the block to `accuse`, as text, and whether it is
+    blameless: one that hangs may be slow and right, which is for the conformance tests, and one that
+    refuses the model or these limits makes no claim.
 
-    `EngineHang` is raised again, because the engine may be slow and right; `KeyboardInterrupt` and
-    `NoRightAnswer` are raised again as well.
+    `KeyboardInterrupt` and `NoRightAnswer` are raised again.
     """
     try:
         yield
-    except (KeyboardInterrupt, EngineHang, NoRightAnswer):
+    except (KeyboardInterrupt, NoRightAnswer):
         raise
+    except EngineHang as hang:
+        accuse(f"{hang} (--engine-time-limit)", True)
+    except UnsupportedModelError as error:
+        accuse(str(error), True)
     except BrokenPromise as error:
-        accuse(first_line(error.finding))
+        accuse(first_line(error.finding), False)
     except ConformanceFailure as error:
-        accuse(first_line(error.failure.finding))
+        accuse(first_line(error.failure.finding), False)
     except BaseException as error:  # asyncio's cancellation, for one, is no Exception
-        accuse(f"the engine raised {type(error).__name__}: {error}")
+        accuse(f"the engine raised {type(error).__name__}: {error}", False)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ OPTIONS = frozenset(
         *("--artifacts", "--isolate", "--no-isolate", CONFIG, NO_CONFIG),
         *("--workload", "--num-requests", "--prompt-len", "--cap", "--slots", "--seed", "--shape"),
         *("--laps", "--verify", "--growth-for"),
-        *("--threads", "--pin", "--results"),
+        *("--threads", "--results"),
     )
 )
 OTHERS = {"hypothesis_profile": "--hypothesis-profile", "jobs": "--numprocesses"}  # of other plugins

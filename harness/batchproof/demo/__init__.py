@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
 from batchproof.demo import pages
-from batchproof.demo.experiment import LETTERS, Experiment, judge, make_experiment, run_timed
-from batchproof.demo.pages import many
+from batchproof.demo.experiment import Experiment, judge, make_experiment, run_timed
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model, resolve_device, resolve_dtype
-from batchproof.models.embedded import DTYPES, EMBEDDED
+from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.oracle import Oracle
 from batchproof.records.file_kinds import replace_text
+from batchproof.records.texts import counted
 from batchproof.run.devices import make_current
 from batchproof.run.registry import reference_factory
 from batchproof.run.timeline import Timeline
@@ -35,11 +34,11 @@ EXAMPLES = (
     ("North wind, and", 3),
     ("The last wagon carries", 9),
 )
-STATIC, CONTINUOUS, PAGED = "static", "ragged", "paged"  # engines, as `--engine` names them
-HEADINGS = {
+STATIC = "static"
+HEADINGS = {  # of the engines, as `--engine` names them
     STATIC: "Static batching (static)",
-    CONTINUOUS: "Continuous batching (ragged)",
-    PAGED: "Continuous batching on a paged cache (paged)",
+    "ragged": "Continuous batching (ragged)",
+    "paged": "Continuous batching on a paged cache (paged)",
 }
 DEFAULT_SLOTS = 3
 DEFAULT_CAP = 16
@@ -55,26 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", default="auto", help="auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N, mps"
     )
     parser.add_argument(
-        "--dtype", default="float32", help=f"{', '.join(DTYPES)} (default: %(default)s)"
-    )
-    parser.add_argument(
         "--slots",
         type=_count,
         default=DEFAULT_SLOTS,
         metavar="N",
-        help=f"sequences in flight at once, 1 to {len(LETTERS)} (default: %(default)s)",
+        help="sequences in flight at once (default: %(default)s)",
     )
     parser.add_argument(
         "--prompt",
         action="append",
         metavar="TEXT",
-        help="a prompt of your own, repeatable; replaces the examples",
-    )
-    parser.add_argument(
-        "--max-new-tokens",
-        type=_count,
-        metavar="N",
-        help=f"the cap of each --prompt (default: {DEFAULT_CAP})",
+        help=f"a prompt of your own, repeatable, of {DEFAULT_CAP} new tokens; replaces the examples",
     )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the slot timelines to FILE")
 
@@ -89,70 +79,34 @@ def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if every answer equals per-prompt generation or is a proven near-tie, else 1. Raises
     `UsageError`.
     """
-    if arguments.svg is not None:
-        _check_writable(arguments.svg)
-    asked = _asked(arguments)
-    if arguments.slots > len(LETTERS):
-        raise UsageError(f"--slots {arguments.slots} is too many to draw: choose 1 to {len(LETTERS)}")
-    device, dtype = resolve_device(arguments.device), resolve_dtype(arguments.dtype)
-    make_current(device)
-    case = make_experiment(load_model(arguments.model, device, dtype), asked, arguments.slots)
-    return _show(case, arguments.svg, max(80, shutil.get_terminal_size().columns))
-
-
-def _asked(arguments: argparse.Namespace) -> list[tuple[str, int]]:
-    """Returns prompts and caps, as typed or from the examples."""
-    if arguments.prompt is None:
-        if arguments.max_new_tokens is not None:
-            raise UsageError(
-                f"--max-new-tokens {arguments.max_new_tokens} is the cap of your own prompts: give "
-                f"--prompt too, or leave it out, since the examples have caps of their own"
-            )
-        return list(EXAMPLES)
-    if "" in arguments.prompt:
-        raise UsageError("--prompt '' is empty, but must hold at least one character")
-    if len(arguments.prompt) > len(LETTERS):
-        raise UsageError(
-            f"--prompt is given {len(arguments.prompt)} times, but there are {len(LETTERS)} letters"
-        )
-    return [(prompt, arguments.max_new_tokens or DEFAULT_CAP) for prompt in arguments.prompt]
-
-
-def _check_writable(path: Path) -> None:
-    """Raises `UsageError` before the work is done, not after it."""
-    if find_spec("matplotlib") is None:
+    if arguments.svg is not None and find_spec("matplotlib") is None:
         raise UsageError("--svg draws with matplotlib, so install it: pip install matplotlib")
-    if path.is_dir():
-        raise UsageError(f"--svg '{path}' is a directory, but must name a file")
-    if not path.parent.is_dir():
-        raise UsageError(f"--svg '{path}' cannot be written: there is no directory '{path.parent}'")
+    device = resolve_device(arguments.device)
+    make_current(device)
+    asked = [(prompt, DEFAULT_CAP) for prompt in arguments.prompt or ()] or list(EXAMPLES)
+    subject = load_model(arguments.model, device, resolve_dtype("float32"))
+    return _show(make_experiment(subject, asked, arguments.slots), arguments.svg)
 
 
-def _show(case: Experiment, svg: Path | None, width: int) -> int:
+def _show(case: Experiment, svg: Path | None) -> int:
     """Prints section after section, each as soon as it is known, and returns the exit code."""
-    _say(pages.heading(case, width))
-    runs = {STATIC: run_timed(STATIC, case, has_waves=True)}
-    _say(pages.static_log(case, runs[STATIC], width))
-    runs[CONTINUOUS] = run_timed(CONTINUOUS, case, has_waves=False)
-    _say(pages.continuous_log(case, runs[CONTINUOUS], width))
-    runs[PAGED] = run_timed(PAGED, case, has_waves=False)
+    _say(pages.heading(case))
+    runs = {name: run_timed(name, case, has_waves=name == STATIC) for name in HEADINGS}
     timelines = {name: each.timeline for name, each in runs.items()}
-    _say(pages.timelines(timelines, width))
+    _say(pages.timelines(timelines))
     if svg is not None:
         _draw(svg, case, {HEADINGS[name]: each for name, each in timelines.items()})
-    _say(pages.totals(case, runs, width))
+    _say(pages.totals(case, runs))
     oracle = Oracle(case.subject, reference_factory())
     judgements = {name: judge(case, each.completions, oracle) for name, each in runs.items()}
-    _say(pages.verdict(case, judgements, runs[CONTINUOUS], width))
+    _say(pages.verdict(case, judgements))
     return 1 if any(each.failures for each in judgements.values()) else 0
 
 
 def _draw(path: Path, case: Experiment, timelines: dict[str, Timeline]) -> None:
     module = importlib.import_module("batchproof.demo.timeline_figure")  # imports matplotlib
-    note = (
-        f"{many(len(case.requests), 'request')} on {many(case.num_slots, 'slot')}; a step is one pass "
-        f"through the model ({case.subject.name})"
-    )
+    requests, slots = counted(len(case.requests), "request"), counted(case.num_slots, "slot")
+    note = f"{requests} on {slots}; a step is one pass through the model ({case.subject.name})"
     replace_text(path, module.timeline_chart(timelines).standalone(note))
     _say([f"   The same as a picture: {path}"])
 

@@ -19,7 +19,7 @@ from batchproof.run.devices import synchronise
 from batchproof.run.registry import resolve_engine
 from batchproof.run.timeline import Timeline, build_timeline, waves
 
-LETTERS = ascii_uppercase  # each names one request, which limits requests and slots to 26
+LETTERS = ascii_uppercase  # each names one request, which limits requests to 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,8 @@ def make_experiment(
     """Returns requests with the given prompts and caps. Raises `UsageError` for one that the model
     cannot serve.
     """
+    if len(asked) > len(LETTERS):
+        raise UsageError(f"--prompt is given {len(asked)} times, but there are {len(LETTERS)} letters")
     case = Experiment(subject, (), {}, num_slots)
     limits = Limits.of(subject.model, case.config)
     requests = []
@@ -65,7 +67,6 @@ def make_experiment(
 @dataclass(frozen=True, slots=True)
 class TimedRun:
     name: str
-    engine: TracingEngine
     completions: tuple[Completion, ...]
     trace: tuple[StepRecord, ...]
     timeline: Timeline
@@ -88,7 +89,7 @@ def run_timed(name: str, case: Experiment, has_waves: bool) -> TimedRun:
     barriers = [wave.start - 1 for wave in waves(trace)[1:]] if has_waves else []
     timeline = build_timeline(trace, case.num_slots, case.prompt_lens, barriers)
     num_fed = _num_fed_in_waves(trace) if has_waves else sum(map(num_tokens, trace))
-    return TimedRun(name, traced, tuple(completions), trace, timeline, num_fed, wall_time_s)
+    return TimedRun(name, tuple(completions), trace, timeline, num_fed, wall_time_s)
 
 
 def num_tokens(record: StepRecord) -> int:

@@ -16,9 +16,9 @@ from batchproof.cli.pytest_process import run_pytest
 from batchproof.errors import UsageError
 from batchproof.places import SUITE
 from batchproof.plugin.scoring import ONE
-from batchproof.plugin.writers.table import counted
 from batchproof.records.provenance import versions
 from batchproof.records.suite_stamp import suite_stamp
+from batchproof.records.texts import counted
 from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.requirements.consistency import consistent_verdict
 

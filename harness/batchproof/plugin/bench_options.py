@@ -73,10 +73,6 @@ _HELP = {  # option -> its metavar and text
         "0, which is not at all, where a workload is named)",
     ),
     "threads": ("N", "threads that each engine may compute with on a CPU (default: 1)"),
-    "pin": (
-        "CORES",
-        "CPU cores that everything runs on, as in 0,2 or 4-7 (default: those of this process)",
-    ),
     "results": ("FILE", "where to write the result file (default: a new one in results/benchmarks/)"),
 }
 OPTIONS = tuple(_HELP)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +16,6 @@ from batchproof.plugin.bench_options import DEFAULT_LAPS, DEFAULT_SHAPE, GROWTH_
 from batchproof.validation.values import at_least, one_of, require, whole_number
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
-MOST_CORES = 4096  # of one machine
 SIZES = ("num_requests", "prompt_len", "cap", "slots", "seed")  # of a workload, by their flags
 TIME_LIMIT_S = 600.0  # of a round, unless --engine-time-limit says otherwise
 
@@ -31,7 +28,6 @@ class BenchSelection:
     model_names: tuple[str, ...]
     terms: Terms
     num_threads: int | None  # None: torch's own choice
-    cores: frozenset[int] | None  # that this process and those it starts run on; None: as it is
     results: str | None
     growth_s: float  # seconds for cost growth; 0: it is not measured
 
@@ -58,7 +54,6 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
         model_names=_model_names(get("--shape"), get("--model"), device_type),
         terms=terms,
         num_threads=num_threads,
-        cores=_cores(get("--pin"), num_threads),
         results=get("--results"),
         growth_s=_growth_seconds(get("--growth-for"), bool(names)),
     )
@@ -96,26 +91,3 @@ def _num_threads(given: int | None, device_type: str) -> int | None:
     if given is None:
         return 1 if device_type == "cpu" else None
     return at_least("--threads", given, 1)
-
-
-def _cores(text: str | None, num_threads: int | None) -> frozenset[int] | None:
-    if text is None:
-        return None
-    if not hasattr(os, "sched_getaffinity"):
-        raise UsageError(f"--pin {text!r}: this system does not tell a process its cores; leave it out")
-    mine = os.sched_getaffinity(0)
-    cores = set[int]()
-    for part in text.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        if not found:
-            raise UsageError(f"--pin {text!r} must read like 0,2 or 4-7: numbers of CPU cores")
-        first, last = int(found[1]), int(found[2] or found[1])
-        cores.update(range(first, last + 1) if last - first < MOST_CORES else (last,))
-    if not cores or not cores <= mine:
-        listed = ", ".join(map(str, sorted(mine)))
-        raise UsageError(f"--pin {text!r} must name cores of this process: {listed}")
-    if num_threads is not None and num_threads > len(cores):
-        raise UsageError(
-            f"--pin {text!r} has {len(cores)} core(s), but --threads asks for {num_threads}"
-        )
-    return frozenset(cores)

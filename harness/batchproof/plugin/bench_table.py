@@ -7,6 +7,7 @@ from typing import Any
 
 from batchproof.bench.ratios import Ratio
 from batchproof.bench.reading import INVALID, exceeds_slots
+from batchproof.records.texts import counted
 
 COLUMNS = (
     *("engine", "verdict", "output tok/s", "ttft p50/p99", "itl p50/p99"),
@@ -27,15 +28,11 @@ def table(
 
 def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
     workload, model = comparison["workload"], comparison["model"]
-    totals, bound = workload["totals"], workload["max_speedup_over_static"]
+    totals = workload["totals"]
     yield (
         f"{workload['name']} ({workload['hash']}) on {model['name']} in {model['dtype']}: "
-        f"{totals['num_requests']} requests over {_counted(workload['spec']['slots'], 'slot')}, "
+        f"{totals['num_requests']} requests over {counted(workload['spec']['slots'], 'slot')}, "
         f"{totals['num_prompt_tokens']:,} prompt and {totals['max_output_tokens']:,} output tokens"
-    )
-    yield (
-        f"most to gain over static waves: {bound['by_steps']:.2f}x if each step costs the same, "
-        f"{bound['by_rows']:.2f}x if each computed token does"
     )
     yield from _aligned([COLUMNS, *map(_cells, comparison["rows"])], num_left=2)
     for row in comparison["rows"]:
@@ -57,10 +54,6 @@ def _aligned(lines: Sequence[Sequence[str]], num_left: int) -> Iterator[str]:
             for place, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
         yield "  ".join(cells).rstrip()
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:

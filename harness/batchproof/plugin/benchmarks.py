@@ -101,64 +101,22 @@ class ReplayClock:
 
 
 @dataclass(frozen=True)
-class ThroughputRow:
-    """One engine's row of a comparison."""
+class Measured:
+    """What one engine showed. `lack` says why there are no times; it fails the test if `is_defect`."""
 
-    row: Mapping[str, Any]
-    comparison: Mapping[str, Any]
-    replay: ReplayClock
-
-    @property
-    def times_s(self) -> list[float]:
-        """Returns the seconds of each lap, by the clock that ratios are computed from."""
-        return [each[f"{self.comparison['clock']}_s"] for each in self.row["rounds"]]
-
-    def report_to(self, benchmark: BenchmarkFixture) -> None:
-        """Passes the figures to pytest-benchmark. Fails the test if there are none, because the row
-        is INVALID or a round took too long.
-        """
-        if self.row["metrics"] is None:
-            pytest.fail(f"{self.row['verdict']}: {self.row['reason']}", pytrace=False)
-        _replay(self.replay, self.times_s, benchmark)
-        benchmark.extra_info.update(self._extra_info())
-
-    def _extra_info(self) -> dict[str, Any]:
-        """The figures flat, in vLLM's names, with what they were measured on."""
-        workload, model = self.comparison["workload"], self.comparison["model"]
-        about = {
-            "engine": self.row["engine"],
-            "verdict": self.row["verdict"],
-            "workload": workload["name"],
-            "workload_hash": workload["hash"],
-            "model": model["name"],
-            "dtype": model["dtype"],
-            "clock": self.comparison["clock"],
-        }
-        return about | dict(self.row["metrics"])
-
-
-@dataclass(frozen=True)
-class GrowthEntry:
-    """How the time of one engine's step grows."""
-
-    entry: Mapping[str, Any]
+    times_s: Sequence[float]
+    extra_info: Mapping[str, Any]
+    lack: str
+    is_defect: bool
     replay: ReplayClock
 
     def report_to(self, benchmark: BenchmarkFixture) -> None:
-        """Passes the last point to pytest-benchmark. Fails the test if an answer was wrong; skips, by
-        name, an engine that refused the model.
-        """
-        if self.entry["verdict"] == INVALID:
-            pytest.fail(f"INVALID: {self.entry['reason']}", pytrace=False)
-        if not self.entry["points"]:
-            pytest.skip(self.entry["words"])
-        _replay(self.replay, [self.entry["points"][-1]["seconds"]], benchmark)
-        benchmark.extra_info.update(self.entry)
-
-
-def _replay(clock: ReplayClock, times_s: Sequence[float], benchmark: BenchmarkFixture) -> None:
-    clock.load(times_s)
-    benchmark.pedantic(lambda: None, rounds=len(times_s), iterations=1)
+        """Passes the times to pytest-benchmark. Fails the test, or skips it, if there are none."""
+        if not self.times_s:
+            pytest.fail(self.lack, pytrace=False) if self.is_defect else pytest.skip(self.lack)
+        self.replay.load(self.times_s)
+        benchmark.pedantic(lambda: None, rounds=len(self.times_s), iterations=1)
+        benchmark.extra_info.update(self.extra_info)
 
 
 NAME = "batchproof-benchmarks"
@@ -210,15 +168,32 @@ class Benchmarks:
                 self._engines[cell.group].append(cell.engine)
 
     @pytest.fixture
-    def throughput(self, request: pytest.FixtureRequest) -> ThroughputRow:
-        """One engine's row of a comparison."""
-        row = self._row(request.param)
-        return ThroughputRow(row, self._found[request.param.group], _clock_of(request.node))
+    def throughput(self, request: pytest.FixtureRequest) -> Measured:
+        """One engine's row of a comparison, in vLLM's names, with what it was measured on. A row
+        without figures is INVALID, or a round took too long: both are defects."""
+        row, comparison = self._row(request.param), self._found[request.param.group]
+        workload, model, clock = comparison["workload"], comparison["model"], comparison["clock"]
+        about = {
+            "engine": row["engine"],
+            "verdict": row["verdict"],
+            "workload": workload["name"],
+            "workload_hash": workload["hash"],
+            "model": model["name"],
+            "dtype": model["dtype"],
+            "clock": clock,
+        }
+        times_s = [each[f"{clock}_s"] for each in row["rounds"]]
+        lack = f"{row['verdict']}: {row['reason']}"
+        return Measured(times_s, about | (row["metrics"] or {}), lack, True, _clock_of(request.node))
 
     @pytest.fixture
-    def growth(self, request: pytest.FixtureRequest) -> GrowthEntry:
-        """How the time of one engine's step grows."""
-        return GrowthEntry(self._row(request.param), _clock_of(request.node))
+    def growth(self, request: pytest.FixtureRequest) -> Measured:
+        """How the time of one engine's step grows, of which the last point is timed. An engine that
+        answers wrong is a defect; one that refused the model or had too little time is not."""
+        entry = self._row(request.param)
+        times_s = [each["seconds"] for each in entry["points"][-1:]]
+        is_defect = entry["verdict"] == INVALID
+        return Measured(times_s, entry, entry["words"], is_defect, _clock_of(request.node))
 
     def _row(self, cell: BenchCell) -> Row:
         """Returns the row of one engine, measuring the whole group if needed. Skips, by name, an engine

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from batchproof.plugin.writers.table import counted
+from batchproof.records.texts import counted
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 DRIVERS = ("nvidia*", "nvmap", "kfd", "dxg")  # in /dev: CUDA, CUDA on Tegra, ROCm, either in WSL

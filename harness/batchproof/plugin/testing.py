@@ -6,7 +6,6 @@ A controller of workers does without, or its workers would wait until it has imp
 from __future__ import annotations
 
 import gc
-import os
 import sys
 
 import pytest
@@ -56,8 +55,6 @@ def begin(config: pytest.Config, selection: Selection) -> None:
     device = resolve_device(selection.device)
     make_current(device)
     compute_exactly()  # before any engine is built
-    if selection.bench is not None and selection.bench.cores is not None:
-        os.sched_setaffinity(0, selection.bench.cores)  # of all threads and processes yet to come
     if selection.num_threads is not None:
         torch.set_num_threads(selection.num_threads)  # before any engine can change them
     terms = (device, resolve_dtype(selection.dtype), selection.time_limit_s, selection.precision)

@@ -98,23 +98,6 @@ class ComparisonRecord:
 
 
 @dataclass(frozen=True)
-class GrowthPoint:
-    """The cost at one value of the varied quantity."""
-
-    x: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class GrowthRecord:
-    """How the time of an engine's decode step grows with its sequences."""
-
-    engine: str
-    axis: str
-    points: tuple[GrowthPoint, ...]
-
-
-@dataclass(frozen=True)
 class BenchmarkFooter:
     """The last part of the file. Only a run that was completed has one."""
 
@@ -129,7 +112,7 @@ class BenchmarkRecord:
 
     header: BenchmarkHeader
     comparisons: tuple[ComparisonRecord, ...]
-    growth: tuple[GrowthRecord, ...]
+    growth: tuple[Figures, ...]
     footer: BenchmarkFooter | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Tables in Markdown."""
+"""Tables in Markdown, counts, and names for folders."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def header(*cells: str) -> Iterator[str]:
 def line(*cells: str) -> str:
     """Returns one row of a table; bars in the cells are escaped."""
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun: `1 row`, `1,200 rows`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 MOST_CHARACTERS = 100

@@ -22,11 +22,6 @@ class Cell:
     num_tokens: int
     is_prefill: bool
 
-    @property
-    def text(self) -> str:
-        kind = "PREFILL" if self.is_prefill else "decode"
-        return f"{self.request} {kind}({self.num_tokens})"
-
 
 @dataclass(frozen=True, slots=True)
 class Timeline:

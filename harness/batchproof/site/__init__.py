@@ -1,9 +1,7 @@
-"""`batchproof site DIR`: verdicts, findings, benchmarks and grades as static pages, without JavaScript.
+"""`batchproof site DIR`: verdicts, benchmarks and grades as static pages, without JavaScript.
 
-`inputs` reads the files. `history` sorts verdicts by engine and release. `matrix`, `findings`, `facts`,
-`benchmarks`, `grades` and `conformance` make the values that the pages show, each a pure function of
-records; `charts` draws. `pages` renders them. `folder` writes them, and deletes what an earlier site
-left. `markdown_page` writes the page that lies beside a benchmark file.
+`inputs` reads the files. `history` sorts verdicts by engine and release. `findings`, `benchmarks` and
+`grades` make the values that the pages show, each a pure function of records. `pages` renders them.
 """
 
 from __future__ import annotations
@@ -11,13 +9,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 from batchproof.errors import UsageError
-from batchproof.site.folder import write_site
+from batchproof.records.texts import counted
 from batchproof.site.inputs import KNOWN, RESULTS, read_inputs
-from batchproof.site.tables import many
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,14 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--markdown",
         type=Path,
         metavar="FILE",
-        help="instead of a site, write a benchmark file as tables in Markdown and its charts as SVG, "
+        help="instead of a site, write a benchmark file as tables in Markdown and its ratios as SVG, "
         "beside FILE",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the pages. Raises `UsageError` for a file that is missing, damaged or too new, and for a
-    folder that holds none.
+    """Writes the pages. Raises `UsageError` for a file that is missing, damaged or too new, for sources
+    that hold nothing to show, and for a folder DIR that is not empty.
     """
     if find_spec("matplotlib") is None:
         raise UsageError("the charts are drawn with matplotlib, so install it: pip install matplotlib")
@@ -52,9 +50,23 @@ def run(arguments: argparse.Namespace) -> int:
         for path in module.write_markdown(arguments.markdown):
             print(f"written: {path}", file=sys.stderr)
         return 0
-    inputs = read_inputs(arguments.paths, arguments.folder)
+    folder: Path = arguments.folder
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UsageError(f"'{folder}' must be a new or an empty folder: delete it, or name another")
+    inputs = read_inputs(arguments.paths)
     files = importlib.import_module("batchproof.site.pages").pages(inputs)  # imports matplotlib
-    write_site(arguments.folder, files)
-    counted = f"{many(len(files), 'file')}, {many(len(inputs.verdicts), 'verdict')} shown"
-    print(f"written: {arguments.folder / 'index.html'} ({counted})", file=sys.stderr)
+    _write(folder, files)
+    shown = f"{counted(len(files), 'file')}, {counted(len(inputs.verdicts), 'verdict')} shown"
+    print(f"written: {folder / 'index.html'} ({shown})", file=sys.stderr)
     return 0
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes the files by their names in the folder. Raises `UsageError` if that is not possible."""
+    try:
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+    except OSError as error:
+        where = error.filename or folder
+        raise UsageError(f"the site cannot be written to '{where}': {error.strerror}") from error

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, log10
 from pathlib import Path
 from statistics import median
 
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from batchproof.bench.ratios import Ratio
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID, exceeds_slots
@@ -19,7 +18,7 @@ from batchproof.errors import UsageError
 from batchproof.figures import LIGHT, SERIES, Chart, write_beside
 from batchproof.records.benchmark import BenchmarkRecord
 from batchproof.records.file_kinds import replace_text
-from batchproof.records.texts import header, line
+from batchproof.records.texts import counted, header, line
 from batchproof.site.inputs import BenchmarkFile, Data, read_input
 from batchproof.site.tables import (
     NOTHING,
@@ -28,62 +27,33 @@ from batchproof.site.tables import (
     Row,
     Table,
     TableCell,
-    many,
     number,
     share,
-    shortened,
 )
 
 INK, FAINT = LIGHT["ink"], LIGHT["faint"]
-MARKERS = "os^DvP"  # engines differ in more than their colours
-COLUMNS = 2
-RATIOS = (
+STEPS = (1, 1.5, 2, 3, 5, 7)  # labels of a logarithmic axis, in each decade
+CAPTION = (
     "Right of the line at 1 an engine is faster than the one named in bold. Dots are geometric means "
     "of ratios taken lap by lap, bars their 95 % intervals; one that holds 1 shows no difference."
 )
-THROUGHPUTS = (
-    "Longer is faster, each panel on a scale of its own. A bar is the median round, its whisker spans "
-    "the slowest to the fastest. Hatched: more slots than asked, an answer to another question."
-)
 
 
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """Output tokens per second: median, slowest and fastest round."""
-
-    typical: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One engine of a panel. Only a row that is VALID has a throughput."""
-
-    engine: str
-    verdict: str
-    throughput: Throughput | None
-    exceeds_slots: bool
-
-
-Ratios = Mapping[str, Sequence[tuple[str, Ratio]]]  # heading -> engines with their ratios
-Panels = Mapping[str, Sequence[Bar]]  # by title
-
-
-def ratio_chart(ratios: Ratios, colours: Mapping[str, int]) -> Chart | None:
-    """Returns the chart, None without any ratio. `colours` holds an index for each engine."""
-    if not ratios:
+def ratio_chart(name: str, ratios: Mapping[str, Sequence[tuple[str, Ratio]]]) -> Chart | None:
+    """Returns the chart of the ratios of engines below headings; None without any ratio. `name`, of
+    the file, keeps the charts of a page apart."""
+    lines = [line for heading, pairs in ratios.items() if pairs for line in ((heading, None), *pairs)]
+    if not lines:
         return None
-    lines = [line for heading, pairs in ratios.items() for line in ((heading, None), *pairs)]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         ends = [0.95, 1.05]
         for place, (text, ratio) in enumerate(lines):
             if ratio is None:
-                write_beside(axes, place, text, INK, fontweight="bold")
+                write_beside(axes, place, f"{text:.48}", INK, fontweight="bold")
             else:
-                _draw_ratio(axes, place, text, ratio, colours[text])
+                _draw_ratio(axes, place, text, ratio)
                 ends += filter(None, (ratio.low, ratio.ratio, ratio.high))
         axes.axvline(1, color=FAINT, linewidth=1.2)
         axes.set_ylim(len(lines) - 0.4, -0.6)
@@ -91,68 +61,20 @@ def ratio_chart(ratios: Ratios, colours: Mapping[str, int]) -> Chart | None:
         axes.grid(axis="x")
         axes.set_xscale("log")
         axes.set_xlim(0.96 * min(ends), 1.04 * max(ends))
-        _label_log(axes.xaxis, *axes.get_xlim())
+        axes.xaxis.set_major_locator(LogLocator(subs=STEPS if max(ends) < 12 * min(ends) else (1,)))
+        axes.xaxis.set_major_formatter("{x:,.4g}")
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("times the throughput (logarithmic)")
 
-    return Chart("Paired throughput ratios", RATIOS, 540, 60 + 20 * len(lines), draw)
+    return Chart(f"Paired throughput ratios, {name}", CAPTION, 540, 60 + 20 * len(lines), draw)
 
 
-def _draw_ratio(axes: Axes, place: int, engine: str, ratio: Ratio, index: int) -> None:
+def _draw_ratio(axes: Axes, place: int, engine: str, ratio: Ratio) -> None:
     if ratio.low is not None and ratio.high is not None:
         axes.plot([ratio.low, ratio.high], [place, place], color=INK, linewidth=1.6)
-    look = {"color": SERIES[index % len(SERIES)], "markeredgecolor": INK, "markersize": 7}
-    axes.plot(ratio.ratio, place, MARKERS[index % len(MARKERS)], **look)  # type: ignore[arg-type]
-    write_beside(axes, place, shortened(engine, 32), INK)
+    axes.plot(ratio.ratio, place, "o", color=SERIES[0], markeredgecolor=INK, markersize=7)
+    write_beside(axes, place, f"{engine:.32}", INK)
     write_beside(axes, place, ratio.figures(), INK if ratio.is_different else FAINT, is_left=False)
-
-
-def _label_log(axis: Axis, low: float, high: float) -> None:
-    """Labels a logarithmic axis with round numbers, the denser the narrower the range."""
-    steps = (1, 1.5, 2, 3, 5, 7) if high < 12 * low else (1, 2, 5) if high < 400 * low else (1,)
-    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-    ticks = [step * 10.0**decade for decade in decades for step in steps]
-    ticks = [tick for tick in ticks if low <= tick <= high]
-    axis.set_ticks(ticks, [f"{tick:,.4g}" for tick in ticks])
-    axis.set_ticks([], minor=True)
-
-
-def throughput_chart(panels: Panels, colours: Mapping[str, int]) -> Chart | None:
-    """Returns a panel for each comparison, None without any."""
-    if not panels:
-        return None
-    num_columns = min(COLUMNS, len(panels))
-    num_rows = ceil(len(panels) / num_columns)
-    most = max(map(len, panels.values()))
-
-    def draw(figure: Figure) -> None:
-        all_axes: list[Axes] = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
-        for axes, (title, bars) in zip(all_axes, panels.items(), strict=False):
-            axes.set_title(title)
-            _draw_panel(axes, bars, colours)
-        for axes in all_axes[len(panels) :]:
-            axes.set_axis_off()
-
-    height = 40 + num_rows * (66 + 21 * most)
-    return Chart("Throughput", THROUGHPUTS, 430 * num_columns, height, draw)
-
-
-def _draw_panel(axes: Axes, bars: Sequence[Bar], colours: Mapping[str, int]) -> None:
-    for place, bar in enumerate(bars):
-        write_beside(axes, place, shortened(bar.engine), INK)
-        rate, colour = bar.throughput, SERIES[colours[bar.engine] % len(SERIES)]
-        if rate is None:
-            axes.text(0, place, f"  {bar.verdict}", va="center", color=LIGHT["bad"])
-            continue
-        fill, hatch = (LIGHT["idle"], "///") if bar.exceeds_slots else (colour, None)
-        axes.barh(place, rate.typical, 0.6, color=fill, edgecolor=colour, hatch=hatch)
-        spread = [[rate.typical - rate.low], [rate.high - rate.typical]]
-        axes.errorbar(rate.typical, place, xerr=spread, color=INK, capsize=2.5, elinewidth=1)
-        write_beside(axes, place, number(rate.typical), INK, is_left=False)
-    axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.set_xlim(left=0)
-    axes.set_yticks([])
-    axes.grid(axis="x")
-    axes.set_xlabel("output tokens per second")
 
 
 CHIPS = {
@@ -184,7 +106,6 @@ class Benchmark:
     facts: tuple[Fact, ...]
     comparisons: tuple[Comparison, ...]
     ratios: Chart | None
-    throughputs: Chart | None
 
 
 def benchmark(file: BenchmarkFile) -> Benchmark:
@@ -201,40 +122,34 @@ def benchmark(file: BenchmarkFile) -> Benchmark:
 def _benchmark(file: BenchmarkFile) -> Benchmark:
     comparisons, device = file.data["comparisons"], file.data["header"]["device"]
     where = str(file.made.machine) if device["type"] == "cpu" else device["name"]
-    rows = [row for each in comparisons for row in each["rows"]]
-    colours = {name: index for index, name in enumerate(dict.fromkeys(row["engine"] for row in rows))}
-    panels = {_heading(each): [_bar(row, each) for row in each["rows"]] for each in comparisons}
     ratios = {
-        f"{_heading(each)}: over {_first(each)}": _ratios_over_first(each) for each in comparisons
+        f"{each['workload']['name']}, {each['model']['name']}: over {_first(each)}": (
+            _ratios_over_first(each)
+        )
+        for each in comparisons
     }
     return Benchmark(
         file.path.name,
         f"{where}, {file.made.date}",
         tuple(facts_of(file)),
         tuple(map(_comparison, comparisons)),
-        ratio_chart({title: lines for title, lines in ratios.items() if lines}, colours),
-        throughput_chart(panels, colours),
+        ratio_chart(file.path.name, ratios),
     )
 
 
-def _heading(comparison: Data) -> str:
-    return f"{comparison['workload']['name']}, {comparison['model']['name']}"
-
-
-def _bar(row: Data, comparison: Data) -> Bar:
-    is_wide = exceeds_slots(row, comparison["workload"]["spec"]["slots"])
-    return Bar(row["engine"], row["verdict"], throughput(row, comparison), is_wide)
-
-
-def throughput(row: Data, comparison: Data) -> Throughput | None:
-    """Returns the throughput by the clock of the comparison; None for a row that is not VALID."""
+def _throughput(row: Data, comparison: Data) -> TableCell | None:
+    """Returns the output tokens per second of the median, slowest and fastest round, by the clock of
+    the comparison; None for a row that is not VALID."""
     if row["verdict"] != VALID or row["metrics"] is None or not row["rounds"]:
         return None
     seconds = [each[f"{comparison['clock']}_s"] for each in row["rounds"]]
     num_tokens = row["metrics"]["num_output_tokens"]
     if not num_tokens or min(seconds) <= 0:
         return None
-    return Throughput(*(num_tokens / each for each in (median(seconds), max(seconds), min(seconds))))
+    typical, low, high = (
+        number(num_tokens / each) for each in (median(seconds), max(seconds), min(seconds))
+    )
+    return TableCell(typical, under=f"{low} to {high}")
 
 
 def _ratios_over_first(comparison: Data) -> list[tuple[str, Ratio]]:
@@ -265,24 +180,17 @@ def _comparison(comparison: Data) -> Comparison:
 
 
 def _size(workload: Data) -> str:
-    """Returns the size of a workload, and the most that scheduling can gain on it."""
-    totals, most = workload["totals"], workload.get("max_speedup_over_static") or {}
-    size = (
-        f"{many(totals['num_requests'], 'request')} over {many(workload['spec']['slots'], 'slot')}, "
-        f"{totals['num_prompt_tokens']:,} prompt and at most {totals['max_output_tokens']:,} output "
-        f"tokens."
-    )
-    if not (most.get("by_steps") and most.get("by_rows")):
-        return size
+    totals = workload["totals"]
     return (
-        f"{size} No schedule beats static waves here by more than {most['by_steps']:.2f}x if each step "
-        f"costs the same, {most['by_rows']:.2f}x if cost follows the tokens computed."
+        f"{counted(totals['num_requests'], 'request')} over "
+        f"{counted(workload['spec']['slots'], 'slot')}, {totals['num_prompt_tokens']:,} prompt and at "
+        f"most {totals['max_output_tokens']:,} output tokens."
     )
 
 
 def _row(row: Data, comparison: Data) -> Row:
     verdict = TableCell(row["verdict"], chip=CHIPS[row["verdict"]])
-    rate = throughput(row, comparison)
+    rate = _throughput(row, comparison)
     if rate is None:
         return Row(row["engine"], (verdict, *[NOTHING] * (len(FIGURES) + 2)))
     num_at_once = row.get("num_at_once")
@@ -293,8 +201,7 @@ def _row(row: Data, comparison: Data) -> Row:
         share(((row.get("schedule") or {}).get("roofline") or {}).get("share")),
         _over_first(row, comparison),
     )
-    spread = TableCell(number(rate.typical), under=f"{number(rate.low)} to {number(rate.high)}")
-    return Row(row["engine"], (verdict, spread, *map(TableCell, texts)))
+    return Row(row["engine"], (verdict, rate, *map(TableCell, texts)))
 
 
 def _latency(metrics: Data, name: str) -> str:
@@ -341,7 +248,7 @@ def _ceiling(dtype: str, ceiling: Data) -> Fact:
 
 
 def write_markdown(path: Path) -> list[Path]:
-    """Writes the page and its pictures beside a benchmark file. Raises `UsageError` for another file.
+    """Writes the page and its chart beside a benchmark file. Raises `UsageError` for another file.
 
     Returns the paths that were written.
     """
@@ -349,16 +256,16 @@ def write_markdown(path: Path) -> list[Path]:
     if file is None or not isinstance(file.record, BenchmarkRecord):
         raise UsageError(f"--markdown '{path}' is no benchmark file")
     shown = benchmark(file)
-    charts = {"": shown.throughputs, "-ratios": shown.ratios}
-    pictures = {path.with_name(f"{path.stem}{end}.svg"): each for end, each in charts.items() if each}
+    written = [path.with_suffix(".md")]
     lines = [*_head(shown)]
-    for picture, chart in pictures.items():
+    if chart := shown.ratios:
+        picture = path.with_name(f"{path.stem}-ratios.svg")
         replace_text(picture, chart.standalone(f"{shown.about}, {shown.name}"))
         lines += ["", f"![{chart.title}]({picture.name})", "", chart.caption]
+        written.append(picture)
     lines += [each for comparison in shown.comparisons for each in _comparison_lines(comparison)]
-    page = path.with_suffix(".md")
-    replace_text(page, "\n".join(lines) + "\n")
-    return [page, *pictures]
+    replace_text(written[0], "\n".join(lines) + "\n")
+    return written
 
 
 def _head(shown: Benchmark) -> Iterator[str]:

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from batchproof.findings.causes import Cause
 from batchproof.records.verdict import EngineVerdict, FailureGroup, IssueRecord
-from batchproof.site.history import Engine, Judged
-from batchproof.site.tables import Chip, Fact, Row, Table, TableCell
+from batchproof.site.history import Judged
+from batchproof.site.tables import Chip, Fact
 
 REPRODUCTIONS = "reproductions"  # beside the folders of the verdicts
 DEFECT, DOCUMENTED = Chip("defect", "bad"), Chip("documented convention", "warn")
@@ -112,9 +112,6 @@ def _inside(folder: Path, path: Path) -> Path | None:
     return path.relative_to(folder) if path.is_relative_to(folder) and path.is_file() else None
 
 
-NEVER = TableCell("not met", "none")
-
-
 def verdict_facts(verdict: EngineVerdict) -> Iterator[Fact]:
     """Yields what was judged, when, on what, and how to do it again."""
     made = verdict.made
@@ -132,27 +129,3 @@ def verdict_facts(verdict: EngineVerdict) -> Iterator[Fact]:
     if verdict.suite_command != made.command:
         yield Fact("the suite alone", verdict.suite_command, is_code=True)
     yield from (Fact("work of", each) for each in made.sittings)
-
-
-def findings_by_verdict(engine: Engine) -> Table:
-    """Returns which finding was met in which verdict, the newest verdict first."""
-    kinds = {group.title: chip_of(group) for each in engine.judged for group in each.verdict.groups}
-    columns = [_met(each) for each in engine.judged]
-    rows = tuple(
-        Row(title, (TableCell("", chip=chip), *(each.get(title, NEVER) for each in columns)))
-        for title, chip in kinds.items()
-    )
-    heads = (", ".join(filter(None, (e.version, e.configuration, e.date))) for e in engine.judged)
-    return Table(f"Findings in {engine.product}", ("finding", "kind", *heads), rows)
-
-
-def _met(judged: Judged) -> dict[str, TableCell]:
-    known = {each.title: TableCell("known, not met", "none") for each in judged.verdict.unshown}
-    return known | {
-        group.title: TableCell(
-            f"{group.num_tests} test{'s' * (group.num_tests > 1)}",
-            title=", ".join(group.promises),
-            href=f"{judged.page}/index.html#finding-{number}",
-        )
-        for number, group in enumerate(judged.verdict.groups, start=1)
-    }

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 from batchproof.records.texts import slug
 from batchproof.records.verdict import EngineVerdict
 from batchproof.site.inputs import VerdictFile
-
-PRE_RELEASES = ("a", "b", "c", "dev", "pre", "rc")
-Version = tuple[tuple[int, int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +92,9 @@ def _unique(titles: Iterable[str]) -> Iterator[str]:
 
 
 def version_key(version: str) -> Version:
-    """Returns a key that sorts versions: 4.8 < 4.8.5rc1 < 4.8.5 < 4.8.5.post1 < 4.10."""
-    parts = re.findall(r"\d+|[a-z]+", version.lower())
-    return (*map(_part_key, parts), (1, 0, ""))
-
-
-def _part_key(part: str) -> tuple[int, int, str]:
-    if part.isdigit():
-        return 3, int(part), ""
-    return (0 if part in PRE_RELEASES else 2), 0, part
+    """Returns a key that sorts versions: 4.8 < 4.8.5rc1 < 4.8.5 < 4.8.5.post1 < 4.10. One that is none
+    comes first."""
+    try:
+        return Version(version)
+    except InvalidVersion:
+        return Version("0.dev0")

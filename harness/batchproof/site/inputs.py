@@ -13,12 +13,11 @@ from batchproof.records.benchmark import BENCHMARK, BenchmarkRecord
 from batchproof.records.file_kinds import FileKind, parsed
 from batchproof.records.invariance import INVARIANCE, InvarianceRecord
 from batchproof.records.provenance import Provenance
-from batchproof.records.table import CONFORMANCE, ConformanceTable
 from batchproof.records.verdict import VERDICT, EngineVerdict
 
 RESULTS = Path("results")
-KNOWN = "verdicts (verdict.json), benchmarks, conformance tables and invariance"
-KINDS: tuple[FileKind[Any], ...] = (VERDICT, BENCHMARK, CONFORMANCE, INVARIANCE)
+KNOWN = "verdicts (verdict.json), benchmarks and invariance"
+KINDS: tuple[FileKind[Any], ...] = (VERDICT, BENCHMARK, INVARIANCE)
 Record = TypeVar("Record")
 Data: TypeAlias = Mapping[str, Any]  # a document, or a part of it: figures by name
 
@@ -48,12 +47,11 @@ class SiteInputs:
 
     verdicts: Sequence[VerdictFile]
     benchmarks: Sequence[BenchmarkFile]
-    tables: Sequence[InputFile[ConformanceTable]]
     invariance: Sequence[InputFile[InvarianceRecord]]
 
 
-def read_inputs(paths: Sequence[Path], site: Path) -> SiteInputs:
-    """Reads the files, and those in the folders and below, except in that of the site.
+def read_inputs(paths: Sequence[Path]) -> SiteInputs:
+    """Reads the files, and those in the folders and below.
 
     Raises `UsageError` for a file that cannot be read, and for a file or folder that holds nothing to
     show.
@@ -62,7 +60,7 @@ def read_inputs(paths: Sequence[Path], site: Path) -> SiteInputs:
     for path in paths:
         if not path.exists():
             raise UsageError(f"there is no file or folder '{path}'; a site is made from {KNOWN}")
-        read = {each.resolve(): read_input(each) for each in _files(path, site.resolve())}
+        read = {each.resolve(): read_input(each) for each in _files(path)}
         usable = {at: each for at, each in read.items() if each is not None}
         if not usable:
             what = f"no *.json below '{path}'" if path.is_dir() else f"'{path}' is no file"
@@ -73,13 +71,13 @@ def read_inputs(paths: Sequence[Path], site: Path) -> SiteInputs:
     return _sorted(found.values())
 
 
-def _files(path: Path, site: Path) -> Iterator[Path]:
+def _files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
     for each in sorted(path.rglob("*.json")):
         is_hidden = any(part.startswith(".") for part in each.relative_to(path).parts)
-        if not is_hidden and each.is_file() and not each.resolve().is_relative_to(site):
+        if not is_hidden and each.is_file():
             yield each
 
 

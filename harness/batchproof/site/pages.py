@@ -9,22 +9,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from batchproof.figures import FONTS, THEME, Chart
+from batchproof.records.texts import counted
 from batchproof.records.verdict import PromiseResult
 from batchproof.requirements.promises import Promise
 from batchproof.site.benchmarks import benchmark
-from batchproof.site.findings import attachments, findings, findings_by_verdict, scripts, verdict_facts
-from batchproof.site.grades import MEANINGS, conformance, grade_tables
+from batchproof.site.findings import attachments, findings, scripts, verdict_facts
+from batchproof.site.grades import MEANINGS, grade_tables
 from batchproof.site.history import Engine, Judged, engines_of
 from batchproof.site.inputs import SiteInputs
-from batchproof.site.tables import TableCell, many
+from batchproof.site.tables import TableCell
 from batchproof.site.verdict_summary import TITLES, summary
 
 TITLES_OF_PAGES = {
     "index.html": "Verdicts",
-    "findings.html": "Findings",
     "benchmarks.html": "Benchmarks",
     "grades.html": "Grades",
-    "conformance.html": "Conformance",
 }
 
 
@@ -34,15 +33,11 @@ def pages(inputs: SiteInputs) -> dict[str, bytes]:
     """
     engines = engines_of(inputs.verdicts)
     values: dict[str, dict[str, object]] = {"index.html": _index(engines)}
-    if engines:
-        values["findings.html"] = {"engines": [(each, findings_by_verdict(each)) for each in engines]}
     if inputs.benchmarks:
         values["benchmarks.html"] = {"files": [benchmark(each) for each in inputs.benchmarks]}
     if inputs.invariance:
         grades = [(each, list(grade_tables(each.record))) for each in inputs.invariance]
         values["grades.html"] = {"files": grades, "meanings": MEANINGS}
-    if inputs.tables:
-        values["conformance.html"] = {"files": [conformance(each) for each in inputs.tables]}
     renderer = _Renderer({name: TITLES_OF_PAGES[name] for name in values})
     files = {"site.css": renderer.style()}
     for name, each in values.items():
@@ -87,7 +82,7 @@ def _index(engines: Sequence[Engine]) -> dict[str, object]:
     return {
         "rows": rows,
         "earlier": [each for engine in engines for each in engine.judged if each not in newest],
-        "engines": many(len(engines), "engine"),
+        "engines": counted(len(engines), "engine"),
         "num_answers": sum(each.verdict.totals.num_requests for each in newest),
         "last": max((each.date for each in newest), default=""),
         "legend": legend(rows),

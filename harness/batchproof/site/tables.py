@@ -30,16 +30,6 @@ def share(value: float | None) -> str:
     return f"{percent:.0f} %" if percent >= 10 or percent == 0 else f"{percent:.2g} %"
 
 
-def many(amount: int, noun: str) -> str:
-    """Returns a count with its noun: `1 row`, `3 rows`."""
-    return f"{amount:,} {noun}" + ("" if amount == 1 else "s")
-
-
-def shortened(name: str, width: int = 22) -> str:
-    """Returns a name in at most `width` characters, with an ellipsis if it is cut."""
-    return name if len(name) <= width else f"{name[: width - 1]}…"
-
-
 @dataclass(frozen=True, slots=True)
 class Chip:
     """A verdict that is readable without its colour; `kind`: good, bad, warn or none."""

@@ -103,15 +103,9 @@ def test_lengths_and_caps_reach_both_ends_of_their_ranges_and_stay_inside() -> N
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("seed: 0", "sede: 0", "7: a workload: key 'sede' is unknown; choose one of name, why,"),
-        ("seed: 0\n", "", "1: a workload lacks the key 'seed'"),
         ("seed: 0", "seed: -1", "7: seed is -1, but must be at least 0"),
-        ("slots: 2", "slots: two", "6: slots is 'two', a text, but must be a whole number"),
         ("[3, 9]", "[9, 3]", "4: prompt_len is [9, 3], but must be [LOW, HIGH] with LOW <= HIGH"),
-        ("[3, 9]", "[0, 9]", "4: an end of prompt_len is 0, but must be at least 1"),
-        ("[3, 9]", "3:9", "4: prompt_len is '3:9', a number, but must be a list"),
         ("[3, 9]", "[3, 4000]", "1: max_num_batched_tokens is 2048, but must be at least 4000, for a"),
-        ("[2, 4]", "[]", "5: cap is an empty list, but must hold at least one item"),
         ("[2, 4]", "[{share: 0.5, range: [2, 4]}]", "5: cap has the shares 0.5, but they must be"),
         ("[2, 4]", "[{share: .inf, range: [2, 4]}]", "5: share is '.inf', a decimal number, but"),
         (
@@ -121,10 +115,8 @@ def test_lengths_and_caps_reach_both_ends_of_their_ranges_and_stay_inside() -> N
         ),
         ("seed: 0", "seed: 0\nshared_prefix: {length: 2, num_groups: 6}", "3: num_requests is 6, but"),
         ("{num_requests: 3}", "{num_requests: 0}", "8: num_requests is 0, but must be at least 1"),
-        ("{num_requests: 3}", "{why: Less.}", "8: on_cpu: key 'why' is unknown; choose one of num_"),
         ("name: small", "name: big", "1: name is 'big', but must be that of the file, 'small'"),
         ("To see.", '" "', "2: why is empty, but must say what the workload shows"),
-        (GOOD, "", "1: the file is empty, but must hold a workload"),
     ],
 )
 def test_every_slip_in_a_file_is_named_with_its_line(
@@ -168,8 +160,6 @@ def test_flags_change_the_size_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ({"num_requests": 0}, "--num-requests is 0, but must be at least 1"),
-        ({"seed": -1}, "--seed is -1, but must be at least 0"),
         ({"prompt_len": "9:3"}, "--prompt-len is 9..3, but must be a range LOW..HIGH with 1 <= LOW"),
         ({"cap": "3-9"}, "--cap is '3-9', but must be LO:HI or N, in whole numbers of tokens"),
     ],

@@ -17,7 +17,6 @@ from batchproof.places import ROOT
 from tests.selftest.bench import samples
 
 Result = dict[str, Any]
-OVERLAP = re.compile(r"(\w+) over (\w+): A .*, B .*: (.*)")
 
 
 class Compared:
@@ -30,7 +29,7 @@ class Compared:
     def row(self, engine: str, workload: str = "bimodal") -> str:
         section = self.output.partition(f"\n{workload}, ")[2].split("\n\n")[0]
         found = [line for line in section.splitlines() if re.match(rf"  {re.escape(engine)} ", line)]
-        return next(each for each in found if " over " not in each)
+        return found[0]
 
 
 Compare = Callable[..., Compared]
@@ -77,25 +76,6 @@ def test_a_slower_engine_is_shown_and_fails_only_if_asked_to(compare: Compare) -
     assert "FAILED" not in faster.row("ragged")
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "words"),
-    [
-        ({}, {"speeds": {"ragged": 0.8}, "seed": 100}, "the intervals do not overlap"),
-        # Both engines on a machine half as fast: the rows say so, the paired ratios stay.
-        ({}, {"speeds": {"static": 0.5, "ragged": 0.5}, "seed": 100}, "the intervals overlap"),
-        ({}, {"engines": ("ragged", "static")}, "the intervals overlap"),  # the ratio is inverted
-        ({"clock": "wall"}, {"clock": "wall"}, "the intervals overlap"),
-        ({"num_laps": 1}, {}, "too few laps for an interval"),
-    ],
-)
-def test_ratios_between_engines_are_compared(
-    compare: Compare, before: dict[str, Any], after: dict[str, Any], words: str
-) -> None:
-    compared = compare(samples.made(**before), samples.made(**after))
-    assert OVERLAP.findall(compared.output) == [("ragged", "static", words)] * 2
-    assert ("(one lap: no interval)" in compared.row("ragged")) == ("num_laps" in before)
-
-
 def test_a_row_that_has_become_invalid_fails_without_being_asked_to(compare: Compare) -> None:
     b = samples.made()
     b["comparisons"][1]["rows"][1] |= {
@@ -109,7 +89,6 @@ def test_a_row_that_has_become_invalid_fails_without_being_asked_to(compare: Com
     expected = "FAILED, INVALID in B: r3 has 11 tokens, but should have 12"
     assert compared.row("ragged").endswith(expected)
     assert compared.row("static").endswith("no difference shown")
-    assert len(OVERLAP.findall(compared.output)) == 1  # that of the other workload
     assert "3 of 4 rows compared\nFAILED: 1 VALID in A, INVALID in B" in compared.output
 
 
@@ -122,7 +101,6 @@ def test_rows_in_one_file_only_are_named(compare: Compare) -> None:
     place = "bimodal, tiny float32, process time"
     assert f"\nOnly in A\n  {place}: ragged\n\n" in compared.output
     assert f"\nOnly in B\n  {place}: ragged (generate)\n" in compared.output
-    assert OVERLAP.findall(compared.output) == []
 
 
 def test_unlike_machines_and_versions_are_warned_of_and_commits_shown(compare: Compare) -> None:
@@ -190,14 +168,10 @@ NOTHING = "nothing to compare: A has uniform, tiny float32, process time: static
     ("b", "arguments", "words"),
     [
         (unverified(), "", "no row is VALID in both A and B"),
-        (unverified(), "", "UNVERIFIED in B: no token was checked"),
         (of_another_workload(), "", "'bimodal' of tiny float32 is not the same: its hash is "),
-        (samples.made(workloads=["other"]), "", NOTHING),
-        (samples.made(dtype="bfloat16"), "", NOTHING),
         (samples.made(engines=["fast"]), "", NOTHING),
         (samples.made(clock="wall"), "", NOTHING),
         (samples.made(), "--fail-over=", "'' must be a percentage from 0% to less than 100%, such"),
-        (samples.made(), "--fail-over=100%", "'100%' must be a percentage"),
         (samples.made(), "--fail-over=nan", "'nan' must be a percentage"),
         (None, "", "there is no result file '"),
     ],
@@ -212,19 +186,6 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(
     assert words in compared.errors
 
 
-def test_it_works_in_a_pipe_without_torch(tmp_path: Path) -> None:
-    """Comparing two files needs no model, so none is loaded."""
-    paths = [str(samples.saved(tmp_path / f"{name}.json", samples.made())) for name in "ab"]
-    program = (
-        "import sys; from batchproof.__main__ import main; "
-        "exit_code = main(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(exit_code)"
-    )
-    command = [sys.executable, "-c", program, "compare", *paths]
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    output = subprocess.check_output(command, cwd=ROOT, env=environment, text=True)
-    assert "ragged over static: A" in output
-
-
 def test_the_limit_holds_for_the_figure_even_where_its_interval_shows_no_difference(
     compare: Compare,
 ) -> None:
@@ -237,3 +198,19 @@ def test_the_limit_holds_for_the_figure_even_where_its_interval_shows_no_differe
     assert compared.exit_code == 1
     words = "FAILED, slower by 9.1%, though its interval does not exclude 1"
     assert compared.row("ragged").endswith(words)
+
+
+def test_it_needs_no_torch_and_ends_quietly_when_its_reader_has_left(tmp_path: Path) -> None:
+    paths = [str(samples.saved(tmp_path / f"{name}.json", samples.made())) for name in "ab"]
+    program = (
+        "import sys; from batchproof.__main__ import main; "
+        "exit_code = main(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(exit_code)"
+    )
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end) as closed_pipe:
+        command = [sys.executable, "-c", program, "compare", *paths]
+        ran = subprocess.run(
+            command, cwd=ROOT, stdout=closed_pipe, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (ran.returncode, ran.stderr) == (141, "")

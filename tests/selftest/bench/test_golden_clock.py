@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -150,12 +150,3 @@ def test_a_figure_is_that_of_the_median_round_and_an_unknown_one_is_never_0() ->
     assert figures["total_token_throughput"] == (3 + 3) / 2
     assert figures["output_tokens_per_process_s"] == 3 / 1
     assert [value for name, value in figures.items() if name.endswith("_ms")] == [None] * 16
-
-
-def test_the_median_gap_is_a_decode_step_where_tpot_holds_a_neighbours_prompt() -> None:
-    """20 ms a step, and one of 100 ms in which a newcomer's prompt is fed."""
-    times_s = tuple(accumulate([0.1, *[0.02] * 9], initial=0.5))
-    completions = (Completion("a", tuple(range(11)), FinishReason.LENGTH),)
-    figures = measure([Round(completions, 1.0, 1.0, (times_s,))], wanted(1, cap=11))
-    assert figures["median_itl_ms"] == pytest.approx(20)
-    assert figures["median_tpot_ms"] == pytest.approx(28)

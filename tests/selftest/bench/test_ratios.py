@@ -33,8 +33,6 @@ def test_slower_laps_scale_the_ratio_and_its_interval(
     assert (scaled.ratio, scaled.low, scaled.high) == pytest.approx(
         [factor * each for each in (plain.ratio, plain.low, plain.high)]  # type: ignore[operator]
     )
-    back, turned = paired_ratio(times_over, times), plain.inverse
-    assert (back.ratio, back.low, back.high) == pytest.approx((turned.ratio, turned.low, turned.high))
     assert plain.low <= plain.ratio * (1 + 1e-9)  # type: ignore[operator]
     assert plain.ratio <= plain.high * (1 + 1e-9)  # type: ignore[operator]
 
@@ -55,7 +53,6 @@ def test_one_lap_has_a_ratio_and_no_interval() -> None:
         assert ratio.ratio == pytest.approx(1.5)
         assert not ratio.is_different
         assert ratio.words("ragged", "static") == "ragged over static 1.50x (one lap: no interval)"
-        assert ratio.inverse.figures() == "0.67x (one lap: no interval)"
     assert unpaired_ratio([1.0, 1.1, 1.2], [1.0]).low is None
     assert paired_ratio([1.0, 1.0], [1.0, 4.0]).ratio == pytest.approx(2.0)  # geometric
 
@@ -64,7 +61,6 @@ def test_one_lap_has_a_ratio_and_no_interval() -> None:
     ("times", "times_over", "words"),
     [
         ([1.0, 2.0], [1.0], "2 and 1 times cannot be paired"),
-        ([0.0, 1.0], [1.0, 1.0], r"a time of 0\.0 s"),
         ([1.0, 1.0], [1.0, math.nan], "a time of nan s"),
     ],
 )
@@ -81,7 +77,6 @@ def test_times_that_make_no_ratio_are_refused(
         (Ratio(1.83, 1.79, 1.88, 7), "a over b 1.83x [1.79, 1.88]"),
         (Ratio(1.01, 0.97, 1.04, 7), "a over b: no difference shown, 1.01x [0.97, 1.04]"),
         (Ratio(1.02, 1.003, 1.04, 7), "a over b 1.020x [1.003, 1.040]"),
-        (Ratio(0.98, 0.95, 0.9999, 7), "a over b 0.9800x [0.9500, 0.9999]"),
     ],
 )
 def test_a_ratio_says_whether_a_difference_is_shown(ratio: Ratio, words: str) -> None:

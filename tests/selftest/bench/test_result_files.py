@@ -46,32 +46,27 @@ def test_the_file_can_be_read_after_each_addition_and_is_complete_only_at_the_en
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("bad", [math.nan, -math.inf])
-def test_what_is_no_number_is_never_written(path: Path, bad: float) -> None:
+def test_what_is_no_number_is_never_written(path: Path) -> None:
     file = ResultFile(path)
     file.write(samples.header())
     before = path.read_bytes()
     with pytest.raises(ValueError, match="not JSON compliant"):
-        file.add("comparisons", samples.comparison() | {"metrics": {"mean_tpot_ms": bad}})
+        file.add("comparisons", samples.comparison() | {"metrics": {"mean_tpot_ms": math.nan}})
     assert path.read_bytes() == before
     file.add("growth", samples.growth())  # what was refused is not kept either
     assert load(path)["comparisons"] == []
 
 
-@pytest.mark.parametrize("place", ["missing/result.json", "."])
-def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path, place: str) -> None:
-    target = tmp_path / place
+def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
-        ResultFile(target).write(samples.header())
+        ResultFile(tmp_path / "missing" / "result.json").write(samples.header())
 
 
 @pytest.mark.parametrize(
     ("place", "value", "words"),
     [
         ((), {"header": None}, "header"),
-        (("comparisons", 1, "workload"), {"hash": None}, "comparisons[1].workload.hash"),
         (("comparisons", 0, "rows", 1, "rounds", 2), {"wall_s": "1.0"}, "rounds[2].wall_s is '1.0'"),
-        (("comparisons", 0, "rows", 0), {"verdict": "FINE"}, "verdict is 'FINE', not one of VALID"),
     ],
 )
 def test_damage_is_said_with_its_place(
@@ -86,17 +81,8 @@ def test_damage_is_said_with_its_place(
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "is no result file: it is not JSON"),
-        (b'{"schema": "batchproof.conformance/1"}', "its schema is 'batchproof.conformance/1', not"),
-        (b'{"schema": "batchproof.benchmark/4"}', "this version of Batchproof reads up to"),
-        (b'{"schema": "batchproof.benchmark/3"}', "it has no 'header'"),
-    ],
-)
-def test_what_is_no_result_file_is_a_usage_error(path: Path, content: bytes, words: str) -> None:
-    path.write_bytes(content)
-    with pytest.raises(UsageError, match=re.escape(words)) as caught:
+def test_a_file_of_another_version_is_a_usage_error(path: Path) -> None:
+    path.write_text('{"schema": "batchproof.benchmark/4"}')
+    with pytest.raises(UsageError, match="this version of Batchproof reads up to") as caught:
         load(path)
     assert str(path) in str(caught.value)

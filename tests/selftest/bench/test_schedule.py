@@ -1,13 +1,9 @@
-"""What a trace shows of slots and pads; and the most that a workload leaves to gain."""
+"""What a trace shows of slots and pads."""
 
 from __future__ import annotations
 
-from math import ceil
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request, RowRecord, StepRecord
 from batchproof.bench import schedule
@@ -47,12 +43,6 @@ def test_a_static_trace_shows_its_idle_slots_and_its_pads() -> None:
     assert all(found[key] is None for key in unknown), "without trace and hook"
 
 
-def test_the_most_to_gain_is_worked_out_from_the_caps() -> None:
-    found = schedule.max_speedup_over_static([10, 10, 10, 10], [1, 9, 1, 9], num_slots=2)
-    assert found["by_steps"] == pytest.approx(18 / 10)
-    assert found["by_rows"] == pytest.approx(4 * 18 / (40 + 20 - 4))
-
-
 @pytest.mark.parametrize(
     ("forwards", "unseen", "why"),
     [
@@ -67,22 +57,6 @@ def test_what_does_not_add_up_with_the_trace_or_was_not_all_seen_shows_no_waste(
     found = schedule.figures(STATIC, forwards, 2, REQUESTS, (1, 3, 1), unseen)
     assert (found["num_fed_tokens"], found["padding_waste"]) == (None, None)
     assert found["why_no_waste"] == why
-
-
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(1, 6))
-def test_a_greedy_continuous_schedule_stays_within_the_bound(caps: list[int], num_slots: int) -> None:
-    """An engine that fills a freed slot in the next step needs at least the steps the bound divides
-    by."""
-    static_steps = sum(max(caps[i : i + num_slots]) for i in range(0, len(caps), num_slots))
-    free_at = [0] * num_slots
-    for cap in caps:
-        slot = free_at.index(min(free_at))
-        free_at[slot] += cap
-    found = schedule.max_speedup_over_static([1] * len(caps), caps, num_slots)
-    bound = found["by_steps"]
-    assert min(found.values()) >= 1
-    assert static_steps / max(free_at) <= bound + 1e-9
-    assert max(free_at) >= ceil(sum(caps) / num_slots)
 
 
 def test_the_built_in_engines_show_the_forwards_they_made() -> None:

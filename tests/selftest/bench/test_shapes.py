@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -50,22 +49,11 @@ def tiny() -> ModelUnderTest:
     return load_model("tiny", CPU, torch.float32)
 
 
-def answer(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[int]:
-    """The greedy answer, by feeding everything anew for each token."""
-    tokens = list(prompt)
-    with torch.inference_mode():
-        for _ in range(num_tokens):
-            logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
-            tokens.append(int(logits[0, -1].argmax()))
-    return tokens[len(prompt) :]
-
-
 @pytest.mark.parametrize(
     ("name", "num_parameters", "kv_bytes"),
     [
         ("tiny", 5_048_576, None),
         ("gpt2", 124_439_808, 36_864),
-        ("qwen3-0.6b", 596_049_920, 114_688),
         ("llama-1b", 1_235_814_400, 32_768),
         ("llama-8b", 8_030_261_248, 131_072),
     ],
@@ -100,10 +88,10 @@ def test_building_a_shape_leaves_the_generator_alone_and_depends_on_nothing(
 @pytest.mark.parametrize("device", DEVICES)
 def test_rope_frequencies_are_the_same_in_every_dtype(device: torch.device) -> None:
     """`model.to(bfloat16)` rounds them, and then far positions turn by wrong angles."""
-    for name in ("tiny", "qwen3-0.6b", "llama-1b"):
+    for name in ("tiny", "llama-1b"):
         frequencies = dict(shrunken(name, torch.float32).named_buffers())
         assert any(key.endswith("inv_freq") for key in frequencies)
-        for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        for dtype in (torch.bfloat16, torch.float64):
             model = shrunken(name, dtype, device)
             assert {each.dtype for each in model.parameters()} == {dtype}
             for key, buffer in model.named_buffers():
@@ -111,18 +99,7 @@ def test_rope_frequencies_are_the_same_in_every_dtype(device: torch.device) -> N
                 torch.testing.assert_close(buffer.cpu(), frequencies[key], rtol=1e-6, atol=0)
 
 
-def test_the_tiny_shape_can_show_a_fault_repeats_no_token_and_hears_all_of_a_long_prompt(
-    tiny: ModelUnderTest,
-) -> None:
+def test_the_tiny_shape_can_show_a_fault(tiny: ModelUnderTest) -> None:
     adequacy = measure_adequacy(tiny)
     assert adequacy.is_adequate, str(adequacy)
     assert min(adequacy.wrong_first_token, adequacy.dropped_key) >= 0.5, str(adequacy)
-    rng = random.Random(1)
-    prompt = [rng.randrange(tiny.vocab_size) for _ in range(100)]
-    tokens = answer(tiny.model, prompt, 24)
-    assert len(set(tokens)) >= 20, tokens
-    for index in (0, 50):
-        other = [
-            (token + 7) % tiny.vocab_size if i == index else token for i, token in enumerate(prompt)
-        ]
-        assert answer(tiny.model, other, 24) != tokens, f"token {index} of the prompt does not count"

@@ -10,11 +10,11 @@ from pathlib import Path
 from batchproof.cli.config_file import OWN, SHARED
 from batchproof.findings.causes import Cause
 from batchproof.places import repository
-from batchproof.plugin.writers.table import LEGEND, SessionFacts, counted, totals_line
+from batchproof.plugin.writers.table import LEGEND, SessionFacts, totals_line
 from batchproof.plugin.writers.verdict import in_words
 from batchproof.records.journal import JournalEntry
 from batchproof.records.table import ConformanceTable
-from batchproof.records.texts import header, line
+from batchproof.records.texts import counted, header, line
 from batchproof.records.trial_record import FailureRecord, SourcePlace
 from batchproof.records.verdict import EngineVerdict
 from batchproof.requirements.promises import Promise

@@ -12,6 +12,7 @@ from batchproof.models.embedded import EMBEDDED
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Provenance
 from batchproof.records.table import ConformanceTable, PromiseCell, Totals
+from batchproof.records.texts import counted
 from batchproof.records.verdict import Conditions
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.sets import RequirementSet
@@ -112,11 +113,6 @@ def totals_line(engine: str, total: Totals) -> str:
     workloads, answers = counted(total.num_workloads, "workload"), counted(total.num_requests, "answer")
     tokens, near_ties = counted(total.num_steps, "token"), counted(total.num_near_ties, "near-tie")
     return f"{engine}: {workloads}, {answers} and {tokens} compared, {near_ties}"
-
-
-def counted(number: int, what: str) -> str:
-    """Returns "1 worker" or "2 workers"."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def error_units(outcomes: Iterable[Outcome]) -> list[tuple[str, float]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from batchproof.plugin.writers.table import SessionFacts, counted
+from batchproof.plugin.writers.table import SessionFacts
 from batchproof.records.journal import JournalEntry
+from batchproof.records.texts import counted
 from batchproof.records.verdict import EngineVerdict
 from batchproof.requirements.verdict_of_journal import Asked, verdict_of
 
