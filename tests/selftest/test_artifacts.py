@@ -178,15 +178,3 @@ def test_a_run_that_failed_for_no_engines_sake_does_not_look_green() -> None:
     assert "**The run failed**" in summary_page(finished())
     cut = replace(finished().table, is_complete=False)
     assert "some tests are missing" in summary_page(replace(finished(), table=cut))
-
-
-def test_an_engine_without_source_here_is_shown_where_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    entry = failed("a")
-    assert entry.record is not None
-    foreign = replace(entry, record=replace(entry.record, defined_at=None))
-    assert problems_of([foreign])[0].at is None
-    (tmp_path / "batchproof.toml").write_text("")
-    assert problems_of([foreign])[0].at == SourcePlace("batchproof.toml", 1, "")

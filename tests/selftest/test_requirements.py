@@ -126,11 +126,11 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
     assert (part.verdict, part.held, part.is_complete) == ("incomplete", ("P4",), False)
     assert (part.outcomes[HELD[1]], part.promises["P1"].verdict) == ("not run", "incomplete")
     assert badge(part)["message"] == "2000.01: 1 of 20 promises, incomplete"
-    said = "incomplete; of 4 requirements 2 held, 2 not run; left out by --requirement"
+    said = "incomplete; of 4 requirements 2 held, 2 not run"
     page = (mini / "out" / "summary.md").read_text()
     assert said in session.output
     assert "keeps 1 promise, in 2 of 5 tests\n" in page
-    assert f"2000.01 (digest {MINI.digest[:12]}): **{said}, --model**" in page
+    assert f"2000.01 (digest {MINI.digest[:12]}): **{said}**" in page
     assert "**The run failed: requirements were not run.**" in page
 
     path = str(mini / "verdict.json")

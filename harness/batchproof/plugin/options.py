@@ -19,7 +19,6 @@ from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED
 from batchproof.oracle.precision import KV_CACHES
 from batchproof.plugin import (
     bench_options,
-    gpu_assignment,
     isolation,
     outputs,
     problems,
@@ -146,7 +145,6 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     xfails, configured = config.getoption("--xfails"), config.stash.get(CONFIGURED, None)
     return [
         *([f"batchproof: configured in {configured}"] if configured else []),
-        *gpu_assignment.header(config),
         "batchproof: engines " + ", ".join(spec.name for spec in selection.engines),
         "batchproof: models " + ", ".join(selection.model_names),
         f"batchproof: device {selection.device}, dtype {selection.dtype}, torch {version('torch')}, "

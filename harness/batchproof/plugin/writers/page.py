@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from batchproof.cli.config_file import OWN, SHARED
 from batchproof.findings.causes import Cause
-from batchproof.places import repository
 from batchproof.plugin.writers.table import LEGEND, SessionFacts, counted, totals_line
 from batchproof.plugin.writers.verdict import in_words
 from batchproof.records.journal import JournalEntry
@@ -60,7 +58,7 @@ def problems_of(failed: Iterable[JournalEntry]) -> list[Problem]:
     for entry in failed:
         record = entry.record
         if record is not None and record.failure is not None and not record.is_stale:
-            at = record.failure.raised_at or record.defined_at or _configuration()
+            at = record.failure.raised_at or record.defined_at
             each = Problem(record.engine, record.failure, at, entry, (record.name,))
             place = (at.file, at.name) if at else ()  # no line, which moves
             groups[record.engine, record.failure.promise, record.failure.rule, *place].append(each)
@@ -83,13 +81,6 @@ def _rank(problem: Problem) -> tuple[int, int, str]:
     return list(Promise).index(problem.promise), -len(problem.tests), problem.headline
 
 
-def _configuration() -> SourcePlace | None:
-    """Returns where an engine without source here is named."""
-    root = repository()
-    files = [name for name in (OWN, SHARED) if (root / name).is_file()]
-    return SourcePlace(files[0], 1, "") if files else None
-
-
 LONGEST_REPORT = 20_000  # characters; a comment may have 65,536
 MOST_ROWS = 30
 
@@ -104,7 +95,6 @@ class FinishedRun:
     folder: Path  # of the files
     known: tuple[JournalEntry, ...] = ()  # failed as expected
     verdicts: Mapping[str, EngineVerdict] = field(default_factory=dict)
-    ways: Sequence[str] = ()  # options that leave tests out
     selection: str = ""  # such as "12 of 510 tests"; empty: all ran
 
     @classmethod
@@ -124,7 +114,7 @@ class FinishedRun:
             selection = f"{counted(num_tests, 'test')}, a selection"
         elif facts.num_left_out:
             selection = f"{num_tests} of {counted(num_tests + facts.num_left_out, 'test')}"
-        return cls(table, failed_tests(finished), folder, known, verdicts, facts.ways, selection)
+        return cls(table, failed_tests(finished), folder, known, verdicts, selection)
 
 
 def summary_page(run: FinishedRun) -> str:
@@ -160,7 +150,7 @@ def _verdict(run: FinishedRun, problems: Sequence[Problem]) -> Iterator[str]:
         ran = f", in {run.selection}" if run.selection else ""
         yield f"## Batchproof: {_code(engine)} {' and '.join(words)}{ran}"
         if verdict and (asked := verdict.requirement_set):
-            said = in_words(verdict, run.ways)
+            said = in_words(verdict)
             yield f"Requirement set {asked.name} (digest {asked.digest[:12]}): **{said}**.  "
     if not table.is_complete:
         yield "**The run was stopped: some tests are missing.**"
