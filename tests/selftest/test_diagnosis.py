@@ -43,7 +43,6 @@ from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import SchedulerOutput
 from batchproof_engines.ragged.scheduler import Sequence as RaggedSequence
 from batchproof_engines.substitution import engine_with
-from batchproof_lab.suite_run import run_suite
 from batchproof_paged import build_unprobed, scheduler
 from batchproof_paged.block_manager import BlockManager
 from batchproof_paged.options import PagedOptions
@@ -380,14 +379,3 @@ def test_without_a_trace_the_plainest_schedule_is_assumed(lab: Laboratory) -> No
     assert table is not None
     assert len(table.samples) == sum(len(each.token_ids) for each in completions)
     assert table.num_cells == sum(n + 4 for n in LENGTHS)
-
-
-def test_a_diagnosis_that_breaks_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> Diagnosis:
-        raise ZeroDivisionError("of the diagnosis")
-
-    monkeypatch.setattr("batchproof.diagnosis.diagnose", broken)
-    arguments = ["-k", "smoke", "--model=gpt2-random"]
-    (catch,) = run_suite("fault:mask_ignores_sequence", arguments).catches
-    assert catch.broken == "P1"
-    assert "the diagnosis itself failed: ZeroDivisionError: of the diagnosis" in catch.report

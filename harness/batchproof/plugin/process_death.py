@@ -18,7 +18,7 @@ from batchproof.findings.failure import Failure, Run, Scene
 from batchproof.findings.finding import Rule, found
 from batchproof.findings.finding_text import failure_text
 from batchproof.places import PACKAGE
-from batchproof.plugin.failure_report import FIRST_CONTACT, record_failure
+from batchproof.plugin.failure_record import FIRST_CONTACT, record_failure
 from batchproof.plugin.items import attach_record, describe_for_junit
 from batchproof.records.trial_record import Ledger, TrialRecord
 from batchproof.run.call_notes import CallNote

@@ -16,7 +16,7 @@ from batchproof.findings.finding import Rule, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
 from batchproof.oracle.oracle import Oracle
-from batchproof.plugin.failure_report import FIRST_CONTACT
+from batchproof.plugin.failure_record import FIRST_CONTACT
 from batchproof.plugin.items import IDENTITY, again, name_of, requirement_id
 from batchproof.plugin.scoring import is_scored
 from batchproof.plugin.selection import LAB, SELECTION, Selection
