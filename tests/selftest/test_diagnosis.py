@@ -245,7 +245,11 @@ def test_what_comes_after_a_cancelled_run_is_within_its_limits(lab: Laboratory) 
     check_run_with_aborts(trial, cancelled, trial.build(config))
 
 
-def test_what_a_long_context_alone_shows_is_not_low_precision(lab: Laboratory) -> None:
+def test_what_a_long_context_alone_shows_is_low_precision_if_it_looks_like_it(lab: Laboratory) -> None:
+    """Noise of the size of rounding is none; the diagnosis once named no cause of either."""
+    low = trial_of(lab, resolve_engine("fault:long_context_in_bfloat16"))
+    found = diagnosed(low, workload(cap=3, lengths=(80,)), seconds=300.0)
+    assert found.cause is Cause.PRECISION, found
     trial = trial_of(lab, EngineSpec("noisy", _NoisyWhenLong))
     found = diagnosed(trial, workload(cap=3, lengths=(30,)), seconds=300.0)
     assert found.cause is Cause.UNKNOWN, found

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
 from batchproof.checks.answers import structure_findings
-from batchproof.diagnosis.explain import Explanation, evidence_of, explain, rounding_explains
+from batchproof.diagnosis.explain import Explanation, Rounding, evidence_of, explain, rounding_of
 from batchproof.diagnosis.reruns import (
     HANG_TIME_LIMIT_S,
     Call,
@@ -86,11 +86,12 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
         return Diagnosis(Cause.RACE, "the same calls give different answers", tuple(reruns.facts))
     evidence = evidence_of(rerunner.trial, calls, symptom)
     explanation = evidence and explain(rerunner, calls, symptom, reruns, *evidence)
-    rounding = (
-        rounding_explains(rerunner.trial.subject, *evidence) if evidence and not explanation else None
-    )
-    if rounding is not None and shows_with_half(rerunner, calls, symptom, reruns) is False:
-        rounding = None
+    rounding = None
+    if evidence and not explanation:
+        rounding = rounding_of(rerunner.trial.subject, *evidence)
+    if rounding and not rounding.is_alike:  # it may be an error that comes with the length
+        is_short_right = shows_with_half(rerunner, calls, symptom, reruns) is False
+        rounding = None if is_short_right else rounding
     return _named(failure, calls, symptom, reruns, explanation, rounding)
 
 
@@ -186,7 +187,7 @@ def _named(
     symptom: Symptom,
     reruns: Reruns,
     explanation: Explanation | None,
-    rounding: float | None,
+    rounding: Rounding | None,
 ) -> Diagnosis:
     if explanation is not None:
         words = f"{explanation.text} (request {symptom.request.request_id!r})"
@@ -194,11 +195,10 @@ def _named(
         return Diagnosis(cause, words, (explanation.words(), *reruns.facts))
     by_reruns = cause_by_reruns(reruns, symptom, calls)
     none = "no mistake of the list gives this answer"
-    if rounding is not None and 1e-3 < rounding < (
-        0.05 if reruns.is_right.get(Without.NEIGHBOURS) else 3.0
-    ):
+    largest = 0.05 if reruns.is_right.get(Without.NEIGHBOURS) else 3.0
+    if rounding is not None and 1e-3 < rounding.size < largest:
         text = "the logits are off by no more than rounding to bfloat16 would make them"
-        return Diagnosis(Cause.PRECISION, text, (f"{rounding:.2g} times as much", *reruns.facts))
+        return Diagnosis(Cause.PRECISION, text, (f"{rounding.size:.2g} times as much", *reruns.facts))
     if by_reruns is not None:
         return Diagnosis(*by_reruns, (none, *reruns.facts))
     shown = failure.rule.likely_cause(failure.promise)
