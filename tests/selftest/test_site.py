@@ -269,11 +269,11 @@ def test_a_conformance_table_is_shown_cell_by_cell(tmp_path: Path, failed: int, 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"schema": "batchproof.verdict/99"}', f"reads up to '{VERDICT.schema}'"),
+        ('{"schema": "batchproof.verdict/99"}', f"/99', not '{VERDICT.schema}'"),
         (f'{{"schema": "{VERDICT.schema}"}}', "is damaged: it has no 'title'"),
         ('{"schema": "elsewhere"}', "'verdict.json' is no file that a site shows: verdicts"),
         ("", "'verdict.json' is no result file: it is not JSON"),
-        ('{"schema": "batchproof.benchmark/99"}', "reads up to"),
+        ('{"schema": "batchproof.benchmark/99"}', "its schema is 'batchproof.benchmark/99', not"),
     ],
 )
 def test_a_file_that_cannot_be_shown_is_one_sentence_that_names_it(

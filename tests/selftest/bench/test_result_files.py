@@ -91,7 +91,7 @@ def test_damage_is_said_with_its_place(
     [
         (b"", "is no result file: it is not JSON"),
         (b'{"schema": "batchproof.conformance/1"}', "its schema is 'batchproof.conformance/1', not"),
-        (b'{"schema": "batchproof.benchmark/4"}', "this version of Batchproof reads up to"),
+        (b'{"schema": "batchproof.benchmark/4"}', "its schema is 'batchproof.benchmark/4', not"),
         (b'{"schema": "batchproof.benchmark/3"}', "it has no 'header'"),
     ],
 )
