@@ -13,7 +13,7 @@ from batchproof.plugin.writers.page import (
     LONGEST_REPORT,
     MOST_ROWS,
     FinishedRun,
-    problems_of,
+    groups_of,
     summary_page,
 )
 from batchproof.records.journal import JournalEntry
@@ -82,10 +82,9 @@ def test_the_files_of_a_run(run_suite: RunSuite, repository: Path) -> None:
         "## Batchproof: `mine.py:Mine` breaks 2 promises (P1 parity, P4 order) and keeps 0 promises\n"
     )
     assert "| P1 parity | **FAIL 3** |\n| P4 order | **FAIL 1** |" in page
-    # The frame that raised is inside the repository, not in the engine that it is derived from; a wrong
-    # answer has no frame, so the definition stands for it.
+    # The frame that raised is inside the repository, not in the engine that it is derived from.
     (line,) = (each for each in page.splitlines() if each.startswith("* **P4 order**: "))
-    assert "`planted` at `mine.py:5`" in line
+    assert "`planted`, and" in line
     assert "and 1 more finding" in line, "of a bare BrokenPromise too"
     assert "At `scheduling.py:4`, in `chosen`:\n\n````text\nP1 parity is broken: " in page
     assert "replay: python -m batchproof replay failures/p1-raises" in page
@@ -126,21 +125,14 @@ def finished(*entries: JournalEntry, passed: int = 1, status: int = 1) -> Finish
     return FinishedRun(table, entries, Path("/nowhere"))
 
 
-def test_failures_of_one_place_are_one_problem_though_lines_move() -> None:
+def test_failures_of_one_place_are_one_group_though_lines_move() -> None:
     def moved(name: str, line: int) -> JournalEntry:
-        return failed(name, facts={"at": ["a.py", line, "step"]})
+        return failed(name, "x" * line, facts={"at": ["a.py", line, "step"]})
 
-    (problem,) = problems_of([moved("two", 3), moved("three", 30)])
-    assert (problem.at, problem.tests) == (SourcePlace("a.py", 30, "step"), ("three", "two"))
-    assert len(problems_of([moved("one", 3), failed("two")])) == 2, "in two places"
-
-
-def test_of_alike_failures_the_shortest_report_with_a_cause_is_shown() -> None:
-    (problem,) = problems_of(
-        [failed("a", ""), failed("b", "quite long", cause="LEAK"), failed("c", "long", cause="LEAK")]
-    )
-    assert problem.shown.test == "c"
-    assert problem.cause == "LEAK: keys of another live sequence are visible"
+    (group,) = groups_of(finished(moved("two", 3), moved("three", 30)))["mine"]
+    assert (group.num_tests, group.shown_test) == (2, "two"), "the shortest report is shown"
+    apart = groups_of(finished(moved("one", 3), failed("two")))["mine"]
+    assert len(apart) == 2, "in two places"
 
 
 def test_a_page_stays_within_what_a_comment_may_hold() -> None:

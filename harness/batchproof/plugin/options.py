@@ -76,8 +76,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--xfails",
         metavar="FILE",
         help="take [[expected_failures]] (test, reason, link) from FILE. They are run; one that passes "
-        "fails the run. A test must be there, before -k and -m, unless its file, or its engine and "
-        "model, were not asked for",
+        "fails the run. A test must be there, before -k and -m, unless its file, or its engine, "
+        "model and parameters, were not asked for",
     )
     group.addoption(
         "--diagnose-for",
