@@ -71,7 +71,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_the_files_of_a_run(run_suite: RunSuite, repository: Path) -> None:
-    run_suite("--engine=mine.py:Mine", "--artifacts=out", "--xfails=known")
+    run_suite("--engine=mine.py:Mine", "--artifacts=out", "--xfails=known", "--diagnose-for=20")
     out = repository / "out"
     assert {each.name for each in out.iterdir()} == {
         *("summary.md", "junit.xml", "table.json", "failures", "verdict.json"),

@@ -227,7 +227,7 @@ def test_a_diagnosis_that_hangs_keeps_the_finding(bad: Bad, monkeypatch: pytest.
         raise EngineHang("the diagnosis hangs")
 
     monkeypatch.setattr("batchproof.plugin.failure_report.diagnose", hang)
-    run = bad({"x": "raise KeyError"})
+    run = bad({"x": "raise KeyError"}, "--diagnose-for=20")
     assert "the diagnosis itself failed: EngineHang: the diagnosis hangs" in run.output
     assert run.cell("P1 parity") == "FAIL 1"
 

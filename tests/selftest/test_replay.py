@@ -21,6 +21,7 @@ from batchproof.models.embedded import NAN_MODEL
 from batchproof.records.journal import entries
 from batchproof.replay import replay_command
 from batchproof.replay.record import FailureFile, read_failure
+from batchproof.replay.write import FailureOrigin, write
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import torch_restored
 from batchproof.run.engine_names import FAULT_PREFIX
@@ -32,7 +33,7 @@ from batchproof_lab.suite_run import SharedLaboratory, run_suite
 from tests.selftest.conftest import LaboratoryFor
 
 MODEL = "gpt2-random"
-HANG_LIMIT_S = 5  # an honest engine keeps it on a machine that stands still for a second or two
+HANG_LIMIT_S = 2  # an honest engine keeps it on a machine that stands still for a second
 
 CURATED = "model-is-left-as-it-was"
 # Fault -> the test that finds it, and the rule.
@@ -87,12 +88,17 @@ def replay(path: Path, *arguments: str) -> int:
     return main(["replay", str(path), *arguments])
 
 
+def trial_of(
+    lab: SharedLaboratory, engine: str, model: str = MODEL, promise: Promise = Promise.P2
+) -> Trial:
+    spec, oracle = resolve_engine(engine), lab.oracle(model)
+    return Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), promise)
+
+
 def case_fails(lab: SharedLaboratory, path: Path, engine: str, model: str = MODEL) -> bool:
     (case,) = load_file(path)
-    spec, oracle = resolve_engine(engine), lab.oracle(model)
-    trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), case.promise)
     try:
-        run_case(trial, case)
+        run_case(trial_of(lab, engine, model, case.promise), case)
     except ConformanceFailure:
         return True
     return False
@@ -241,23 +247,27 @@ def test_what_was_not_shown_again_when_it_was_written_is_not_said_to_be_gone(
     assert "cannot tell: one engine alone did not show it" in capsys.readouterr().out
 
 
-def test_nothing_is_written_over_and_the_record_names_the_file(tmp_path: Path) -> None:
-    names = []
-    for number in (1, 2):
-        journal = tmp_path / f"journal-{number}"
-        arguments = ["-x", "-k", "exactly_its_own_cap", f"--model={MODEL}", "--hypothesis-seed=0"]
-        arguments += ["--diagnose-for=300"]  # it takes a second, but the machine may be busy
-        run_suite("fault:cap_off_by_one", [*arguments, f"--repro={tmp_path}", f"--journal={journal}"])
-        records = [each.record for each in entries(journal)]
-        (failure,) = [each.failure for each in records if each and each.failure]
-        assert (failure.promise, failure.rule, failure.cause) == ("P2", "cap", "CAP")
-        assert failure.headline.startswith("P2 caps is broken: request ")
-        assert failure.case is None
-        assert failure.facts["num_tokens"] == int(str(failure.facts["cap"])) + 1
-        assert failure.replay is not None
-        names.append(Path(failure.replay))
-    assert names[1].stem == f"{names[0].stem}-2"
-    assert all(name.is_file() for name in names)
+def test_nothing_is_written_over_and_the_record_names_the_file(
+    tmp_path: Path, lab: SharedLaboratory
+) -> None:
+    journal, engine = tmp_path / "journal", "fault:cap_off_by_one"
+    arguments = ["-x", "-k", "exactly_its_own_cap", f"--model={MODEL}", "--hypothesis-seed=0"]
+    arguments += ["--diagnose-for=300"]  # it takes a second, but the machine may be busy
+    run_suite(engine, [*arguments, f"--repro={tmp_path}", f"--journal={journal}"], lab)
+    records = [each.record for each in entries(journal)]
+    (failure,) = [each.failure for each in records if each and each.failure]
+    assert (failure.promise, failure.rule, failure.cause) == ("P2", "cap", "CAP")
+    assert failure.headline.startswith("P2 caps is broken: request ")
+    assert failure.case is None
+    assert failure.facts["num_tokens"] == int(str(failure.facts["cap"])) + 1
+    assert failure.replay is not None
+    path = Path(failure.replay)
+    origin = FailureOrigin("again", "the-cap")
+    again = [
+        write(trial_of(lab, engine), read_failure(path).failure, origin, tmp_path, True) for _ in "ab"
+    ]
+    assert again[1].stem == f"{again[0].stem}-2"
+    assert path.is_file()
 
 
 def test_an_engine_that_cannot_show_the_failure_tells_nothing(
