@@ -57,18 +57,20 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
         if failure.rule.replay is Replay.CRASH:
             return cause_of_exception(rerunner, failure)
         own = failure.rule.own_cause(failure.promise)
-        # The headline says the rest.
-        return Diagnosis(own, own.value) if own else _investigate(rerunner, failure)
+        if own:  # the headline says the rest
+            return Diagnosis(own, own.value)
+        return _investigate(rerunner, failure, failure.rule.likely_cause(failure.promise))
     except OutOfTimeError:
         if is_hang:
             return Diagnosis(Cause.LIVENESS, Cause.LIVENESS.value)
         return Diagnosis(Cause.UNKNOWN, f"no cause was found within {limit_s:g} s")
 
 
-def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
+def _investigate(rerunner: Rerunner, failure: Failure, likely: Cause | None) -> Diagnosis:
+    """Looks at the answers of reruns. `likely` is the cause that goes with the broken rule."""
     found = _wrong_answer(rerunner, failure)
     if found is None:
-        return _without_a_wrong_answer(failure, rerunner.trial.promise)
+        return _without_a_wrong_answer(failure, rerunner.trial.promise, likely)
     calls, symptom = found
     if is_right_without_drafts(rerunner, calls, symptom):
         text = f"the answer to {symptom.request.request_id!r} is right without speculation"
@@ -92,7 +94,7 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     if rounding and not rounding.is_alike:  # it may be an error that comes with the length
         is_short_right = shows_with_half(rerunner, calls, symptom, reruns) is False
         rounding = None if is_short_right else rounding
-    return _named(failure, calls, symptom, reruns, explanation, rounding)
+    return _named(likely, calls, symptom, reruns, explanation, rounding)
 
 
 def _wrong_answer(rerunner: Rerunner, failure: Failure) -> tuple[Sequence[Call], Symptom] | None:
@@ -125,7 +127,7 @@ def _workloads_to_rerun(scene: Scene) -> Iterator[list[Workload]]:
         yield workloads
 
 
-def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
+def _without_a_wrong_answer(failure: Failure, tested: Promise, likely: Cause | None) -> Diagnosis:
     """Names a cause when all answers are within rounding of the right one, or no rerun succeeded."""
     what = headline(failure.finding)
     if tested is Promise.P15:
@@ -134,10 +136,9 @@ def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
     if failure.rule is Rule.NEAR_TIES:
         return Diagnosis(Cause.NEAR_TIE, what)
     right = "rerun on fresh engines, every answer is right"
-    cause = failure.rule.likely_cause(failure.promise)
-    if cause in (None, Cause.RACE) and failure.rule not in (Rule.STATED, Rule.LOGITS_MISSING):
+    if likely in (None, Cause.RACE) and failure.rule not in (Rule.STATED, Rule.LOGITS_MISSING):
         return Diagnosis(Cause.RACE, right)
-    return Diagnosis(cause or Cause.UNKNOWN, what, (right,))
+    return Diagnosis(likely or Cause.UNKNOWN, what, (right,))
 
 
 def _wrong_end(
@@ -182,7 +183,7 @@ def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
 
 
 def _named(
-    failure: Failure,
+    likely: Cause | None,
     calls: Sequence[Call],
     symptom: Symptom,
     reruns: Reruns,
@@ -201,9 +202,8 @@ def _named(
         return Diagnosis(Cause.PRECISION, text, (f"{rounding.size:.2g} times as much", *reruns.facts))
     if by_reruns is not None:
         return Diagnosis(*by_reruns, (none, *reruns.facts))
-    shown = failure.rule.likely_cause(failure.promise)
-    if shown in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
-        return Diagnosis(shown, shown.value, (none, *reruns.facts))
+    if likely in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
+        return Diagnosis(likely, likely.value, (none, *reruns.facts))
     return Diagnosis(Cause.UNKNOWN, none, tuple(reruns.facts))
 
 
