@@ -19,7 +19,7 @@ from batchproof.plugin.writers.page import (
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.table import ConformanceTable, PromiseCell, Totals
-from batchproof.records.trial_record import FailureRecord, FindingRecord, SourcePlace, TrialRecord
+from batchproof.records.trial_record import FailureRecord, SourcePlace, TrialRecord
 from tests.selftest.conftest import HEAD, RunSuite
 
 ENGINE = """
@@ -144,14 +144,6 @@ def test_a_page_stays_within_what_a_comment_may_hold() -> None:
 
 def test_a_green_run_says_so() -> None:
     assert summary_page(finished(status=0)).startswith("## Batchproof: `mine` keeps 1 promise\n")
-
-
-def test_other_findings_of_a_test_are_counted() -> None:
-    other = FindingRecord("P4", "order", "P4 order is broken")
-    page = summary_page(
-        finished(failed("a"), failed("b", others=(other,), facts={"at": ["b", 1, "f"]}))
-    )
-    assert page.count("and 1 more finding") == 1
 
 
 def test_a_promise_with_an_expected_failure_is_not_kept() -> None:

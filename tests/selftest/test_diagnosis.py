@@ -156,11 +156,8 @@ class _Overwritten(_Feeding):
         return [(prompts[-1][0], *first[1:]), *others]
 
 
-@pytest.mark.parametrize("lengths", [(9, 4, 14), (7, 16, 9)])
-def test_what_a_neighbour_says_is_a_leak_and_no_matter_of_pads(
-    lab: Laboratory, lengths: tuple[int, ...]
-) -> None:
-    asked = workload(cap=2, lengths=lengths)
+def test_what_a_neighbour_says_is_a_leak_and_no_matter_of_pads(lab: Laboratory) -> None:
+    asked = workload(cap=2, lengths=(9, 4, 14))
     found = diagnosed(trial_of(lab, EngineSpec("overwritten", _Overwritten)), asked)
     assert found.cause is Cause.LEAK, found
     assert "rewriting the contents of 'r2' changes it" in found.evidence

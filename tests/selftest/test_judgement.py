@@ -113,11 +113,11 @@ def test_every_test_is_noted_once_as_data_and_is_not_run_again(
         ),
     ],
 )
-def test_another_file_is_no_journal(text: str, words: str, tmp_path: Path, run_suite: RunSuite) -> None:
-    (tmp_path / "test_mini.py").write_text(SUITE)
+def test_another_file_is_no_journal(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text(text)
-    run_suite(f"--journal={path}").require_usage_error(words)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        entries(path)
 
 
 def test_a_verdict_says_what_is_held_broken_and_untested(journal: Path) -> None:

@@ -40,11 +40,8 @@ CURATED = "model-is-left-as-it-was"
 FAULTS = {
     "mask_ignores_sequence": ("rewriting_the_neighbours", "relation"),  # two runs compared
     "last_prompt_token_fed_twice": ("generated_workloads", "token"),
-    "kv_cache_in_bfloat16": ("generated_workloads", "logits"),  # right tokens
-    "cap_off_by_one": ("exactly_its_own_cap", "cap"),
     "prompt_cut_to_the_context": ("fails_alone", "refused"),
     "batch_barrier": ("filled_at_once", "refill"),
-    "last_block_never_freed": ("blocks_add_up", "accounting"),
     "first_token_streamed_twice": ("events_add_up", "cap"),
     "abort_of_a_finished_request_frees_again": ("cancelled_at_any_step", "pool or accounting"),
     "abort_of_a_waiting_request_ignored": ("a_waiting_request", "cancelled-token"),
