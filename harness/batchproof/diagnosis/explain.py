@@ -48,6 +48,7 @@ from batchproof.run.trial import Trial
 EXPLAINED_SHARE = 0.1
 ROUNDING_SHARE = 0.5
 ROUNDING_LEAVES = 1e-3
+CLEARLY = 0.5  # the share of its badness that a mistake must have to replace an earlier one
 ALIKE = 0.2  # cosine of errors; of unrelated ones in 256 logits it is beyond 0.2 once in a thousand
 
 
@@ -270,8 +271,10 @@ def _best(
         for mistake in mistakes:
             rerunner.check_time()
             found = _tried(subject, suspect, observed, mistake)
-            if found and (best is None or found.badness < 0.5 * best.badness):
+            if found and (best is None or found.badness < CLEARLY * best.badness):
                 best = found
+            if best and CLEARLY * best.badness <= ROUNDING_LEAVES:
+                break  # no badness is smaller than that
     except OutOfTimeError:
         pass  # the best so far is returned
     return best
