@@ -25,7 +25,7 @@ from batchproof.plugin.failure_report import (
     replay_of,
     report_failure,
 )
-from batchproof.plugin.items import IDENTITY, RECORD, again, attach_record, describe_for_junit
+from batchproof.plugin.items import IDENTITY, again, attach_record
 from batchproof.plugin.scoring import ASKED, forgive
 from batchproof.plugin.trials import TRIAL
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
@@ -49,12 +49,10 @@ def pytest_runtest_makereport(
         return report
     if report.when == "call" or not report.passed:
         error = call.excinfo.value if call.excinfo else None
-        item.stash[RECORD] = record = _judge(item, report, error)
+        record = _judge(item, report, error)
         attach_record(report, record)
         if report.failed and known_failure_of(item) is None:
             forgive(report, record, item.config.stash.get(ASKED, None))
-    if report.when == "teardown" and RECORD in item.stash:
-        describe_for_junit(report, item.stash[RECORD])
     return report
 
 
