@@ -26,7 +26,7 @@ from batchproof_lab.suite_run import SharedLaboratory
 from tests.selftest.one_process import OneProcess
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
-DEFAULTS = ("--engine=static", "--model=gpt2-random", "--no-isolate")
+DEFAULTS = ("--engine=static", "--model=gpt2-random", "--no-isolate", "--diagnose-for=0")
 
 # What a small suite begins with, and tests that several of them have.
 HEAD = """

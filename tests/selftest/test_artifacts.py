@@ -13,13 +13,13 @@ from batchproof.plugin.writers.page import (
     LONGEST_REPORT,
     MOST_ROWS,
     FinishedRun,
-    problems_of,
+    groups_of,
     summary_page,
 )
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.table import ConformanceTable, PromiseCell, Totals
-from batchproof.records.trial_record import FailureRecord, FindingRecord, SourcePlace, TrialRecord
+from batchproof.records.trial_record import FailureRecord, TrialRecord
 from tests.selftest.conftest import HEAD, RunSuite
 
 ENGINE = """
@@ -71,7 +71,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_the_files_of_a_run(run_suite: RunSuite, repository: Path) -> None:
-    run_suite("--engine=mine.py:Mine", "--artifacts=out", "--xfails=known")
+    run_suite("--engine=mine.py:Mine", "--artifacts=out", "--xfails=known", "--diagnose-for=20")
     out = repository / "out"
     assert {each.name for each in out.iterdir()} == {
         *("summary.md", "junit.xml", "table.json", "failures", "verdict.json"),
@@ -82,10 +82,9 @@ def test_the_files_of_a_run(run_suite: RunSuite, repository: Path) -> None:
         "## Batchproof: `mine.py:Mine` breaks 2 promises (P1 parity, P4 order) and keeps 0 promises\n"
     )
     assert "| P1 parity | **FAIL 3** |\n| P4 order | **FAIL 1** |" in page
-    # The frame that raised is inside the repository, not in the engine that it is derived from; a wrong
-    # answer has no frame, so the definition stands for it.
+    # The frame that raised is inside the repository, not in the engine that it is derived from.
     (line,) = (each for each in page.splitlines() if each.startswith("* **P4 order**: "))
-    assert "`planted` at `mine.py:5`" in line
+    assert "`planted`, and" in line
     assert "and 1 more finding" in line, "of a bare BrokenPromise too"
     assert "At `scheduling.py:4`, in `chosen`:\n\n````text\nP1 parity is broken: " in page
     assert "replay: python -m batchproof replay failures/p1-raises" in page
@@ -95,23 +94,12 @@ def test_the_files_of_a_run(run_suite: RunSuite, repository: Path) -> None:
 
     cases = ElementTree.parse(out / "junit.xml").iter("testcase")
     failed = next(each for each in cases if "Mine-gpt2-random-2]" in each.get("name", ""))
-    properties = {each.get("name"): each.get("value") for each in failed.iter("property")}
-    assert properties.pop("replay", "").startswith(str(out))
-    assert properties == {
-        "engine": "mine.py:Mine",
-        "model": "gpt2-random",
-        "promise": "P1",
-        "rule": "raised",
-        "cause": "CRASH",
-        "source": "scheduling.py:4",
-    }
-    assert failed[1].get("message", "").startswith("P1 parity is broken: the engine raised LookupError")
+    assert failed[0].get("message", "").startswith("P1 parity is broken: the engine raised LookupError")
 
 
 def failed(name: str, report: str = "P1 parity is broken: x", **changes: Any) -> JournalEntry:
     failure = FailureRecord("P1", "token", "P1 parity is broken: x", **changes)
-    at = SourcePlace("mine.py", 3, "Mine")
-    record = TrialRecord("mine", "gpt2-hash", ("P1",), name=name, defined_at=at, failure=failure)
+    record = TrialRecord("mine", "gpt2-hash", ("P1",), name=name, failure=failure)
     return JournalEntry(name, "failed", record=record, report=report)
 
 
@@ -126,21 +114,14 @@ def finished(*entries: JournalEntry, passed: int = 1, status: int = 1) -> Finish
     return FinishedRun(table, entries, Path("/nowhere"))
 
 
-def test_failures_of_one_place_are_one_problem_though_lines_move() -> None:
+def test_failures_of_one_place_are_one_group_though_lines_move() -> None:
     def moved(name: str, line: int) -> JournalEntry:
-        return failed(name, facts={"at": ["a.py", line, "step"]})
+        return failed(name, "x" * line, facts={"at": ["a.py", line, "step"]})
 
-    (problem,) = problems_of([moved("two", 3), moved("three", 30)])
-    assert (problem.at, problem.tests) == (SourcePlace("a.py", 30, "step"), ("three", "two"))
-    assert len(problems_of([moved("one", 3), failed("two")])) == 2, "in two places"
-
-
-def test_of_alike_failures_the_shortest_report_with_a_cause_is_shown() -> None:
-    (problem,) = problems_of(
-        [failed("a", ""), failed("b", "quite long", cause="LEAK"), failed("c", "long", cause="LEAK")]
-    )
-    assert problem.shown.test == "c"
-    assert problem.cause == "LEAK: keys of another live sequence are visible"
+    (group,) = groups_of(finished(moved("two", 3), moved("three", 30)))["mine"]
+    assert (group.num_tests, group.shown_test) == (2, "two"), "the shortest report is shown"
+    apart = groups_of(finished(moved("one", 3), failed("two")))["mine"]
+    assert len(apart) == 2, "in two places"
 
 
 def test_a_page_stays_within_what_a_comment_may_hold() -> None:
@@ -152,14 +133,6 @@ def test_a_page_stays_within_what_a_comment_may_hold() -> None:
 
 def test_a_green_run_says_so() -> None:
     assert summary_page(finished(status=0)).startswith("## Batchproof: `mine` keeps 1 promise\n")
-
-
-def test_other_findings_of_a_test_are_counted() -> None:
-    other = FindingRecord("P4", "order", "P4 order is broken")
-    page = summary_page(
-        finished(failed("a"), failed("b", others=(other,), facts={"at": ["b", 1, "f"]}))
-    )
-    assert page.count("and 1 more finding") == 1
 
 
 def test_a_promise_with_an_expected_failure_is_not_kept() -> None:
@@ -178,15 +151,3 @@ def test_a_run_that_failed_for_no_engines_sake_does_not_look_green() -> None:
     assert "**The run failed**" in summary_page(finished())
     cut = replace(finished().table, is_complete=False)
     assert "some tests are missing" in summary_page(replace(finished(), table=cut))
-
-
-def test_an_engine_without_source_here_is_shown_where_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    entry = failed("a")
-    assert entry.record is not None
-    foreign = replace(entry, record=replace(entry.record, defined_at=None))
-    assert problems_of([foreign])[0].at is None
-    (tmp_path / "batchproof.toml").write_text("")
-    assert problems_of([foreign])[0].at == SourcePlace("batchproof.toml", 1, "")

@@ -105,9 +105,6 @@ CHOSEN = 'engine = "static"\nmodel = "gpt2-random"\n'
         ("table = true", ":3: table is true, but must be a text or a number, or a list of these"),
         ('isolate = "no"', ":3: isolate is 'no', but must be true or false"),
         ('xfails = "x"\n[[expected_failures]]', ":3: xfails names a file beside expected_failures"),
-        ('addopts = "--slots=2"', ":3: addopts holds '--slots=2', which has a key of its own: slots"),
-        ('addopts = "-p no:x"', ":3: addopts holds '-p', which pytest reads before this file"),
-        ('addopts = "--nonesuch"', ":3: addopts holds '--nonesuch', which is no option of pytest here"),
     ],
 )
 def test_a_wrong_key_is_one_sentence_with_its_place(
@@ -124,43 +121,26 @@ def test_pyproject_is_read_and_its_stale_failure_fails(
     """Files of several runs have the part in their names."""
     (tmp_path / "test_mini.py").write_text(HEAD + RIGHT)
     (tmp_path / "pyproject.toml").write_text(
-        f'[tool.batchproof]\n{CHOSEN}table = "t.json"\naddopts = "--junitxml=j.xml"\n'
+        f'[tool.batchproof]\n{CHOSEN}table = "t.json"\n'
         "[[tool.batchproof.expected_failures]]\n"
         'test = "test_mini::test_right[gpt2-random]"\nreason = "slow"\nlink = "x"\n'
     )
     monkeypatch.setenv(pytest_process.PART, "float32")
-    session = run_suite("--dtype=float32", defaults=())
+    session = run_suite("--dtype=float32", "--junitxml=j.xml", defaults=())
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     assert "batchproof: configured in pyproject.toml: engine, model, " in session.output
-    assert "pyproject.toml:7: this known failure passes now, so take the entry out" in session.output
+    assert "pyproject.toml:6: this known failure passes now, so take the entry out" in session.output
     assert sorted(path.name for path in tmp_path.glob("*.[jx]*")) == ["j-float32.xml", "t-float32.json"]
 
 
 def test_a_flag_wins_over_its_key_alone(run_suite: RunSuite, tmp_path: Path) -> None:
     (tmp_path / "test_mini.py").write_text(HEAD + RIGHT)
-    (tmp_path / "batchproof.toml").write_text(
-        CHOSEN + 'dtype = "float9"\nlaps = 3\naddopts = "--quiet"\n'
-    )
+    (tmp_path / "batchproof.toml").write_text(CHOSEN + 'dtype = "float9"\nlaps = 3\n')
     session = run_suite("--engine=ragged", "--dtype=float64", defaults=())
     assert session.exit_status == pytest.ExitCode.OK, session.output
     assert "ragged: 1 workload, 1 answer" in session.output
     assert "static" not in session.output
     assert run_suite("--no-config", "-k", "static", defaults=("--model=gpt2-random",)).exit_status == 0
-
-
-def test_a_run_that_awakens_late_says_so(run_suite: RunSuite, tmp_path: Path) -> None:
-    """A conformance test awakens the plugin, without any option of it."""
-    (tmp_path / "test_mini.py").write_text(HEAD + RIGHT)
-    session = run_suite("-p", "no:xdist", "-k", "static-gpt2-random", defaults=())
-    assert session.exit_status == pytest.ExitCode.OK, session.output
-    assert "static: 1 workload, 1 answer and 2 tokens compared" in session.output
-    (tmp_path / "batchproof.toml").write_text(CHOSEN)
-    session = run_suite(defaults=())
-    assert (
-        "pytest comes to it too late for batchproof.toml: add --config=batchproof.toml"
-        in session.output
-    )
-    assert run_suite("--config=batchproof.toml", defaults=()).exit_status == pytest.ExitCode.OK
 
 
 def test_the_nearest_file_of_the_repository_counts(

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +17,11 @@ from batchproof.cases.files import load_file
 from batchproof.cases.runner import run_case
 from batchproof.findings.failure import CaseNote, Failure, Run, Scene, Subject
 from batchproof.findings.finding import Rule, found
-from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import NAN_MODEL
 from batchproof.records.journal import entries
 from batchproof.replay import replay_command
 from batchproof.replay.record import FailureFile, read_failure
-from batchproof.replay.standalone import model_reference
+from batchproof.replay.write import FailureOrigin, write
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import torch_restored
 from batchproof.run.engine_names import FAULT_PREFIX
@@ -38,24 +33,21 @@ from batchproof_lab.suite_run import SharedLaboratory, run_suite
 from tests.selftest.conftest import LaboratoryFor
 
 MODEL = "gpt2-random"
-HANG_LIMIT_S = 5  # an honest engine keeps it on a machine that stands still for a second or two
+HANG_LIMIT_S = 2  # an honest engine keeps it on a machine that stands still for a second
 
 CURATED = "model-is-left-as-it-was"
-# Fault -> the test that finds it, the rule, and whether a stand-alone script shows it.
+# Fault -> the test that finds it, and the rule.
 FAULTS = {
-    "mask_ignores_sequence": ("rewriting_the_neighbours", "relation", True),  # two runs compared
-    "last_prompt_token_fed_twice": ("generated_workloads", "token", True),
-    "kv_cache_in_bfloat16": ("generated_workloads", "logits", False),  # right tokens
-    "cap_off_by_one": ("exactly_its_own_cap", "cap", True),
-    "prompt_cut_to_the_context": ("fails_alone", "refused", True),
-    "batch_barrier": ("filled_at_once", "refill", False),
-    "last_block_never_freed": ("blocks_add_up", "accounting", False),
-    "first_token_streamed_twice": ("events_add_up", "cap", True),
-    "abort_of_a_finished_request_frees_again": ("cancelled_at_any_step", "pool or accounting", False),
-    "abort_of_a_waiting_request_ignored": ("a_waiting_request", "cancelled-token", False),
-    "building_seeds_the_global_generator": (CURATED, "world", False),
-    "future_key_visible": ("moves_exactly_the_queries", "logits", False),
-    "nan_passes_the_mask": ("what_is_not_finite", "token", True),  # some requests have no right answer
+    "mask_ignores_sequence": ("rewriting_the_neighbours", "relation"),  # two runs compared
+    "last_prompt_token_fed_twice": ("generated_workloads", "token"),
+    "prompt_cut_to_the_context": ("fails_alone", "refused"),
+    "batch_barrier": ("filled_at_once", "refill"),
+    "first_token_streamed_twice": ("events_add_up", "cap"),
+    "abort_of_a_finished_request_frees_again": ("cancelled_at_any_step", "pool or accounting"),
+    "abort_of_a_waiting_request_ignored": ("a_waiting_request", "cancelled-token"),
+    "building_seeds_the_global_generator": (CURATED, "world"),
+    "future_key_visible": ("moves_exactly_the_queries", "logits"),
+    "nan_passes_the_mask": ("what_is_not_finite", "token"),  # some requests have no right answer
 }
 MODEL_OF = {"nan_passes_the_mask": NAN_MODEL}
 
@@ -93,12 +85,17 @@ def replay(path: Path, *arguments: str) -> int:
     return main(["replay", str(path), *arguments])
 
 
+def trial_of(
+    lab: SharedLaboratory, engine: str, model: str = MODEL, promise: Promise = Promise.P2
+) -> Trial:
+    spec, oracle = resolve_engine(engine), lab.oracle(model)
+    return Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), promise)
+
+
 def case_fails(lab: SharedLaboratory, path: Path, engine: str, model: str = MODEL) -> bool:
     (case,) = load_file(path)
-    spec, oracle = resolve_engine(engine), lab.oracle(model)
-    trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), case.promise)
     try:
-        run_case(trial, case)
+        run_case(trial_of(lab, engine, model, case.promise), case)
     except ConformanceFailure:
         return True
     return False
@@ -113,7 +110,7 @@ def test_a_failure_is_reproduced_by_its_file_and_its_case_and_gone_on_an_honest_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The command has the laboratory of the hunt here; the tests below let it make its own."""
-    test, rule, has_script = FAULTS[fault]
+    test, rule = FAULTS[fault]
     path = written(f"fault:{fault}", test, tmp_path, lab)
     monkeypatch.setattr(replay_command, "Laboratory", lambda *_: lab)
     kept = read_failure(path)
@@ -127,8 +124,6 @@ def test_a_failure_is_reproduced_by_its_file_and_its_case_and_gone_on_an_honest_
     model = kept.failure.subject.model
     assert case_fails(lab, path.with_suffix(".yaml"), f"fault:{fault}", model)
     assert not case_fails(lab, path.with_suffix(".yaml"), "ragged", model)
-    assert path.with_suffix(".py").exists() == has_script
-    assert (kept.script is None) == (kept.no_script is not None) != has_script
 
 
 def test_a_hang_is_reproduced(tmp_path: Path, laboratory_for: LaboratoryFor) -> None:
@@ -173,64 +168,6 @@ def test_a_prefix_that_nobody_computed_is_reproduced(
     assert (replay(path), replay(path, "--engine=paged")) == (1, 0)
 
 
-STRANGER = """
-class Engine:
-    def __init__(self, model, config):
-        self._model, self._num_surplus = model, {surplus}
-
-    def generate(self, requests):
-        return [self._answer(each) for each in requests]
-
-    def _answer(self, request):
-        import torch
-        from types import SimpleNamespace
-        tokens = list(request.prompt_token_ids)
-        num_prompt = len(tokens)
-        with torch.inference_mode():
-            for _ in range(request.max_new_tokens + self._num_surplus):
-                logits = self._model(torch.tensor([tokens], device=self._model.device)).logits[0, -1]
-                tokens.append(int(logits.argmax()))
-        answer = tokens[num_prompt:]
-        return SimpleNamespace(request_id=request.request_id, token_ids=answer, finish_reason="length")
-"""
-
-
-def test_the_script_needs_nothing_of_this_package(tmp_path: Path, lab: SharedLaboratory) -> None:
-    kept = written("fault:cap_off_by_one", "exactly_its_own_cap", tmp_path / "kept", lab)
-    script = kept.with_suffix(".py")
-    assert "import batchproof" not in script.read_text()
-    assert len(script.read_text().splitlines()) < 170
-    for name, surplus in {"wrong": 1, "right": 0}.items():
-        (tmp_path / f"{name}.py").write_text(STRANGER.format(surplus=surplus), encoding="utf-8")
-    ran = stand_alone(script, tmp_path, "wrong.py:Engine", "right.py:Engine", "missing.py:Engine")
-    said = re.split(r"^-- (\d)\n", ran.stdout, flags=re.MULTILINE)
-    assert said[1::2] == ["1", "0", "2"], ran.stdout + ran.stderr
-    assert said[0].startswith("REPRODUCED: got ")
-    assert said[2].startswith("gone: ")
-    assert said[4].startswith("cannot tell: the engine could not be built")
-
-
-ONE_BY_ONE = """
-import runpy, sys
-_, script, *engines = sys.argv
-for engine in engines:
-    sys.argv = [script, engine]
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit as end:
-        print("--", end.code)
-"""
-
-
-def stand_alone(script: Path, directory: Path, *engines: str) -> subprocess.CompletedProcess[str]:
-    """Runs the script for one engine after the other, in one process without this package."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-c", ONE_BY_ONE, str(script), *engines]
-    return subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, check=False
-    )
-
-
 def made_up(name: str = "r0") -> FailureFile:
     requests = (Request(name, (3, 1, 4), 3, frozenset({7})), Request("r1", (1, 5), -1))
     answer = Completion(name, (1, 2, 3), FinishReason.LENGTH)
@@ -253,8 +190,6 @@ def filed(
         compute_dtype=None,
         kv_cache_dtype="auto",
         is_shown_again=is_shown_again,
-        script=None,
-        no_script=None,
     )
 
 
@@ -309,23 +244,27 @@ def test_what_was_not_shown_again_when_it_was_written_is_not_said_to_be_gone(
     assert "cannot tell: one engine alone did not show it" in capsys.readouterr().out
 
 
-def test_nothing_is_written_over_and_the_record_names_the_file(tmp_path: Path) -> None:
-    names = []
-    for number in (1, 2):
-        journal = tmp_path / f"journal-{number}"
-        arguments = ["-x", "-k", "exactly_its_own_cap", f"--model={MODEL}", "--hypothesis-seed=0"]
-        arguments += ["--diagnose-for=300"]  # it takes a second, but the machine may be busy
-        run_suite("fault:cap_off_by_one", [*arguments, f"--repro={tmp_path}", f"--journal={journal}"])
-        records = [each.record for each in entries(journal)]
-        (failure,) = [each.failure for each in records if each and each.failure]
-        assert (failure.promise, failure.rule, failure.cause) == ("P2", "cap", "CAP")
-        assert failure.headline.startswith("P2 caps is broken: request ")
-        assert failure.case is None
-        assert failure.facts["num_tokens"] == int(str(failure.facts["cap"])) + 1
-        assert failure.replay is not None
-        names.append(Path(failure.replay))
-    assert names[1].stem == f"{names[0].stem}-2"
-    assert all(name.is_file() for name in names)
+def test_nothing_is_written_over_and_the_record_names_the_file(
+    tmp_path: Path, lab: SharedLaboratory
+) -> None:
+    journal, engine = tmp_path / "journal", "fault:cap_off_by_one"
+    arguments = ["-x", "-k", "exactly_its_own_cap", f"--model={MODEL}", "--hypothesis-seed=0"]
+    arguments += ["--diagnose-for=300"]  # it takes a second, but the machine may be busy
+    run_suite(engine, [*arguments, f"--repro={tmp_path}", f"--journal={journal}"], lab)
+    records = [each.record for each in entries(journal)]
+    (failure,) = [each.failure for each in records if each and each.failure]
+    assert (failure.promise, failure.rule, failure.cause) == ("P2", "cap", "CAP")
+    assert failure.headline.startswith("P2 caps is broken: request ")
+    assert failure.case is None
+    assert failure.facts["num_tokens"] == int(str(failure.facts["cap"])) + 1
+    assert failure.replay is not None
+    path = Path(failure.replay)
+    origin = FailureOrigin("again", "the-cap")
+    again = [
+        write(trial_of(lab, engine), read_failure(path).failure, origin, tmp_path, True) for _ in "ab"
+    ]
+    assert again[1].stem == f"{again[0].stem}-2"
+    assert path.is_file()
 
 
 def test_an_engine_that_cannot_show_the_failure_tells_nothing(
@@ -335,20 +274,3 @@ def test_an_engine_that_cannot_show_the_failure_tells_nothing(
     path.write_text(made_up().text(), encoding="utf-8")  # its requests arrive over time
     assert replay(path, "--engine=static") == 2
     assert capsys.readouterr().out == "cannot tell: static lacks the capability stepping\n"
-
-
-@pytest.mark.parametrize("name", ["gpt2-hash", "llama-random"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_saved_model_comes_back_bit_for_bit(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    """As the script loads it: `to` comes after loading, for it also rounds buffers, such as RoPE's."""
-    from transformers import AutoModelForCausalLM
-
-    subject = load_model(name, torch.device("cpu"), dtype)
-    assert model_reference(subject, tmp_path) == model_reference(subject, tmp_path), "saved once"
-    (saved,) = (tmp_path / "models").iterdir()
-    attention = subject.model.config._attn_implementation
-    again = AutoModelForCausalLM.from_pretrained(saved, dtype=dtype, attn_implementation=attention)
-    again = again.to("cpu", dtype).eval()
-    tokens = torch.arange(1, 40)[None]
-    with torch.inference_mode():
-        assert torch.equal(again(tokens).logits, subject.model(tokens).logits)

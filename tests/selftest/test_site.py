@@ -253,7 +253,7 @@ def test_a_benchmark_file_is_a_page_of_tables_with_its_ratios_as_a_picture(tmp_p
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"schema": "batchproof.verdict/99"}', f"reads up to '{VERDICT.schema}'"),
+        ('{"schema": "batchproof.verdict/99"}', f"/99', not '{VERDICT.schema}'"),
         (f'{{"schema": "{VERDICT.schema}"}}', "is damaged: it has no 'title'"),
         ('{"schema": "elsewhere"}', "'verdict.json' is no file that a site shows: verdicts"),
     ],

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from batchproof.plugin import recorder
 from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
 from batchproof.records.provenance import TYPED
 from batchproof.records.trial_record import FailureRecord, TrialRecord
 from batchproof.records.verdict import VERDICT
 from tests.selftest.conftest import HEAD, LACKING, RIGHT, RunSuite
 
-SUITE = f"""import shutil{HEAD}{RIGHT}{LACKING}
+SUITE = f"""{HEAD}{RIGHT}{LACKING}
 @pytest.mark.promise(id="P1")
 @pytest.mark.promise(id="P4")
 def test_two_promises(trial):
@@ -29,8 +28,8 @@ def test_wrong(trial):
     raise broken(Rule.STATED, promise=Promise.P2, what="planted")
 
 
-def test_what_is_there():
-    shutil.copy("table.json", "then.json")
+def test_of_no_engine():
+    pass
 """
 
 
@@ -44,10 +43,7 @@ def counts_of(cell: dict[str, Any]) -> dict[str, int]:
     return {kind: value for kind, value in cell.items() if kind != "text" and value}
 
 
-def test_the_file_says_what_the_terminal_says_and_is_written_on_the_way(
-    run_suite: RunSuite, suite: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder, "TABLE_EVERY_S", 0.0)
+def test_the_file_says_what_the_terminal_says(run_suite: RunSuite, suite: Path) -> None:
     session = run_suite("--table=table.json", "--engine=static", "--engine=ragged")
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     table = json.loads((suite / "table.json").read_text())
@@ -70,9 +66,6 @@ def test_the_file_says_what_the_terminal_says_and_is_written_on_the_way(
     assert (table["models"], table["device"], table["dtype"]) == (["gpt2-random"], "cpu", "float32")
     assert table["made"]["command"].startswith("pytest ")
     assert "--table=table.json" in table["made"]["command"]
-    so_far = json.loads((suite / "then.json").read_text())
-    assert so_far["cells"] == table["cells"], "a session that is killed leaves what it found"
-    assert (so_far["exit_status"], so_far["is_complete"]) == (pytest.ExitCode.INTERRUPTED, False)
 
 
 def test_a_session_that_was_cut_short_is_incomplete(
@@ -116,6 +109,6 @@ def test_a_session_without_conformance_tests_leaves_an_older_table(
     run_suite: RunSuite, suite: Path
 ) -> None:
     (suite / "table.json").write_text("old")
-    session = run_suite("--table=table.json", "-k", "there")
+    session = run_suite("--table=table.json", "-k", "of_no")
     assert (suite / "table.json").read_text() == "old"
     assert "table.json: not written" in session.output

@@ -185,7 +185,7 @@ def _judge_calls(trial: Trial, case: Case, workloads: Sequence[Workload], engine
             if Capability.TRACING in trial.capabilities:
                 done = sum(map(len, traces))
                 traces.append(tuple(engine.trace)[done:])  # type: ignore[attr-defined]
-                earlier = trial.computed_before(engine)
+                earlier = trial.history.computed_before(engine)
                 _check_trace(trial, case, workload, outcomes[-1], traces[-1], earlier)
     with trial.reporting(workloads[-1]):
         _check_events(case, traces, _num_late_steps(trial, workloads, outcomes))

@@ -51,9 +51,6 @@ class Switch:
             owner, _, name = self._where.rpartition(".")
             setattr(_at(owner), name, value)
 
-    def statement(self, value: Any) -> str:
-        return f"{self._where}({value!r})" if self._is_call else f"{self._where} = {value!r}"
-
     @property
     def _where(self) -> str:
         return self.setter or self.place

@@ -21,5 +21,5 @@ OPTIONS = frozenset(
 OTHERS = {"hypothesis_profile": "--hypothesis-profile", "jobs": "--numprocesses"}  # of other plugins
 NO_KEYS = {CONFIG, NO_CONFIG, "--no-isolate", "--requirement"}
 FLAGS = {flag[2:].replace("-", "_"): flag for flag in sorted(OPTIONS - NO_KEYS)} | OTHERS
-EXPECTED, ADDOPTS = "expected_failures", "addopts"
-KEYS = frozenset((*FLAGS, EXPECTED, ADDOPTS))
+EXPECTED = "expected_failures"
+KEYS = frozenset((*FLAGS, EXPECTED))

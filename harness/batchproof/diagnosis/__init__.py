@@ -1,6 +1,8 @@
-"""Names the most likely cause of a failure, from evidence."""
+"""Names the most likely cause of a failure, from evidence.
 
-from batchproof.diagnosis.diagnose import diagnose
-from batchproof.findings.causes import Diagnosis
-
-__all__ = ["Diagnosis", "diagnose"]
+diagnose        the order in which evidence is asked, and the cause that it gives
+reruns          the engine again, unchanged or with one thing changed
+explain         the mistake under which the reference gives the engine's answer
+counterfactual  the reference as an engine fed it, with a mistake
+mistakes        those mistakes, by family
+"""

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
 from batchproof.checks.answers import structure_findings
-from batchproof.diagnosis.explain import Explanation, evidence_of, explain, rounding_explains
+from batchproof.diagnosis.explain import Explanation, Rounding, evidence_of, explain, rounding_of
 from batchproof.diagnosis.reruns import (
     HANG_TIME_LIMIT_S,
     Call,
@@ -57,18 +57,20 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
         if failure.rule.replay is Replay.CRASH:
             return cause_of_exception(rerunner, failure)
         own = failure.rule.own_cause(failure.promise)
-        # The headline says the rest.
-        return Diagnosis(own, own.value) if own else _investigate(rerunner, failure)
+        if own:  # the headline says the rest
+            return Diagnosis(own, own.value)
+        return _investigate(rerunner, failure, failure.rule.likely_cause(failure.promise))
     except OutOfTimeError:
         if is_hang:
             return Diagnosis(Cause.LIVENESS, Cause.LIVENESS.value)
         return Diagnosis(Cause.UNKNOWN, f"no cause was found within {limit_s:g} s")
 
 
-def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
+def _investigate(rerunner: Rerunner, failure: Failure, likely: Cause | None) -> Diagnosis:
+    """Looks at the answers of reruns. `likely` is the cause that goes with the broken rule."""
     found = _wrong_answer(rerunner, failure)
     if found is None:
-        return _without_a_wrong_answer(failure, rerunner.trial.promise)
+        return _without_a_wrong_answer(failure, rerunner.trial.promise, likely)
     calls, symptom = found
     if is_right_without_drafts(rerunner, calls, symptom):
         text = f"the answer to {symptom.request.request_id!r} is right without speculation"
@@ -86,12 +88,13 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
         return Diagnosis(Cause.RACE, "the same calls give different answers", tuple(reruns.facts))
     evidence = evidence_of(rerunner.trial, calls, symptom)
     explanation = evidence and explain(rerunner, calls, symptom, reruns, *evidence)
-    rounding = (
-        rounding_explains(rerunner.trial.subject, *evidence) if evidence and not explanation else None
-    )
-    if rounding is not None and shows_with_half(rerunner, calls, symptom, reruns) is False:
-        rounding = None
-    return _named(failure, calls, symptom, reruns, explanation, rounding)
+    rounding = None
+    if evidence and not explanation:
+        rounding = rounding_of(rerunner.trial.subject, *evidence)
+    if rounding and not rounding.is_alike:  # it may be an error that comes with the length
+        is_short_right = shows_with_half(rerunner, calls, symptom, reruns) is False
+        rounding = None if is_short_right else rounding
+    return _named(likely, calls, symptom, reruns, explanation, rounding)
 
 
 def _wrong_answer(rerunner: Rerunner, failure: Failure) -> tuple[Sequence[Call], Symptom] | None:
@@ -124,7 +127,7 @@ def _workloads_to_rerun(scene: Scene) -> Iterator[list[Workload]]:
         yield workloads
 
 
-def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
+def _without_a_wrong_answer(failure: Failure, tested: Promise, likely: Cause | None) -> Diagnosis:
     """Names a cause when all answers are within rounding of the right one, or no rerun succeeded."""
     what = headline(failure.finding)
     if tested is Promise.P15:
@@ -133,10 +136,9 @@ def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
     if failure.rule is Rule.NEAR_TIES:
         return Diagnosis(Cause.NEAR_TIE, what)
     right = "rerun on fresh engines, every answer is right"
-    cause = failure.rule.likely_cause(failure.promise)
-    if cause in (None, Cause.RACE) and failure.rule not in (Rule.STATED, Rule.LOGITS_MISSING):
+    if likely in (None, Cause.RACE) and failure.rule not in (Rule.STATED, Rule.LOGITS_MISSING):
         return Diagnosis(Cause.RACE, right)
-    return Diagnosis(cause or Cause.UNKNOWN, what, (right,))
+    return Diagnosis(likely or Cause.UNKNOWN, what, (right,))
 
 
 def _wrong_end(
@@ -181,12 +183,12 @@ def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
 
 
 def _named(
-    failure: Failure,
+    likely: Cause | None,
     calls: Sequence[Call],
     symptom: Symptom,
     reruns: Reruns,
     explanation: Explanation | None,
-    rounding: float | None,
+    rounding: Rounding | None,
 ) -> Diagnosis:
     if explanation is not None:
         words = f"{explanation.text} (request {symptom.request.request_id!r})"
@@ -194,16 +196,14 @@ def _named(
         return Diagnosis(cause, words, (explanation.words(), *reruns.facts))
     by_reruns = cause_by_reruns(reruns, symptom, calls)
     none = "no mistake of the list gives this answer"
-    if rounding is not None and 1e-3 < rounding < (
-        0.05 if reruns.is_right.get(Without.NEIGHBOURS) else 3.0
-    ):
+    largest = 0.05 if reruns.is_right.get(Without.NEIGHBOURS) else 3.0
+    if rounding is not None and 1e-3 < rounding.size < largest:
         text = "the logits are off by no more than rounding to bfloat16 would make them"
-        return Diagnosis(Cause.PRECISION, text, (f"{rounding:.2g} times as much", *reruns.facts))
+        return Diagnosis(Cause.PRECISION, text, (f"{rounding.size:.2g} times as much", *reruns.facts))
     if by_reruns is not None:
         return Diagnosis(*by_reruns, (none, *reruns.facts))
-    shown = failure.rule.likely_cause(failure.promise)
-    if shown in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
-        return Diagnosis(shown, shown.value, (none, *reruns.facts))
+    if likely in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
+        return Diagnosis(likely, likely.value, (none, *reruns.facts))
     return Diagnosis(Cause.UNKNOWN, none, tuple(reruns.facts))
 
 

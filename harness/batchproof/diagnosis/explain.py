@@ -48,6 +48,8 @@ from batchproof.run.trial import Trial
 EXPLAINED_SHARE = 0.1
 ROUNDING_SHARE = 0.5
 ROUNDING_LEAVES = 1e-3
+CLEARLY = 0.5  # the share of its badness that a mistake must have to replace an earlier one
+ALIKE = 0.2  # cosine of errors; of unrelated ones in 256 logits it is beyond 0.2 once in a thousand
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +271,10 @@ def _best(
         for mistake in mistakes:
             rerunner.check_time()
             found = _tried(subject, suspect, observed, mistake)
-            if found and (best is None or found.badness < 0.5 * best.badness):
+            if found and (best is None or found.badness < CLEARLY * best.badness):
                 best = found
+            if best and CLEARLY * best.badness <= ROUNDING_LEAVES:
+                break  # no badness is smaller than that
     except OutOfTimeError:
         pass  # the best so far is returned
     return best
@@ -327,12 +331,29 @@ def _within(view: View, kind: str, size: int) -> Tensor:
     return view.within.get(kind, torch.ones(size, size, dtype=torch.bool))
 
 
-def rounding_explains(subject: ModelUnderTest, suspect: Suspect, observed: Observed) -> float | None:
-    """Returns the distance from the right logits in units of the distance that bfloat16 arithmetic
-    causes; None if there are no logits to compare."""
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How an answer is off the right logits, against the answer that bfloat16 arithmetic gives.
+
+    `size`: the distance in units of the distance of that. `likeness`: the cosine between both errors,
+    about 0 for errors of another origin; weights are rounded alike in every order of sums.
+    """
+
+    size: float
+    likeness: float
+
+    @property
+    def is_alike(self) -> bool:
+        return self.likeness > ALIKE
+
+
+def rounding_of(subject: ModelUnderTest, suspect: Suspect, observed: Observed) -> Rounding | None:
+    """Returns the comparison with bfloat16 arithmetic; None if there are no logits to compare."""
     if carries_states(subject) or observed.logits is None:
         return None
-    low = centred(logits_of(subject, suspect.honest, torch.bfloat16))
-    rounded = (low - observed.honest).pow(2).mean().sqrt().item()
-    off = (observed.logits - observed.honest).pow(2).mean().sqrt().item()
-    return off / rounded if rounded else None
+    low = centred(logits_of(subject, suspect.honest, torch.bfloat16)) - observed.honest
+    off = observed.logits - observed.honest
+    sizes = low.norm().item(), off.norm().item()
+    if not all(sizes):
+        return None
+    return Rounding(sizes[1] / sizes[0], (low * off).sum().item() / (sizes[0] * sizes[1]))

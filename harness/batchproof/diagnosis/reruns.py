@@ -22,7 +22,7 @@ from batchproof.api import (
     Request,
     StepRecord,
 )
-from batchproof.checks.answers import are_known, structure_findings, token_findings
+from batchproof.checks.answers import structure_findings
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.trace import accounting_findings, position_findings
@@ -30,9 +30,8 @@ from batchproof.diagnosis.counterfactual import plain_schedule
 from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Finding
-from batchproof.oracle.choosing import is_drawn
+from batchproof.oracle.choosing import amplification, is_drawn, processed, sampling_of
 from batchproof.oracle.oracle import Oracle, centred
-from batchproof.records.trial_record import Ledger
 from batchproof.run.serving import serve
 from batchproof.run.time_limit import time_limit
 from batchproof.run.trial import Trial
@@ -196,11 +195,25 @@ def _symptom(call: int, request: Request, completion: Completion, oracle: Oracle
 
 
 def _first_wrong(request: Request, completion: Completion, oracle: Oracle) -> int | None:
-    """Returns the first output whose token or logits rounding does not explain."""
-    answer = replace(completion, token_ids=tuple(completion.token_ids)[: request.max_new_tokens])
-    places = [each.step or 0 for each in token_findings(request, answer, oracle, Ledger())]
-    off = _first_off(request, completion, oracle)
-    return min(places if off is None else [*places, off], default=None)
+    """Returns the first output whose token or logits are further from those of float64 than rounding
+    reaches."""
+    asked, tokens = sampling_of(request), tuple(completion.token_ids)[: request.max_new_tokens]
+    is_known = [0 <= token < oracle.subject.vocab_size for token in tokens]
+    known = tokens[: is_known.index(False)] if False in is_known else tokens
+    if known:
+        exact = oracle.score(request.prompt_token_ids, known)
+        choices = processed(exact, request, known)
+        regret = choices.amax(dim=-1) - choices.gather(-1, torch.tensor(known)[:, None])[:, 0]
+        is_constructed = oracle.subject.oracle is not None and not asked.changes_logits
+        bound = 0.0 if is_constructed else 2 * amplification(asked) * oracle.logit_bound
+        is_off = ~(regret <= bound)
+        logits = completion.logits
+        if logits is not None and tuple(logits.shape) == (len(completion.token_ids), exact.shape[1]):
+            moved = (centred(logits)[: len(known)] - centred(exact)).abs().amax(dim=-1)
+            is_off |= ~(moved <= oracle.logit_bound)
+        if bool(is_off.any()):
+            return int(is_off.nonzero()[0])
+    return len(known) if known != tokens else None
 
 
 def _ends_wrongly(request: Request, completion: Completion) -> bool:
@@ -208,18 +221,6 @@ def _ends_wrongly(request: Request, completion: Completion) -> bool:
     if any(structure_findings(request, completion)):
         return True
     return logits is not None and len(logits) != len(tokens)
-
-
-def _first_off(request: Request, completion: Completion, oracle: Oracle) -> int | None:
-    """Returns the first output whose logits are further from float64 than rounding reaches."""
-    logits, tokens = completion.logits, tuple(completion.token_ids)
-    shape = (len(tokens), oracle.subject.vocab_size)
-    if logits is None or not tokens or tuple(logits.shape) != shape or not are_known(tokens, oracle):
-        return None
-    exact = oracle.score(request.prompt_token_ids, tokens)
-    moved = (centred(logits) - centred(exact)).abs().amax(dim=-1)
-    is_off = ~(moved <= oracle.logit_bound)
-    return int(is_off.nonzero()[0]) if bool(is_off.any()) else None
 
 
 FEWEST_HALVED = 8  # tokens

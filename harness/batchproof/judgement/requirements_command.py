@@ -1,4 +1,4 @@
-"""`batchproof judge requirements`: which sets there are, what they require, how they differ."""
+"""`batchproof judge requirements`: which sets there are, and what they require."""
 
 from __future__ import annotations
 
@@ -36,22 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands.add_parser("list", help="the sets: date, number of requirements, digest")
     show = commands.add_parser("show", help="the requirements of a set")
     show.add_argument("set", metavar="SET", help="a name, or current: what the suite holds now")
-    show.add_argument("promise", nargs="?", metavar="PROMISE", help="of this promise alone, such as P5")
-    diff = commands.add_parser("diff", help="what the second set adds and leaves out")
-    diff.add_argument("old", metavar="A")
-    diff.add_argument("new", metavar="B", nargs="?", default=CURRENT, help="(default: current)")
     freeze = commands.add_parser("freeze", help="write what the suite holds now as a set")
     freeze.add_argument("set", metavar="SET", help="a name such as 2027.06")
     freeze.add_argument("--date", default=f"{datetime.now(UTC):%Y-%m-%d}", help="(default: today)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns 0; for `diff` 1 if the sets differ. Raises `UsageError`."""
+    """Returns 0. Raises `UsageError`."""
     if arguments.what == "list":
         print("\n".join(_list()))
     elif arguments.what == "show":
-        print("\n".join(_show(_loaded(arguments.set), arguments.promise)))
-    elif arguments.what == "freeze":
+        print("\n".join(_show(_loaded(arguments.set))))
+    else:
         if places.CHECKOUT is None or not SET_NAME.fullmatch(arguments.set):
             raise UsageError(
                 f"{arguments.set!r} cannot be frozen: that is done in a checkout, and a set is named "
@@ -62,8 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(
             f'{path}: {len(frozen.by_id)} requirements\nRELEASED: "{frozen.name}": "{frozen.digest}",'
         )
-    else:
-        return diff(_loaded(arguments.old), _loaded(arguments.new))
     return 0
 
 
@@ -104,12 +98,9 @@ def _list() -> Iterator[str]:
         yield line(each.name, date, str(len(each.by_id)), each.digest)
 
 
-def _show(shown: RequirementSet, promise: str | None) -> Iterator[str]:
-    if promise is not None and (promise := promise.upper()) not in Promise.__members__:
-        raise UsageError(f"{promise!r} is no promise; choose P1 to P{len(Promise)}")
-    selected = [one for one in shown.requirements if promise in (None, one.promise)]
+def _show(shown: RequirementSet) -> Iterator[str]:
     for each in Promise:
-        ids = [(one, name) for one in selected if one.promise == each.id for name in one.ids]
+        ids = [(one, name) for one in shown.requirements if one.promise == each.id for name in one.ids]
         if ids:
             yield f"{each}: {each.sentence}; {len(ids)} requirements"
             yield from (f"  {one.grade}  {name}{_needed(one)}" for one, name in ids)
@@ -117,23 +108,3 @@ def _show(shown: RequirementSet, promise: str | None) -> Iterator[str]:
 
 def _needed(requirements: Requirements) -> str:
     return f"  needs {', '.join(requirements.needs)}" if requirements.needs else ""
-
-
-def diff(old: RequirementSet, new: RequirementSet) -> int:
-    """Prints what the new set leaves out (-), adds (+) and decides otherwise (!). Returns 1 if there
-    is any such."""
-    before, after = map(_terms_by_id, (old, new))
-    lines = [f"- {name}" for name in before if name not in after]
-    lines += [f"+ {name}" for name in after if name not in before]
-    both = [name for name in before if name in after and before[name] != after[name]]
-    lines += [f"! {name}: {before[name]}, then {after[name]}" for name in both]
-    print("\n".join([*lines, f"{old.name}: {len(before)} requirements, {new.name}: {len(after)}"]))
-    return 1 if lines else 0
-
-
-def _terms_by_id(requirements: RequirementSet) -> dict[str, str]:
-    """Returns what each requirement decides, by its id."""
-    return {
-        name: f"{each.promise} by grade {each.grade}{_needed(each)}"
-        for name, each in requirements.by_id.items()
-    }

@@ -2,11 +2,8 @@
 
 pytest imports this module in every run on a machine where the package is installed. It imports neither
 torch nor the rest of the package, adds no option and prints nothing. `batchproof.plugin.active`
-is registered, and with it everything else, when
-
-* one of its options is given that no other plugin or conftest.py has taken,
-* the suite or its benchmarks are among the arguments, or
-* a test asks for a `trial` and is marked with the promise that it checks.
+is registered, and with it everything else, when one of its options is given that no other plugin or
+conftest.py has taken, or when the suite or its benchmarks are among the arguments.
 
 The entry point has the module's name, so that a run that names the plugin as well registers it once.
 """
@@ -39,7 +36,6 @@ MARKERS = (
     "on_model(name): this embedded model alone, and none if --model names others",
     "first_served: put here by the plugin, where one_model or long_model has chosen the model",
 )
-WOKEN_LATE = pytest.StashKey[bool]()  # set where the test modules were imported before
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,22 +63,6 @@ def pytest_load_initial_conftests(
     return result
 
 
-def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
-    """Activates the plugin for a conformance test of another project."""
-    config = collector.config
-    if config.pluginmanager.has_plugin(ACTIVE) or not collector.funcnamefilter(name):
-        return
-    if _asks_for_trial(obj) and _has_promise(collector, obj):
-        if hasattr(config, "workerinput"):
-            raise collector.CollectError(
-                f"{name} asks for a `trial`: with -n, name the engine under test with --engine"
-            )
-        if problem := import_module(CONFIGURING).problem_of_late():
-            raise collector.CollectError(f"{name} asks for a `trial`: {problem}")
-        config.stash[WOKEN_LATE] = True
-        _awaken(config)
-
-
 def _names_suite(arguments: Iterable[str]) -> bool:
     for argument in arguments:
         name = argument.partition("::")[0]
@@ -94,28 +74,14 @@ def _names_suite(arguments: Iterable[str]) -> bool:
     return False
 
 
-def _asks_for_trial(test: object) -> bool:
-    code = getattr(test, "__code__", None)
-    return code is not None and "trial" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-
-
-def _has_promise(collector: pytest.Module | pytest.Class, test: object) -> bool:
-    """Returns whether the test is marked with a promise. Tests of other projects may ask for a
-    `trial` too.
-    """
-    marks = [mark.name for mark in getattr(test, "pytestmark", ())]
-    return "promise" in marks or collector.get_closest_marker("promise") is not None
-
-
-def _awaken(config: pytest.Config, parser: pytest.Parser | None = None) -> None:
+def _awaken(config: pytest.Config, parser: pytest.Parser) -> None:
     """Registers the plugin. Raises `pytest.UsageError` if a conftest.py has taken the name of an
     option.
     """
     import_module(ACTIVE)  # what goes wrong here is no clash
     try:
         config.pluginmanager.import_plugin(ACTIVE)
-        if parser is not None:
-            parser.parse_known_and_unknown_args([])  # older releases of pytest see a clash only now
+        parser.parse_known_and_unknown_args([])  # older releases of pytest see a clash only now
     except (ValueError, ArgumentError) as error:
         raise pytest.UsageError(
             f"Batchproof's options clash with those of this project's conftest.py ({error}): "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,19 +17,16 @@ from pathlib import Path
 import pytest
 
 from batchproof.cli.config_file import DEST, ConfigFile, require_no_engine, select_config
-from batchproof.cli.option_names import ADDOPTS, CONFIG, EXPECTED, FLAGS, NO_CONFIG
+from batchproof.cli.option_names import CONFIG, EXPECTED, FLAGS
 from batchproof.errors import UsageError
 from batchproof.plugin import bench_options
 from batchproof.records.provenance import PART, TYPED
 from batchproof.validation.source_lines import SourceLine
-from batchproof.validation.toml_tables import TomlTable
 
 KEY_OF = {flag: key for key, flag in FLAGS.items()}
 OF_BENCHMARKS = frozenset(each.replace("-", "_") for each in bench_options.OPTIONS)
 IN_BENCHMARKS = OF_BENCHMARKS | {"engine", "device"}  # the others are about the suite
 READ = {"--xfails", CONFIG}  # FILEs that are read, not written
-# pytest has read these when it loads its plugins.
-TOO_LATE = re.compile(r"-[pco]|--(config-file|override-ini|rootdir|confcutdir|noconftest)\b")
 REASON = re.compile(r"error: argument [^:]*: (.*)")  # of argparse
 
 
@@ -66,19 +62,6 @@ def configure(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> 
         args += _told_apart(parser, args, os.environ[PART])
 
 
-def problem_of_late() -> str | None:
-    """Returns what to tell a run that awakens the plugin when tests are collected, too late for the
-    configuration; None if there is none."""
-    try:
-        file = select_config(None)
-    except UsageError as error:
-        return str(error)
-    if file is None:
-        return None
-    path = file.table.place().path
-    return f"pytest comes to it too late for {path}: add {CONFIG}={path}, or {NO_CONFIG}"
-
-
 def located(config: pytest.Config, problem: str) -> str:
     """Returns the problem; with place and key instead of the flag if the value is that of the file."""
     configured = config.stash.get(CONFIGURED, None)
@@ -105,9 +88,6 @@ def _arguments(
     if EXPECTED in table.values and typed.xfails is None:
         configured.places[EXPECTED] = table.place(EXPECTED)
         yield f"--xfails={configured.file}"
-    if ADDOPTS in table.values:
-        configured.places[ADDOPTS] = table.place(ADDOPTS)
-        yield from _addopts(table, parser)
 
 
 def _words(file: ConfigFile, key: str, parser: pytest.Parser) -> list[str]:
@@ -142,27 +122,6 @@ def _is_switch(parser: pytest.Parser, flag: str) -> bool:
         return not parser.parse_known_and_unknown_args([flag])[1]
     except pytest.UsageError:  # it takes a value
         return False
-
-
-def _addopts(table: TomlTable, parser: pytest.Parser) -> list[str]:
-    """Returns arguments that have no key. Raises `CaseError` for those that have one, or no effect."""
-    text, place = table.text(ADDOPTS), table.place(ADDOPTS)
-    try:
-        words = shlex.split(text)
-        unknown = parser.parse_known_and_unknown_args(words)[1]
-    except (ValueError, pytest.UsageError) as error:
-        reason = REASON.search(str(error))
-        raise place.error(f"{ADDOPTS} {text!r} is wrong: {reason[1] if reason else error}") from None
-    for word in words:
-        flag = word.partition("=")[0]
-        key = "jobs" if word.startswith("-n") else KEY_OF.get(flag)
-        if key is not None:
-            raise place.error(f"{ADDOPTS} holds {word!r}, which has a key of its own: {key}")
-        if TOO_LATE.match(word):
-            raise place.error(f"{ADDOPTS} holds {word!r}, which pytest reads before this file: type it")
-    if unknown:
-        raise place.error(f"{ADDOPTS} holds {unknown[0]!r}, which is no option of pytest here")
-    return words
 
 
 def _told_apart(parser: pytest.Parser, args: list[str], part: str) -> Iterator[str]:

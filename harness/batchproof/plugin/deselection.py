@@ -21,13 +21,6 @@ from batchproof.plugin.scoring import ONE
 from batchproof.validation.values import near
 
 KEY = "batchproof_deselected"  # in a worker's output
-WAYS = {
-    "keyword": "-k",
-    "markexpr": "-m",
-    "deselect": "--deselect",
-    "lf": "--lf",
-    "requirement": "--requirement",
-}
 
 
 def keep(
@@ -56,13 +49,6 @@ class Deselection:
     def is_uncounted(self) -> bool:
         """Returns whether tests may be left out that were never collected."""
         return bool(self._config.getoption("lf", False)) or any(self._parts())
-
-    def ways(self) -> tuple[str, ...]:
-        """Returns the options that leave tests out, as they were typed or configured."""
-        option = self._config.option
-        found = [flag for dest, flag in WAYS.items() if getattr(option, dest, None)]
-        models = ["--model"] if option.model else []
-        return (*found, *models, *(["naming single tests"] if any(self._parts()) else []))
 
     def _parts(self) -> Iterator[str]:
         """Yields the arguments that name a part of the suite or of a file."""

@@ -1,68 +1,25 @@
-"""The report of a failure: its text, and its entry in the record of the test.
-
-Diagnosis and failure file are optional rooms: they are imported by name when the first test fails, run
-after the verdict, and never change it.
-"""
+"""The report of a failure, with its most likely cause and its failure file. Both come after the verdict
+and never change it."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
+from batchproof.diagnosis.diagnose import diagnose
 from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.failure import Failure
 from batchproof.findings.finding_text import failure_text
+from batchproof.plugin.failure_record import record_failure
 from batchproof.records.trial_record import FailureRecord
+from batchproof.replay.judge import is_shown_again
+from batchproof.replay.write import FailureOrigin, write
 from batchproof.run.engine_names import COMMAND_PREFIX
 from batchproof.run.time_limit import contained
-
-if TYPE_CHECKING:
-    from batchproof.run.trial import Trial
-from collections.abc import Sequence
-
-from batchproof.api import EngineConfig, Request
-from batchproof.findings.finding import Finding, thawed
-from batchproof.findings.finding_text import first_line
-from batchproof.records.trial_record import FindingRecord
-from batchproof.run.capabilities import PROBE
-from batchproof.workload.workloads import Workload
-
-FIRST_CONTACT = Workload((PROBE,), EngineConfig(return_logits=True))
-
-
-def record_failure(
-    failure: Failure, diagnosis: Diagnosis | None = None, replay: str | None = None
-) -> FailureRecord:
-    """Returns the record of a failure. `replay` is the path of its failure file, if there is one."""
-    decisive = _record_finding(failure.finding, failure.scene.workload.requests)
-    others: Sequence[Finding] = getattr(failure, "others", ())
-    return FailureRecord(
-        **vars(decisive),
-        case=failure.case.name if failure.case else None,
-        cause=None if diagnosis is None else diagnosis.cause.name,
-        replay=replay,
-        others=tuple(_record_finding(each) for each in others),
-    )
-
-
-def _record_finding(finding: Finding, requests: Sequence[Request] = ()) -> FindingRecord:
-    facts = {name: thawed(value) for name, value in finding.facts.items()}
-    if requests:  # what a known issue may require of the workload that shows a failure
-        facts["shortest_prompt"] = min(len(each.prompt_token_ids) for each in requests)
-    return FindingRecord(
-        promise=finding.promise.id,
-        rule=finding.rule.id,
-        headline=first_line(finding),
-        request_id=finding.request_id,
-        step=finding.step,
-        facts=facts,
-    )
+from batchproof.run.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -81,22 +38,11 @@ class FailureReport:
     record: FailureRecord
 
 
-@dataclass(frozen=True)
-class FailureAids:
-    """What is done for a failed test besides its report. Each may take the process along."""
-
-    note: Callable[[FailureReport], None]  # before the others, for the process that comes after
-    diagnose: Callable[[Failure], Diagnosis | None]
-    write_replay: Callable[[Failure], Replay | None]
-
-
-def report_failure(failure: Failure, aids: FailureAids) -> FailureReport:
-    """Returns the report of a failure, with its most likely cause and its failure file."""
-    aids.note(_report(failure, None, None))
-    return _report(failure, aids.diagnose(failure), aids.write_replay(failure))
-
-
-def _report(failure: Failure, diagnosis: Diagnosis | None, replay: Replay | None) -> FailureReport:
+def report_failure(
+    failure: Failure, diagnosis: Diagnosis | None = None, replay: Replay | None = None
+) -> FailureReport:
+    """Returns the report of a failure, with its most likely cause and its failure file if there are
+    such."""
     text = failure_text(failure, diagnosis)
     if replay is None:
         return FailureReport(text, record_failure(failure, diagnosis))
@@ -110,8 +56,7 @@ def diagnosis_of(failure: Failure, trial: Trial, limit_s: float) -> Diagnosis | 
         return None
     try:
         with contained():
-            found: Diagnosis = import_module("batchproof.diagnosis").diagnose(trial, failure, limit_s)
-            return found
+            return diagnose(trial, failure, limit_s)
     except (Exception, EngineHang) as slip:  # whatever it is, the verdict stands
         return Diagnosis(Cause.UNKNOWN, f"the diagnosis itself failed: {type(slip).__name__}: {slip}")
 
@@ -121,9 +66,9 @@ def replay_of(failure: Failure, trial: Trial, folder: str, test: str, name: str)
     the report: it must not hide the failure itself."""
     if not folder:
         return None
-    room = import_module("batchproof.replay.write")
     try:
-        path = room.write(trial, failure, room.FailureOrigin(test, name), Path(folder).resolve())
+        is_shown, origin = is_shown_again(trial, failure), FailureOrigin(test, name)
+        path = write(trial, failure, origin, Path(folder).resolve(), is_shown)
     except Exception as trouble:
         where = traceback.extract_tb(trouble.__traceback__)[-1]
         what = f"{type(trouble).__name__}: {trouble} ({where.filename}:{where.lineno})"

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from batchproof.records.texts import counted
-
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 DRIVERS = ("nvidia*", "nvmap", "kfd", "dxg")  # in /dev: CUDA, CUDA on Tegra, ROCm, either in WSL
 
@@ -53,16 +51,3 @@ def visible_gpus(count: int) -> list[str]:
     listed = os.environ.get(VISIBLE)
     names = [str(index) for index in range(count)] if listed is None else listed.split(",")
     return [name.strip() for name in names][:count]
-
-
-def header(config: pytest.Config) -> list[str]:
-    """Returns a line that says which worker has which GPU; none without workers, and none in a
-    worker.
-    """
-    num_workers = len(config.getoption("tx", None) or ())
-    gpus = gpus_for_workers(config)
-    if not (num_workers and gpus) or hasattr(config, "workerinput"):
-        return []
-    shares = [f"gw{number} on {gpus[number % len(gpus)]}" for number in range(num_workers)]
-    counts = f"{counted(num_workers, 'worker')} over {counted(len(gpus), 'GPU')}"
-    return [f"batchproof: {counts}: {', '.join(shares)}"]

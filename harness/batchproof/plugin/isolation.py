@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from argparse import BooleanOptionalAction
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,51 +26,6 @@ from batchproof.run.engine_names import BY_DEFAULT, FAULT_PREFIX, ODD_PREFIX, ha
 
 if TYPE_CHECKING:
     from batchproof.run.laboratory import Laboratory
-import threading
-from collections.abc import Callable, Iterable
-from contextlib import contextmanager, suppress
-
-SILENT_S = 10.0  # a call that lasts longer is named
-SECONDS_BETWEEN_LOOKS = 1.0
-
-
-@contextmanager
-def hang_notices(read: Callable[[], Iterable[CallNote]]) -> Iterator[None]:
-    """Looks at the notes from a thread as long as the block lasts, and writes a line on stderr for each
-    call that lasts. Capturing does not hide it, if it begins while pytest captures nothing."""
-    try:
-        stderr = os.dup(2)
-    except OSError:  # there is none
-        yield
-        return
-    is_over = threading.Event()
-    thread = threading.Thread(target=_watch, args=(read, stderr, is_over), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-        os.close(stderr)
-
-
-def _watch(read: Callable[[], Iterable[CallNote]], stderr: int, is_over: threading.Event) -> None:
-    said: set[float] = set()
-    while not is_over.wait(SECONDS_BETWEEN_LOOKS):
-        for note in read():
-            if note.is_open and note.waited_s > SILENT_S and note.began not in said:
-                said.add(note.began)
-                with suppress(OSError):
-                    os.write(stderr, _line(note).encode(errors="backslashreplace"))
-
-
-def _line(note: CallNote) -> str:
-    return (
-        f"\nbatchproof: waiting for {note.call}, engine {note.engine} on {note.model}: "
-        f"{note.waited_s:.0f} s of at most {note.limit_s:g} s\n"
-    )
-
-
 OPTION = "--isolate"
 HELP = (
     "run the tests in a process that is replaced if an engine ends it or never returns (default: if "
@@ -137,7 +91,7 @@ def has_workers(config: pytest.Config) -> bool:
 
 
 def begin(config: pytest.Config) -> None:
-    """Installs signal handlers, the notes of calls, and their reader."""
+    """Installs signal handlers and the notes of calls."""
     stack = ExitStack()
     config.add_cleanup(stack.close)
     stack.enter_context(interruptible())
@@ -147,13 +101,11 @@ def begin(config: pytest.Config) -> None:
     elif has_workers(config):
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="batchproof-")))
         config.pluginmanager.register(Controller(folder), "batchproof-controller")
-        stack.enter_context(hang_notices(lambda: _notes_in(folder)))
     else:
         own = CallNotes()
         if config.getoption("collectonly"):  # nothing is lost with it
             own.dump = os.fdopen(os.dup(2), "wb", buffering=0)
         stack.enter_context(keeping(own))
-        stack.enter_context(hang_notices(lambda: [own.note]))
 
 
 def share_lost_engines(config: pytest.Config, lab: Laboratory) -> None:
@@ -161,10 +113,6 @@ def share_lost_engines(config: pytest.Config, lab: Laboratory) -> None:
     worker = getattr(config, "workerinput", None)
     lost: dict[str, Any] = worker[LOST] if worker else {}
     lab.lost.update({engine: EngineHang(what, frames) for engine, (what, *frames) in lost.items()})
-
-
-def _notes_in(folder: Path) -> Iterator[CallNote]:
-    yield from filter(None, map(read_note, folder.glob("*.note")))
 
 
 class Controller:

@@ -68,31 +68,13 @@ def options_given(config: pytest.Config, names: Iterable[str]) -> Iterator[tuple
                 yield name, str(each)
 
 
-def junit_properties(record: TrialRecord) -> list[tuple[str, object]]:
-    """Returns names and values, those without a value left out."""
-    found: dict[str, object] = {"engine": record.engine, "model": record.model}
-    found["promise"] = ", ".join(record.counted_for)
-    if failure := record.failure:
-        found |= {"rule": failure.rule, "cause": failure.cause, "replay": failure.replay}
-        found["others"] = ", ".join(f"{each.promise} {each.rule}" for each in failure.others)
-        at = failure.raised_at or record.defined_at
-        found["source"] = at and f"{at.file}:{at.line}"
-    return [(name, value) for name, value in found.items() if value]
-
-
 ATTRIBUTE = "batchproof"  # of a report; xdist passes JSON values on
 IDENTITY = pytest.StashKey[TrialRecord]()  # the record as far as it is known before the test's body
-RECORD = pytest.StashKey[TrialRecord]()  # the whole record, once the test has ended
 
 
 def attach_record(report: pytest.TestReport, record: TrialRecord) -> None:
     """Makes the report carry the record."""
     vars(report)[ATTRIBUTE] = encode(record)
-
-
-def describe_for_junit(report: pytest.TestReport, record: TrialRecord) -> None:
-    """Adds the properties that JUnit XML shows of a conformance test."""
-    report.user_properties += junit_properties(record)
 
 
 def record_of(report: pytest.TestReport) -> TrialRecord | None:

@@ -19,7 +19,6 @@ from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED
 from batchproof.oracle.precision import KV_CACHES
 from batchproof.plugin import (
     bench_options,
-    gpu_assignment,
     isolation,
     outputs,
     problems,
@@ -77,8 +76,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--xfails",
         metavar="FILE",
         help="take [[expected_failures]] (test, reason, link) from FILE. They are run; one that passes "
-        "fails the run. A test must be there, before -k and -m, unless its file, or its engine and "
-        "model, were not asked for",
+        "fails the run. A test must be there, before -k and -m, unless its file, or its engine, "
+        "model and parameters, were not asked for",
     )
     group.addoption(
         "--diagnose-for",
@@ -146,7 +145,6 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     xfails, configured = config.getoption("--xfails"), config.stash.get(CONFIGURED, None)
     return [
         *([f"batchproof: configured in {configured}"] if configured else []),
-        *gpu_assignment.header(config),
         "batchproof: engines " + ", ".join(spec.name for spec in selection.engines),
         "batchproof: models " + ", ".join(selection.model_names),
         f"batchproof: device {selection.device}, dtype {selection.dtype}, torch {version('torch')}, "

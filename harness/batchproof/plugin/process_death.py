@@ -18,8 +18,8 @@ from batchproof.findings.failure import Failure, Run, Scene
 from batchproof.findings.finding import Rule, found
 from batchproof.findings.finding_text import failure_text
 from batchproof.places import PACKAGE
-from batchproof.plugin.failure_report import FIRST_CONTACT, record_failure
-from batchproof.plugin.items import attach_record, describe_for_junit
+from batchproof.plugin.failure_record import FIRST_CONTACT, record_failure
+from batchproof.plugin.items import attach_record
 from batchproof.records.trial_record import Ledger, TrialRecord
 from batchproof.run.call_notes import CallNote
 from batchproof.run.failures import Frame, innermost
@@ -94,7 +94,6 @@ def complete_report(report: pytest.TestReport, note: CallNote, how: Ending) -> T
         text = failure_text(failure)
     report.longrepr = f"{text}\n{note.again}"
     attach_record(report, record)
-    describe_for_junit(report, record)
     if note.known is not None:
         report.outcome, report.wasxfail = "skipped", note.known
     return record

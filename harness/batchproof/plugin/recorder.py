@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -82,7 +81,6 @@ def _proves_little(outcomes: Sequence[Outcome]) -> bool:
 
 FINISHED = "batchproof_finished"  # in a worker's input: the tests that the journal holds
 LAST_PHASES = ("teardown", "???")  # ???: the process of a worker is gone
-TABLE_EVERY_S = 20.0  # a session that is killed leaves the table so far
 REPEATED = (*(each for each in AGAIN_OPTIONS if each != "--engine"), "--hypothesis-profile")
 
 
@@ -98,7 +96,6 @@ class Recorder:
         self._entries: list[JournalEntry] = []
         self._verdicts: Sequence[EngineVerdict] = ()
         self._signal_status: int | None = None
-        self._table_written_at = monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Makes the entry of a test that has ended, and writes it down."""
@@ -109,7 +106,6 @@ class Recorder:
             self._entries.append(entry)
             if self._writer is not None:
                 self._writer.append(entry)
-            self._write_table_so_far()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -152,7 +148,7 @@ class Recorder:
         if asked is not None and self._verdicts:
             terminalreporter.section(f"Batchproof: requirement set {asked.name}")
             for each in self._verdicts:
-                said = verdict.in_words(each, self._deselection.ways())
+                said = verdict.in_words(each)
                 write(f"{each.engine}: {said}", red=each.verdict in ("broken", "incomplete"))
         for line in self._files(bool(outcomes)):
             write(line)
@@ -210,7 +206,6 @@ class Recorder:
             is_complete=is_complete,
             num_left_out=self._deselection.num_without(tests),
             is_uncounted=self._deselection.is_uncounted,
-            ways=self._deselection.ways(),
         )
 
     def _write_table(self, outcomes: list[Outcome], status: int, is_complete: bool) -> ConformanceTable:
@@ -218,13 +213,6 @@ class Recorder:
         table = conformance(outcomes, self._facts(status, is_complete))
         CONFORMANCE.write(table, self._outputs.table)
         return table
-
-    def _write_table_so_far(self) -> None:
-        """Writes the table from time to time, marked as incomplete."""
-        is_due = monotonic() - self._table_written_at > TABLE_EVERY_S
-        if self._outputs.table is not None and is_due and (outcomes := self._outcomes()):
-            self._table_written_at = monotonic()
-            self._write_table(outcomes, int(pytest.ExitCode.INTERRUPTED), is_complete=False)
 
     def _finished_run(self, table: ConformanceTable, folder: Path) -> FinishedRun:
         verdicts = {each.engine: each for each in self._verdicts}

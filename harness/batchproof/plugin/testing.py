@@ -16,7 +16,7 @@ from batchproof.checks.environment import compute_exactly
 from batchproof.errors import EngineHang, OracleError, UnsupportedModelError, UsageError
 from batchproof.models.catalogue import resolve_device, resolve_dtype
 from batchproof.models.embedded import EMBEDDED
-from batchproof.plugin import WOKEN_LATE, isolation
+from batchproof.plugin import isolation
 from batchproof.plugin.profiles import register_profiles
 from batchproof.plugin.selection import LAB, Selection
 from batchproof.plugin.trials import (
@@ -63,7 +63,7 @@ def begin(config: pytest.Config, selection: Selection) -> None:
     isolation.share_lost_engines(config, lab)
     _try_what_was_named(config, selection, lab)
     config.pluginmanager.register(sys.modules[__name__], __name__)
-    if not (config.getoption("--hypothesis-profile") or WOKEN_LATE in config.stash):
+    if not config.getoption("--hypothesis-profile"):
         settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
 
 

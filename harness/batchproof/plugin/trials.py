@@ -16,15 +16,15 @@ from batchproof.findings.finding import Rule, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
 from batchproof.oracle.oracle import Oracle
-from batchproof.plugin.failure_report import FIRST_CONTACT
+from batchproof.plugin.failure_record import FIRST_CONTACT
 from batchproof.plugin.items import IDENTITY, again, name_of, requirement_id
 from batchproof.plugin.scoring import is_scored
 from batchproof.plugin.selection import LAB, SELECTION, Selection
 from batchproof.plugin.xfails import known_failure_of
-from batchproof.records.trial_record import SourcePlace, TrialRecord
+from batchproof.records.trial_record import TrialRecord
 from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
-from batchproof.run.failures import ConformanceFailure, defined_at
+from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.trial import Trial, subject_of
@@ -175,7 +175,6 @@ def record_identity(item: pytest.Item, spec: EngineSpec, model_name: str) -> Tri
     promises = tuple(Promise[mark.kwargs["id"]].id for mark in item.iter_markers("promise"))
     assert promises, f"{item.nodeid} must say which promise it checks: @pytest.mark.promise(id=...)"
     given = item.callspec.params.items()
-    at = defined_at(spec.factory)
     return TrialRecord(
         engine=spec.name,
         model=model_name,
@@ -183,7 +182,6 @@ def record_identity(item: pytest.Item, spec: EngineSpec, model_name: str) -> Tri
         function=item.originalname,
         parameters={name: value for name, value in given if isinstance(value, str | int | float)},
         name=name_of(item),
-        defined_at=at and SourcePlace(*at),
         requirement=requirement_id(item),
         is_scored=is_scored(item),
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis.errors import FailedHealthCheck, Unsatisfiable
@@ -19,15 +18,14 @@ from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.failure import Failure
 from batchproof.findings.finding import Rule, found
 from batchproof.findings.finding_text import first_line
+from batchproof.plugin.failure_record import record_failure
 from batchproof.plugin.failure_report import (
-    FailureAids,
     FailureReport,
     diagnosis_of,
-    record_failure,
     replay_of,
     report_failure,
 )
-from batchproof.plugin.items import IDENTITY, RECORD, again, attach_record, describe_for_junit
+from batchproof.plugin.items import IDENTITY, again, attach_record
 from batchproof.plugin.scoring import ASKED, forgive
 from batchproof.plugin.trials import TRIAL
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
@@ -51,12 +49,10 @@ def pytest_runtest_makereport(
         return report
     if report.when == "call" or not report.passed:
         error = call.excinfo.value if call.excinfo else None
-        item.stash[RECORD] = record = _judge(item, report, error)
+        record = _judge(item, report, error)
         attach_record(report, record)
         if report.failed and known_failure_of(item) is None:
             forgive(report, record, item.config.stash.get(ASKED, None))
-    if report.when == "teardown" and RECORD in item.stash:
-        describe_for_junit(report, item.stash[RECORD])
     return report
 
 
@@ -75,7 +71,7 @@ def _judge(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
         return _blame_harness(report, record, own, isinstance(error, UsageError))
     failure = failure_of(error, trial)
     if failure is not None and trial is not None:
-        found = report_failure(failure, _aids(item, trial, record))
+        found = _explain(item, failure, trial, record)
         report.longrepr = f"{found.text}\n{again(item)}"
         return replace(record, failure=found.record)
     if report.when != "call":
@@ -126,19 +122,14 @@ def failure_of(error: BaseException, trial: Trial | None) -> Failure | None:
     return None
 
 
-def _aids(item: pytest.Item, trial: Trial, record: TrialRecord) -> FailureAids:
-    """Returns what the run asks for besides the report of a failure."""
-
-    def note(report: FailureReport) -> None:
-        notes().change(record=replace(record, failure=report.record), report=report.text)
-
-    get = item.config.getoption
-    folder, name = get("--repro") or "", _short_name(item)
-    return FailureAids(
-        note,
-        partial(diagnosis_of, trial=trial, limit_s=get("--diagnose-for")),
-        partial(replay_of, trial=trial, folder=folder, test=item.nodeid, name=name),
-    )
+def _explain(item: pytest.Item, failure: Failure, trial: Trial, record: TrialRecord) -> FailureReport:
+    """Returns the report with cause and failure file. Looking for them may take the process along, so
+    the report without them is noted before, for the process that comes after."""
+    bare, get = report_failure(failure), item.config.getoption
+    notes().change(record=replace(record, failure=bare.record), report=bare.text)
+    diagnosis = diagnosis_of(failure, trial, get("--diagnose-for"))
+    replay = replay_of(failure, trial, get("--repro") or "", item.nodeid, _short_name(item))
+    return report_failure(failure, diagnosis, replay)
 
 
 def _short_name(item: pytest.Item) -> str:

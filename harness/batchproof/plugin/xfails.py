@@ -21,8 +21,7 @@ from batchproof.cli.option_names import EXPECTED, KEYS
 from batchproof.errors import UsageError
 from batchproof.places import SUITE
 from batchproof.plugin import problems
-from batchproof.plugin.items import INSTALLED_SUITE, model_in_id, name_of, requirement_id, trial_of
-from batchproof.requirements.sets import ANY_MODEL
+from batchproof.plugin.items import INSTALLED_SUITE, name_of, requirement_id, trial_of
 
 REQUIRED = ("test", "reason", "link")
 
@@ -113,9 +112,7 @@ def _missing(
     known: KnownFailure, config: pytest.Config, by_id: Mapping[str, Sequence[pytest.Item]]
 ) -> str | None:
     """Returns what is wrong with an id that matches no collected test, or None if it may belong to
-    another run.
-
-    That is so if its file, its test within the file, or its engine and model were not asked for.
+    another run: if its file, the test within it, or its engine, model or parameters were not asked for.
     """
     file, _, _ = known.test_id.partition("::")
     same_file = [each for each in by_id if each.startswith(f"{file}::")]
@@ -124,22 +121,11 @@ def _missing(
         what = f"there is no file or module {file!r} for the test id {known.test_id!r}"
         return f"{what}{_hint(known, by_id)}"
     is_part = config.getoption("lf", False) or any("::" in argument for argument in config.args)
-    if not same_file or is_part:
-        return None
-    function, _, parameters = known.test_id.partition("[")
-    same_test = [each for each in same_file if each.startswith(f"{function}[")]
-    parts = {part for each in same_test for item in by_id[each] for part in _parts(item, each)}
-    is_on_any = any(each.startswith(f"{function}[{ANY_MODEL}") for each in same_test)
-    if parts and not is_on_any and not any(part in parameters for part in parts):
+    function = known.test_id.partition("[")[0]
+    is_known = any(each.partition("[")[0] == function for each in same_file)
+    if is_known or is_part or not same_file:
         return None
     return f"no test has the id {known.test_id!r}{_hint(known, same_file)}"
-
-
-def _parts(item: pytest.Item, test_id: str) -> Iterator[str]:
-    """Yields what an id of the same engine and model would hold: both, or the model as in requirement
-    ids and as it is."""
-    if trial := trial_of(item):
-        yield from ("-".join(trial),) if test_id == name_of(item) else (model_in_id(item), trial[1])
 
 
 def _hint(known: KnownFailure, choices: Iterable[str]) -> str:

@@ -39,7 +39,7 @@ class FileKind(Generic[Record]):
 
     def read(self, path: Path) -> Record:
         """Returns the record in the file. Raises `UsageError` naming the file if it is missing,
-        foreign, too new or damaged.
+        foreign, of another version or damaged.
         """
         return self.of(path, parsed(path))
 
@@ -52,7 +52,11 @@ class FileKind(Generic[Record]):
                 "null" if document is None else "a list" if isinstance(document, list) else "a value"
             )
             raise UsageError(f"'{path}' is no result file: it holds {found}, not an object")
-        self._require_schema(path, document.get("schema"))
+        schema = document.get("schema")
+        if schema != self.schema:
+            raise UsageError(
+                f"'{path}' is no {self.what}: its schema is {schema!r}, not {self.schema!r}"
+            )
         values = {key: value for key, value in document.items() if key != "schema"}
         try:
             return decode(self.record, values, is_closed=not self.is_open)
@@ -62,19 +66,6 @@ class FileKind(Generic[Record]):
     def write(self, record: Record, path: Path) -> None:
         """Replaces the file by the record, atomically. Raises `UsageError` if it cannot be written."""
         replace_text(path, json_lines({"schema": self.schema} | encode(record)))
-
-    def _require_schema(self, path: Path, schema: object) -> None:
-        name, _, version = schema.partition("/") if isinstance(schema, str) else ("", "", "")
-        is_number = version.isascii() and version.isdigit()
-        if name == self.name and is_number and int(version) > self.version:
-            raise UsageError(
-                f"'{path}' has schema {schema!r}, but this version of Batchproof reads up to "
-                f"{self.schema!r}"
-            )
-        if schema != self.schema:
-            raise UsageError(
-                f"'{path}' is no {self.what}: its schema is {schema!r}, not {self.schema!r}"
-            )
 
 
 def parsed(path: Path) -> object:

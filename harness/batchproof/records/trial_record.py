@@ -84,7 +84,6 @@ class TrialRecord:
     function: str = ""  # of the test, without parameters
     parameters: Mapping[str, object] = field(default_factory=dict)  # of the test, curated case aside
     name: str = ""  # of the test, as --xfails reads it
-    defined_at: SourcePlace | None = None  # the factory of the engine
     refused: str | None = None  # why the engine does not serve the model
     lacks: str | None = None  # the capability that it would need
     adequacy: str | None = None  # of a model that the user brought: what was measured

@@ -54,20 +54,6 @@ def is_bad(trial: Trial, workload: Workload, index: int) -> bool:
     return reason is not None or (Capability.PREEMPTION in trial.capabilities and is_too_large)
 
 
-def may_tie(trial: Trial, request: Request) -> bool:
-    """Returns whether some right token is so close to the second best that an honest engine may
-    choose the latter."""
-    oracle = trial.oracle
-    if request.sampling is not None and request.sampling.changes_logits:
-        return True  # other margins than those of the plain answer
-    if oracle.subject.oracle is not None:
-        return False
-    answer = oracle.answer(request.prompt_token_ids, request.max_new_tokens)
-    num_steps = len(oracle.expected(request)[0])
-    bound = 2 * oracle.logit_bound
-    return any(answer.margin(step) <= bound for step in range(num_steps))
-
-
 def case_text(trial: Trial, failure: Failure, name: str, test: str) -> str | None:
     """Returns the case as YAML; None if nothing is asked of the engine."""
     workloads = asked_workloads(trial, failure)

@@ -15,7 +15,7 @@ from batchproof.cases.runner import run_calls, run_case
 from batchproof.cases.schema import Case
 from batchproof.checks.masks import require_mask, require_moves
 from batchproof.checks.refusals import require_refused, require_words
-from batchproof.errors import CaseError
+from batchproof.errors import CaseError, OracleError
 from batchproof.findings.failure import Failure, Run, Scene
 from batchproof.findings.finding import thawed
 from batchproof.findings.finding_text import first_line
@@ -64,6 +64,17 @@ def replayed(trial: Trial, failure: Failure) -> tuple[ReplayResult, str]:
         except CaseError as error:
             return ReplayResult.UNKNOWN, f"the scene cannot be rebuilt as a case: {error}"
     return ReplayResult.GONE, f"{trial.spec.name} does not show it on {trial.subject.name}"
+
+
+def is_shown_again(trial: Trial, failure: Failure) -> bool | None:
+    """Returns whether an immediate replay, by a trial of its own, shows the failure; None for a hang,
+    which would only hang again."""
+    if failure.rule.replay is Replay.HANG:
+        return None
+    try:
+        return replayed(trial.renewed(failure.promise), failure)[0] is ReplayResult.REPRODUCED
+    except OracleError:
+        return False
 
 
 def lacking(failure: Failure, capabilities: AbstractSet[Capability]) -> Capability | None:

@@ -98,8 +98,7 @@ class FailureFile:
 
     `should_be` holds the right answers to the last run, None for a request that must be refused.
     `is_shown_again` states whether the engine failed the same way when the file was written; None:
-    not tried. `script` names the stand-alone script beside the file, `no_script` the reason why there
-    is none.
+    not tried.
     """
 
     schema: int = SCHEMA
@@ -121,8 +120,6 @@ class FailureFile:
     should_be: tuple[StoredAnswer | None, ...]
     is_repeatable: bool
     is_shown_again: bool | None
-    script: str | None
-    no_script: str | None
 
     @classmethod
     def of(cls, failure: Failure, should_be: Sequence[Completion | None], **others: Any) -> FailureFile:
@@ -175,7 +172,7 @@ def read_failure(path: Path) -> FailureFile:
     if schema != SCHEMA:
         raise UsageError(f"{str(path)!r} has the schema {schema!r}, but must have {SCHEMA}")
     try:
-        file = decode(FailureFile, found)
+        file = decode(FailureFile, found, is_closed=False)  # earlier ones name a script as well
         _ = file.failure  # is made once, here
     except (TypeError, ValueError) as error:
         raise UsageError(f"failure file {str(path)!r} is damaged: {error}") from error

@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from batchproof.errors import OracleError
 from batchproof.findings.failure import Failure
-from batchproof.findings.rules import Replay
-from batchproof.replay.case import RightAnswers, case_text, right_answers
-from batchproof.replay.judge import ReplayResult, replayed
+from batchproof.replay.case import case_text, right_answers
 from batchproof.replay.record import FailureFile
-from batchproof.replay.standalone import NoScriptError, script_text
 from batchproof.run.trial import Trial
 
 LONGEST_NAME = 110
@@ -27,52 +23,28 @@ class FailureOrigin:
     name: str
 
 
-def write(trial: Trial, failure: Failure, origin: FailureOrigin, directory: Path) -> Path:
-    """Returns the path of the failure file, beside which case and script stand. Overwrites nothing."""
+def write(
+    trial: Trial, failure: Failure, origin: FailureOrigin, directory: Path, is_shown_again: bool | None
+) -> Path:
+    """Returns the path of the failure file, which has the case in a file of the same name. Overwrites
+    nothing. `is_shown_again` is what `judge.is_shown_again` says of the failure."""
     directory.mkdir(parents=True, exist_ok=True)
     path = _new_file(directory, _stem(failure, origin.name))
     case = case_text(trial, failure, path.stem, origin.test)
     if case is not None:
         path.with_suffix(".yaml").write_text(case, encoding="utf-8")
-    right = right_answers(trial, failure.scene.workload)
-    script, no_script = _script(trial, failure, right, path)
     precision = trial.oracle.precision
     content = FailureFile.of(
         failure,
-        right,
+        right_answers(trial, failure.scene.workload),
         test=origin.test,
         time_limit_s=trial.lab.time_limit_s,
         compute_dtype=precision.compute,
         kv_cache_dtype="int8" if precision.is_cache_int8 else "auto",
-        is_shown_again=_is_shown_again(trial, failure),
-        script=script,
-        no_script=no_script,
+        is_shown_again=is_shown_again,
     )
     path.write_text(content.text(), encoding="utf-8")
     return path
-
-
-def _script(
-    trial: Trial, failure: Failure, right: RightAnswers, path: Path
-) -> tuple[str | None, str | None]:
-    """Returns the name of the script, or why there is none."""
-    try:
-        text = script_text(trial, failure, right, path.parent, path.stem)
-    except NoScriptError as why:
-        return None, str(why)
-    path.with_suffix(".py").write_text(text, encoding="utf-8")
-    return path.with_suffix(".py").name, None
-
-
-def _is_shown_again(trial: Trial, failure: Failure) -> bool | None:
-    """Returns whether an immediate replay, by a trial of its own, shows the failure; None for a hang,
-    which would only hang again."""
-    if failure.rule.replay is Replay.HANG:
-        return None
-    try:
-        return replayed(trial.renewed(failure.promise), failure)[0] is ReplayResult.REPRODUCED
-    except OracleError:
-        return False
 
 
 def _stem(failure: Failure, name: str) -> str:

@@ -14,13 +14,14 @@ IssueGroup = tuple[KnownIssue | None, tuple[JournalEntry, ...]]
 
 
 def group_by_issue(entries: Iterable[JournalEntry], issues: Sequence[KnownIssue]) -> list[IssueGroup]:
-    """Returns the failed tests by the first issue that fits, else by promise and test."""
+    """Returns the failed tests by the first issue that fits, else by promise and by the place where the
+    engine raised or hung, or by test."""
     groups: dict[object, tuple[KnownIssue | None, list[JournalEntry]]] = {}
     for each in entries:
         if each.outcome == "failed":
             record = each.record
             issue = next((one for one in issues if record is not None and one.fits(record)), None)
-            key: object = issue.record.title if issue else (*_promises(each), _test(each))
+            key: object = issue.record.title if issue else (*_promises(each), _place(each))
             groups.setdefault(key, (issue, []))[1].append(each)
     return [(issue, tuple(members)) for issue, members in groups.values()]
 
@@ -57,6 +58,13 @@ def _shortest_replayable(entry: JournalEntry) -> tuple[bool, int]:
 
 def _failure(entry: JournalEntry) -> FailureRecord | None:
     return entry.record.failure if entry.record else None
+
+
+def _place(entry: JournalEntry) -> tuple[str, ...]:
+    """Returns file and function where the engine raised, whose lines may move; else the test."""
+    failure = _failure(entry)
+    at = failure and failure.raised_at
+    return (at.file, at.name) if at else (_test(entry),)
 
 
 def _promises(entry: JournalEntry) -> tuple[str, ...]:

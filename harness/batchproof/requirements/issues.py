@@ -13,7 +13,7 @@ That is written down once, in `results/engines/findings.yaml`, a list of
           parameters: {kind: cap of zero}
           case: cap-of-zero         a curated case
           model: gpt2-hash
-          facts: {shortest_prompt: {at_most: 1}}
+          facts: {shortest_prompt: 1}
       cause: ...                    why it happens, with its source
       threads: [https://...]        where it is known in public; may be left out
       scripts: [reproductions/x.py] show it with the library alone; may be left out
@@ -37,7 +37,6 @@ from batchproof.records.verdict import IssueKind, IssueRecord
 from batchproof.validation.yaml_nodes import YamlNode, read_yaml
 
 DEFAULT_ISSUES = ROOT / "results" / "engines" / "findings.yaml"
-COMPARISONS = ("at_least", "at_most")
 Choice = str | tuple[str, ...] | None
 
 
@@ -80,13 +79,7 @@ def _all_hold(wanted: Mapping[str, object], found: Mapping[str, object]) -> bool
 
 
 def _holds(wanted: object, found: object) -> bool:
-    """Returns whether a value equals the wanted one, is in a list, or is within `{at_least: a,
-    at_most: b}`.
-    """
-    if isinstance(wanted, Mapping):
-        is_number = isinstance(found, int | float)
-        low, high = wanted.get("at_least", found), wanted.get("at_most", found)
-        return is_number and bool(low <= found <= high)
+    """Returns whether a value equals the wanted one, or is in the wanted list."""
     return found in wanted if isinstance(wanted, list) else found == wanted
 
 
@@ -144,18 +137,6 @@ def _problems(issue: KnownIssue, folder: Path) -> Iterator[str]:
     for pattern in issue.matches:
         if pattern.fits_everything:
             yield "a match that names nothing fits every failure"
-        yield from _wrong_comparisons(pattern)
     for script in issue.scripts:
         if not (folder / script).is_file():
             yield f"there is no script {folder / script}"
-
-
-def _wrong_comparisons(pattern: FailurePattern) -> Iterator[str]:
-    for name, wanted in {**pattern.parameters, **pattern.facts}.items():
-        bounds = wanted if isinstance(wanted, Mapping) else {}
-        for key, bound in bounds.items():
-            if key not in COMPARISONS or isinstance(bound, bool) or not isinstance(bound, int | float):
-                yield (
-                    f"{name} is compared by {key}: {bound!r}, but may be by "
-                    f"{' or '.join(COMPARISONS)} and a number"
-                )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from batchproof.errors import UsageError
 from batchproof.records.decode import encode
-from batchproof.records.file_kinds import FileKind, replace_text
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.verdict import Grade, SetStamp
 
 FOLDER = Path(__file__).parent
@@ -119,9 +119,6 @@ def freeze(requirements: RequirementSet) -> Path:
             f"requirement set {requirements.name} is released and never changes; if it is not out yet, "
             f"take it out of RELEASED in {FOLDER / 'sets.py'} first"
         )
-    document = {"schema": SET.schema} | encode(requirements)
-    lines = ",\n  ".join(json.dumps(each) for each in document.pop("requirements"))
-    head = json.dumps(document)[1:-1]
     path = FOLDER / f"{requirements.name}.json"
-    replace_text(path, f'{{{head}, "requirements": [\n  {lines}\n]}}\n')
+    SET.write(requirements, path)
     return path

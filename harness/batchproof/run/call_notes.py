@@ -1,14 +1,12 @@
-"""What this process last asked of an engine, noted where a thread or another process can read it.
+"""What this process last asked of an engine, noted where another process can read it.
 
-If the process hangs or dies, the note is all that is left: it says what is being waited for, and it
-becomes the report of the test.
+If the process hangs or dies, the note is all that is left: it becomes the report of the test.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,7 +26,6 @@ class CallNote:
 
     call: str = ""
     is_open: bool = False  # it has not returned
-    began: float = 0.0  # `time.monotonic`, which the processes of a machine share
     limit_s: float = 0.0
     engine: str = ""
     model: str = ""
@@ -39,10 +36,6 @@ class CallNote:
     report: str = ""  # of a failure whose cause is being sought
     again: str = ""  # the command that runs the test again
     known: str | None = None  # why the test is a known failure
-
-    @property
-    def waited_s(self) -> float:
-        return time.monotonic() - self.began
 
 
 class CallNotes:
@@ -70,12 +63,11 @@ class CallNotes:
     @contextmanager
     def calling(self, call: str, limit_s: float) -> Iterator[None]:
         """Notes that the process is in a call as long as the block lasts."""
-        began = time.monotonic()
-        self._note_call(call=call, is_open=True, began=began, limit_s=limit_s)
+        self._note_call(call=call, is_open=True, limit_s=limit_s)
         try:
             yield
         finally:
-            self._note_call(call=call, is_open=False, began=began, limit_s=limit_s)
+            self._note_call(call=call, is_open=False, limit_s=limit_s)
 
     def _note_call(self, **fields: Any) -> None:
         """Writes the fields that change with each call apart from the others: there are many calls."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import sysconfig
 import traceback
 from collections.abc import Iterable
-from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
-from batchproof.api import EngineFactory
 from batchproof.errors import EngineHang
 from batchproof.findings.failure import Failure
 from batchproof.findings.finding_text import failure_text
@@ -80,15 +76,6 @@ def raised_at(error: BaseException) -> Frame | None:
     return innermost((frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walked)
 
 
-def defined_at(factory: EngineFactory) -> Frame | None:
-    """Returns where the factory of an engine is defined, or None outside the repository."""
-    bare = inspect.unwrap(factory.func if isinstance(factory, partial) else factory)
-    has_source = inspect.isroutine(bare) or inspect.isclass(bare)
-    definition: Any = bare if has_source else type(bare)
-    frame = _definition(definition)
-    return None if frame is None else innermost([frame])
-
-
 def innermost(frames: Iterable[Frame]) -> Frame | None:
     """Returns the last of the frames, outermost first, whose file is the repository's own."""
     root = repository()
@@ -98,12 +85,3 @@ def innermost(frames: Iterable[Frame]) -> Frame | None:
         if is_own and not file.startswith(OURS):
             return path.relative_to(root).as_posix(), line, name
     return None
-
-
-@cache
-def _definition(definition: Any) -> Frame | None:
-    try:
-        file, (_, line) = inspect.getsourcefile(definition), inspect.getsourcelines(definition)
-    except (OSError, TypeError):  # it has no Python source
-        return None
-    return None if file is None else (str(Path(file).resolve()), line, definition.__qualname__)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 
 from batchproof.api import Capability, Completion, Engine, EngineConfig, Request, StepRecord
@@ -34,17 +35,32 @@ NUM_KEPT_RUNS = 32  # more than any example makes
 
 
 class RunHistory:
-    """The latest `NUM_KEPT_RUNS` runs of all engines, oldest first."""
+    """What has happened in a trial: the engines in the order in which they were built, and the latest
+    `NUM_KEPT_RUNS` runs of all of them, oldest first."""
 
     def __init__(self) -> None:
+        self._serials: dict[int, int] = {}  # id of an engine -> its serial
         self._runs: deque[Run] = deque(maxlen=NUM_KEPT_RUNS)
+        self._computed: dict[int, list[tuple[Computed, ...]]] = {}  # serial -> prefixes of each run
 
-    def begin(self, run: Run) -> None:
-        self._runs.append(run)
+    def add(self, engine: Engine) -> int:
+        """Returns the serial of an engine that was built, from 1 on."""
+        serial = max(self._serials.values(), default=0) + 1
+        self._serials[id(engine)] = serial
+        return serial
 
-    def end(self, run: Run) -> None:
-        """Replaces the last run by the same with its completions."""
-        self._runs[-1] = run
+    def begin(self, engine: Engine, workload: Workload) -> None:
+        self._runs.append(Run(self._serials[id(engine)], workload))
+
+    def end(self, completions: tuple[Completion, ...], computed: tuple[Computed, ...]) -> None:
+        """Notes what came of the last run, and the prefixes that it computed."""
+        self._runs[-1] = last = replace(self._runs[-1], completions=completions)
+        self._computed.setdefault(last.serial, []).append(computed)
+
+    def computed_before(self, engine: Engine) -> tuple[Computed, ...]:
+        """Returns the prefixes that this engine computed in the runs before its last one."""
+        by_run = self._computed.get(self._serials[id(engine)], [])
+        return tuple(each for computed in by_run[:-1] for each in computed)
 
     @property
     def last_workload(self) -> Workload:
@@ -104,8 +120,6 @@ class Trial:
         self.ledger = Ledger(precision=str(oracle.precision))
         self.has_happened: dict[str, bool] = {}  # what the test is about -> whether a trace showed it
         self.history = RunHistory()
-        self._serials: dict[int, int] = {}  # id of an engine -> its serial
-        self._computed: dict[int, list[tuple[Computed, ...]]] = {}  # serial -> prefixes of each run
 
     def renewed(self, promise: Promise | None = None) -> Trial:
         """Returns a trial of the same engine and model in which nothing has happened yet."""
@@ -136,21 +150,21 @@ class Trial:
         guard = self.lab.watch.guard(self.spec, self.subject, "while the engine was built")
         with guard, time_limit(BUILD_TIME_LIMIT_S, "building the engine"):
             engine = self.spec.factory(self.subject.model, config)
-        self._serials[id(engine)] = max(self._serials.values(), default=0) + 1
+        serial = self.history.add(engine)
         release = getattr(engine, "release", None)
         self.ledger.release = release if isinstance(release, str) else None
         self.ledger.conventions = tuple(str(each) for each in getattr(engine, "notes", ()))
-        self._note_delay(engine)
+        self._note_delay(engine, is_first=serial == 1)
         return engine
 
-    def _note_delay(self, engine: Engine) -> None:
+    def _note_delay(self, engine: Engine, is_first: bool) -> None:
         """Records the declared delay in the ledger, because it affects the verdict.
 
         Raises `UsageError` if it is invalid, or differs from that of an engine built before.
         """
         before = self.scheduling_delay
         delay = scheduling_delay_of(self.spec.name, engine, self.capabilities)
-        if self._serials[id(engine)] > 1 and delay != before:
+        if not is_first and delay != before:
             raise UsageError(
                 f"engine {self.spec.name!r}: scheduling_delay is {delay}, but was {before} when it was "
                 f"built before: it must be the same whatever the config"
@@ -190,8 +204,7 @@ class Trial:
         if engine is None:
             with self.reporting(workload, Rule.RAISED), self.engine(workload.config) as fresh:
                 return self.run(workload, fresh)
-        serial = self._serials[id(engine)]
-        self.history.begin(Run(serial, workload))
+        self.history.begin(engine, workload)
         notes().change(subject=self.under_test, workload=workload)
         self.ledger.num_runs += 1
         can_share = may_share(workload.config, self.capabilities)
@@ -205,8 +218,7 @@ class Trial:
         if can_share:
             records = self.trace_of(engine)[num_records:]
             computed = ComputedPrefixes(workload, outcome.completions).note_all(records).computed
-        self._computed.setdefault(serial, []).append(computed)
-        self.history.end(Run(serial, workload, outcome.completions))
+        self.history.end(outcome.completions, computed)
         with self.reporting(workload):
             answers = outcome.completions
             require(presence_findings(workload, answers, self.capabilities, self.promise))
@@ -235,15 +247,10 @@ class Trial:
     ) -> Iterator[Finding]:
         """Yields what is wrong with the answers, then with the conduct since `num_records`."""
         yield from self.answer_findings(workload.requests, outcome)
-        records, earlier = self.trace_of(engine)[num_records:], self.computed_before(engine)
+        records, earlier = self.trace_of(engine)[num_records:], self.history.computed_before(engine)
         yield from conduct_findings(
             workload, outcome, records, self.capabilities, earlier, self.scheduling_delay
         )
-
-    def computed_before(self, engine: Engine) -> tuple[Computed, ...]:
-        """Returns the prefixes that this engine computed in the runs before its last one."""
-        by_run = self._computed.get(self._serials[id(engine)], [])
-        return tuple(each for computed in by_run[:-1] for each in computed)
 
     def trace_of(self, engine: Engine) -> Sequence[StepRecord]:
         """Returns the engine's records since it was built; empty without the capability."""

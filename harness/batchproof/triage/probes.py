@@ -19,6 +19,7 @@ from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
 from batchproof.oracle.oracle import Oracle, Prompt
 from batchproof.records.texts import without_machine_paths
+from batchproof.replay.judge import is_shown_again
 from batchproof.replay.write import FailureOrigin, write
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
@@ -257,7 +258,8 @@ def failure_file(trial: Trial, scene: Scene, directory: Path) -> str | None:
             for call in scene:
                 judging.check(call, engine)
     except (ConformanceFailure, HangFailure) as error:
-        return write(judging, error.failure, ORIGIN, directory).name
+        is_shown = is_shown_again(judging, error.failure)
+        return write(judging, error.failure, ORIGIN, directory, is_shown).name
     except OracleError:
         return None
     return None

@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from batchproof.cli.config_file import OWN, SHARED
 from batchproof.findings.causes import Cause
-from batchproof.places import repository
 from batchproof.plugin.writers.table import LEGEND, SessionFacts, totals_line
 from batchproof.plugin.writers.verdict import in_words
 from batchproof.records.journal import JournalEntry
 from batchproof.records.table import ConformanceTable
 from batchproof.records.texts import counted, header, line
 from batchproof.records.trial_record import FailureRecord, SourcePlace
-from batchproof.records.verdict import EngineVerdict
+from batchproof.records.verdict import EngineVerdict, FailureGroup
+from batchproof.requirements.groups import failure_groups, group_by_issue
 from batchproof.requirements.promises import Promise
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Failures that look like one mistake of an engine. `shown` is the test with the best report."""
-
-    engine: str
-    failure: FailureRecord  # of the test shown
-    at: SourcePlace | None
-    shown: JournalEntry
-    tests: tuple[str, ...]  # names
-
-    @property
-    def promise(self) -> Promise:
-        """The promise that is broken."""
-        return Promise[self.failure.promise]
-
-    @property
-    def cause(self) -> str:
-        """The cause in the words of a report, or nothing."""
-        cause = Cause[self.failure.cause] if self.failure.cause else Cause.UNKNOWN
-        return "" if cause is Cause.UNKNOWN else f"{cause.word}: {cause.value}"
-
-    @property
-    def headline(self) -> str:
-        """What was found, without the promise, and how many tests found it."""
-        found = self.failure.headline.removeprefix(f"{self.promise} is broken: ")
-        return found if len(self.tests) == 1 else f"{found} ({len(self.tests)} tests)"
 
 
 def failed_tests(finished: Iterable[JournalEntry]) -> tuple[JournalEntry, ...]:
@@ -54,40 +24,10 @@ def failed_tests(finished: Iterable[JournalEntry]) -> tuple[JournalEntry, ...]:
     return tuple(each for each in scored if each.outcome == "failed")
 
 
-def problems_of(failed: Iterable[JournalEntry]) -> list[Problem]:
-    """Returns the problems of the engines, by promise and then by the number of tests."""
-    groups: dict[tuple[str, ...], list[Problem]] = defaultdict(list)
-    for entry in failed:
-        record = entry.record
-        if record is not None and record.failure is not None and not record.is_stale:
-            at = record.failure.raised_at or record.defined_at or _configuration()
-            each = Problem(record.engine, record.failure, at, entry, (record.name,))
-            place = (at.file, at.name) if at else ()  # no line, which moves
-            groups[record.engine, record.failure.promise, record.failure.rule, *place].append(each)
-    return sorted(map(_together, groups.values()), key=_rank)
-
-
-def unexplained(failed: Iterable[JournalEntry]) -> list[JournalEntry]:
-    """Returns the failed tests that no engine is to blame for: stale expectations among them."""
-    return [e for e in failed if e.record is None or e.record.failure is None or e.record.is_stale]
-
-
-def _together(alike: list[Problem]) -> Problem:
-    """Returns the problem with the shortest report, of those with a cause if there are some."""
-    names = sorted(name for each in alike for name in each.tests)
-    best = min(alike, key=lambda each: (not each.cause, len(each.shown.report), each.tests))
-    return replace(best, tests=tuple(names))
-
-
-def _rank(problem: Problem) -> tuple[int, int, str]:
-    return list(Promise).index(problem.promise), -len(problem.tests), problem.headline
-
-
-def _configuration() -> SourcePlace | None:
-    """Returns where an engine without source here is named."""
-    root = repository()
-    files = [name for name in (OWN, SHARED) if (root / name).is_file()]
-    return SourcePlace(files[0], 1, "") if files else None
+def is_blamed(failed: JournalEntry) -> bool:
+    """Returns whether an engine is to blame for a failed test, and no stale expectation."""
+    record = failed.record
+    return record is not None and record.failure is not None and not record.is_stale
 
 
 LONGEST_REPORT = 20_000  # characters; a comment may have 65,536
@@ -104,7 +44,6 @@ class FinishedRun:
     folder: Path  # of the files
     known: tuple[JournalEntry, ...] = ()  # failed as expected
     verdicts: Mapping[str, EngineVerdict] = field(default_factory=dict)
-    ways: Sequence[str] = ()  # options that leave tests out
     selection: str = ""  # such as "12 of 510 tests"; empty: all ran
 
     @classmethod
@@ -124,18 +63,19 @@ class FinishedRun:
             selection = f"{counted(num_tests, 'test')}, a selection"
         elif facts.num_left_out:
             selection = f"{num_tests} of {counted(num_tests + facts.num_left_out, 'test')}"
-        return cls(table, failed_tests(finished), folder, known, verdicts, facts.ways, selection)
+        return cls(table, failed_tests(finished), folder, known, verdicts, selection)
 
 
 def summary_page(run: FinishedRun) -> str:
     """Returns the page: verdict, table, the first failure in full, the others as a list."""
-    problems, others = problems_of(run.failed), unexplained(run.failed)
-    parts = [*_verdict(run, problems), "", *_table(run.table), ""]
+    groups, others = groups_of(run), [each for each in run.failed if not is_blamed(each)]
+    parts = [*_verdict(run, groups), "", *_table(run.table), ""]
     parts += _totals(run.table, run.folder)
-    if problems:
-        parts += ["", "### First failure", "", *_in_full(problems[0], run.folder)]
-    if problems[1:]:
-        parts += ["", "### Other failures", "", *_list(problems[1:])]
+    listed = [group for engine in run.table.engines for group in groups[engine]]
+    if listed:
+        parts += ["", "### First failure", "", *_in_full(listed[0], run.folder)]
+    if listed[1:]:
+        parts += ["", "### Other failures", "", *_list(listed[1:])]
     for title, entries in (
         ("Expected failures", run.known),
         ("Expected failures that pass now", [e for e in others if _is_stale(e)]),
@@ -146,11 +86,20 @@ def summary_page(run: FinishedRun) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _verdict(run: FinishedRun, problems: Sequence[Problem]) -> Iterator[str]:
+def groups_of(run: FinishedRun) -> Mapping[str, list[FailureGroup]]:
+    """Returns the failures of each engine, in groups as its verdict has them."""
+    found: dict[str, list[FailureGroup]] = {}
+    for engine in run.table.engines:
+        mine = [e for e in run.failed if is_blamed(e) and e.record and e.record.engine == engine]
+        found[engine] = [*failure_groups(group_by_issue(mine, ()))]
+    return found
+
+
+def _verdict(run: FinishedRun, groups: Mapping[str, Sequence[FailureGroup]]) -> Iterator[str]:
     table = run.table
     for engine in table.engines:
         cells, verdict = table.cells[engine], run.verdicts.get(engine)
-        broken = [p for p in Promise if any((e.engine, e.promise) == (engine, p) for e in problems)]
+        broken = [p for p in Promise if any(p.id in each.promises for each in groups[engine])]
         known = [p for p in Promise if p.id in cells and cells[p.id].known and p not in broken]
         held = [p for p, c in cells.items() if c.passed and not c.failed and not c.known]
         num_held = len(verdict.held if verdict else held)
@@ -160,13 +109,13 @@ def _verdict(run: FinishedRun, problems: Sequence[Problem]) -> Iterator[str]:
         ran = f", in {run.selection}" if run.selection else ""
         yield f"## Batchproof: {_code(engine)} {' and '.join(words)}{ran}"
         if verdict and (asked := verdict.requirement_set):
-            said = in_words(verdict, run.ways)
+            said = in_words(verdict)
             yield f"Requirement set {asked.name} (digest {asked.digest[:12]}): **{said}**.  "
     if not table.is_complete:
         yield "**The run was stopped: some tests are missing.**"
     elif any(each.requirement_set and each.verdict == "incomplete" for each in run.verdicts.values()):
         yield "**The run failed: requirements were not run.**"
-    elif table.exit_status and not problems:
+    elif table.exit_status and not any(groups.values()):
         yield "**The run failed**, though no promise is broken: see below, or the log."
 
 
@@ -192,24 +141,31 @@ def _totals(table: ConformanceTable, folder: Path) -> Iterator[str]:
     yield f"\n<sub>{' · '.join(part for each in LEGEND for part in each.split('   '))}</sub>"
 
 
-def _in_full(problem: Problem, folder: Path) -> Iterator[str]:
-    if at := problem.at:
+def _in_full(group: FailureGroup, folder: Path) -> Iterator[str]:
+    if at := group.failure and group.failure.raised_at:
         yield f"At {_place(at)}{f', in {_code(at.name)}' if at.name else ''}:"
         yield ""
-    yield from _fenced(_without_folders(problem.shown.report, folder)[:LONGEST_REPORT])
+    yield from _fenced(_without_folders(group.shown_report, folder)[:LONGEST_REPORT])
 
 
-def _list(problems: Sequence[Problem]) -> Iterator[str]:
-    for each in problems[:MOST_ROWS]:
-        at = f" at {_place(each.at)}" if each.at else ""
-        cause = f", {each.cause}" if each.cause else ""
-        if each.failure.others:
-            cause += f", and {counted(len(each.failure.others), 'more finding')}"
-        name = each.shown.record.name if each.shown.record else each.shown.test
-        yield f"* **{each.promise}**: {_code(' '.join(each.headline.split()))}{at}{cause}  "
-        yield f"  {_code(name)}"
-    if problems[MOST_ROWS:]:
-        yield f"\n... and {counted(len(problems) - MOST_ROWS, 'more problem')}"
+def _list(groups: Sequence[FailureGroup]) -> Iterator[str]:
+    for each in groups[:MOST_ROWS]:
+        failure = each.failure
+        assert failure is not None, "those without are listed apart"
+        promise = Promise[failure.promise]
+        words = each.title.removeprefix(f"{promise} is broken: ")
+        words += f" ({each.num_tests} tests)" if each.num_tests > 1 else ""
+        at = f" at {_place(failure.raised_at)}" if failure.raised_at else ""
+        others = f", and {counted(len(failure.others), 'more finding')}" if failure.others else ""
+        yield f"* **{promise}**: {_code(' '.join(words.split()))}{at}{_cause(failure)}{others}  "
+        yield f"  {_code(each.shown_test)}"
+    if groups[MOST_ROWS:]:
+        yield f"\n... and {counted(len(groups) - MOST_ROWS, 'more problem')}"
+
+
+def _cause(failure: FailureRecord) -> str:
+    cause = Cause[failure.cause or "UNKNOWN"]
+    return "" if cause is Cause.UNKNOWN else f", {cause.word}: {cause.value}"
 
 
 def _fenced(text: str) -> list[str]:

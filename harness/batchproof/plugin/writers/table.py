@@ -33,7 +33,6 @@ class SessionFacts:
     is_complete: bool
     num_left_out: int = 0  # tests that were deselected
     is_uncounted: bool = False  # tests may be left out that were never collected
-    ways: tuple[str, ...] = ()  # options that leave tests out
 
 
 LEGEND = (

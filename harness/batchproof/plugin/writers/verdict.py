@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from batchproof.plugin.writers.table import SessionFacts
 from batchproof.records.journal import JournalEntry
@@ -28,13 +28,10 @@ def verdicts(finished: Iterable[JournalEntry], facts: SessionFacts) -> list[Engi
     ]
 
 
-def in_words(verdict: EngineVerdict, ways: Sequence[str]) -> str:
-    """Returns a line such as "held; of 512 requirements 400 held, 112 no capability". `ways` are the
-    options that may have left some out."""
+def in_words(verdict: EngineVerdict) -> str:
+    """Returns a line such as "held; of 512 requirements 400 held, 112 no capability"."""
     words: list[str] = [verdict.verdict]
     for what, outcomes in (("requirement", verdict.outcomes), ("unscored test", verdict.unscored)):
         tally = ", ".join(f"{count} {word}" for word, count in Counter(outcomes.values()).items())
         words += [f"of {counted(len(outcomes), what)} {tally}"] if outcomes else []
-    if ways and "not run" in verdict.outcomes.values():
-        words.append(f"left out by {', '.join(ways)}")
     return "; ".join(words)
