@@ -80,6 +80,10 @@ class KillTableRecord:
     is_full: bool = False
     updates: tuple[KillUpdate, ...] = ()
 
+    @property
+    def num_caught(self) -> int:
+        return sum(bool(row.home) for row in self.faults.values())
+
 
 KILL_TABLE = FileKind("kill table", "batchproof.kill-table", 1, KillTableRecord)
 
