@@ -14,7 +14,6 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import cycle, product
 from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
@@ -51,8 +50,6 @@ LARGE_EXAMPLES = 100  # with as many, the tests of scale take the sizes of the p
 LARGE_SHARE = 1 / 4  # of the tasks of these tests
 
 MODELS = tuple(name for name in EMBEDDED if name != NAN_MODEL)
-
-Meeting = tuple[str, str, str, bool]  # engine, model, test; whether a test of scale is large
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +135,7 @@ class HonestPlan:
         return sum(each.counts.workloads for each in found.values() if each.task.dtype == dtype)
 
     def sequence(self, dtype: str) -> Iterator[HonestTask]:
-        """Yields the tasks of a dtype, which differ in their seeds. Raises `UsageError` at the end."""
-        meetings = (each for some in self._rounds(dtype) for each in some)
-        for place, (engine, model, test, is_large) in zip(range(MOST_TASKS), meetings, strict=False):
-            examples = LARGE_EXAMPLES if is_large else self.num_examples
-            seed = self.seed * MOST_TASKS + place + 1
-            yield HonestTask(engine, model, dtype, test, seed, examples)
-        raise UsageError(
-            f"--workloads {self.wanted} takes more than the {MOST_TASKS} tasks of a --seed"
-        )
-
-    def _rounds(self, dtype: str) -> Iterator[list[Meeting]]:
-        """Yields round after round of all engines and models. Each time it comes up, an engine meets
-        the next test of its own shuffled list."""
-        rng = random.Random(f"{self.seed} {dtype}")
+        """Yields the tasks of a dtype, each drawn by its own seed. Raises `UsageError` at the end."""
         facts_of = conformance_functions()
         is_free = tuple(self.models) == MODELS
         tests = [
@@ -159,17 +143,17 @@ class HonestPlan:
             for name, facts in facts_of.items()
             if _sweeps(facts) and (is_free or facts.on_model in (None, *self.models))
         ]
-        decks = {engine: cycle(rng.sample(tests, len(tests))) for engine in self.engines}
-        meetings = list(product(self.engines, self.models))
-        while True:
-            rng.shuffle(meetings)
-            found = []
-            for engine, model in meetings:
-                test = next(decks[engine])
-                marks = facts_of[test].marks
-                is_large = "long_model" in marks and rng.random() < LARGE_SHARE
-                found.append((engine, facts_of[test].on_model or model, test, is_large))
-            yield found
+        for place in range(MOST_TASKS):
+            seed = self.seed * MOST_TASKS + place + 1
+            rng = random.Random(f"{seed} {dtype}")
+            engine, model, test = map(rng.choice, (self.engines, self.models, tests))
+            facts = facts_of[test]
+            is_large = "long_model" in facts.marks and rng.random() < LARGE_SHARE
+            examples = LARGE_EXAMPLES if is_large else self.num_examples
+            yield HonestTask(engine, facts.on_model or model, dtype, test, seed, examples)
+        raise UsageError(
+            f"--workloads {self.wanted} takes more than the {MOST_TASKS} tasks of a --seed"
+        )
 
 
 def honest_engines() -> list[str]:
