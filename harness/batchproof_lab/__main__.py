@@ -19,10 +19,6 @@ COMMANDS = {
     "honest": Command(
         "batchproof_lab.honest_command", "look for false alarms: honest engines on many workloads"
     ),
-    "mutants": Command(
-        "batchproof_lab.mutants_command",
-        "change an engine at one point, many times, and list the changes that no test sees",
-    ),
     "models": Command(
         "batchproof_lab.model_sweep.sweep_command",
         "find the causal LMs of transformers that an engine serves",

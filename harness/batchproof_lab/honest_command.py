@@ -14,7 +14,6 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import cycle, product
 from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
@@ -25,16 +24,16 @@ from batchproof.cli.result_files import write_result
 from batchproof.errors import BatchproofError, UsageError
 from batchproof.models.embedded import DTYPES, EMBEDDED, NAN_MODEL
 from batchproof.places import ROOT
-from batchproof.records.texts import header, line, without_machine_paths
+from batchproof.records.texts import without_machine_paths
 from batchproof.run.engine_names import BY_DEFAULT, ODD_PREFIX
 from batchproof.run.registry import oddities
 from batchproof.validation.yaml_nodes import read_yaml
 from batchproof_lab.campaign import Campaign, CampaignState, Question, Sitting, add_options
 from batchproof_lab.conformance_modules import Facts, conformance_functions
 from batchproof_lab.fingerprint import code_digest
+from batchproof_lab.pages import page
 from batchproof_lab.record_kinds import (
     HONEST,
-    CountsByDtype,
     FalseAlarm,
     HonestCounts,
     HonestRecord,
@@ -51,8 +50,6 @@ LARGE_EXAMPLES = 100  # with as many, the tests of scale take the sizes of the p
 LARGE_SHARE = 1 / 4  # of the tasks of these tests
 
 MODELS = tuple(name for name in EMBEDDED if name != NAN_MODEL)
-
-Meeting = tuple[str, str, str, bool]  # engine, model, test; whether a test of scale is large
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +135,7 @@ class HonestPlan:
         return sum(each.counts.workloads for each in found.values() if each.task.dtype == dtype)
 
     def sequence(self, dtype: str) -> Iterator[HonestTask]:
-        """Yields the tasks of a dtype, which differ in their seeds. Raises `UsageError` at the end."""
-        meetings = (each for some in self._rounds(dtype) for each in some)
-        for place, (engine, model, test, is_large) in zip(range(MOST_TASKS), meetings, strict=False):
-            examples = LARGE_EXAMPLES if is_large else self.num_examples
-            seed = self.seed * MOST_TASKS + place + 1
-            yield HonestTask(engine, model, dtype, test, seed, examples)
-        raise UsageError(
-            f"--workloads {self.wanted} takes more than the {MOST_TASKS} tasks of a --seed"
-        )
-
-    def _rounds(self, dtype: str) -> Iterator[list[Meeting]]:
-        """Yields round after round of all engines and models. Each time it comes up, an engine meets
-        the next test of its own shuffled list."""
-        rng = random.Random(f"{self.seed} {dtype}")
+        """Yields the tasks of a dtype, each drawn by its own seed. Raises `UsageError` at the end."""
         facts_of = conformance_functions()
         is_free = tuple(self.models) == MODELS
         tests = [
@@ -159,17 +143,17 @@ class HonestPlan:
             for name, facts in facts_of.items()
             if _sweeps(facts) and (is_free or facts.on_model in (None, *self.models))
         ]
-        decks = {engine: cycle(rng.sample(tests, len(tests))) for engine in self.engines}
-        meetings = list(product(self.engines, self.models))
-        while True:
-            rng.shuffle(meetings)
-            found = []
-            for engine, model in meetings:
-                test = next(decks[engine])
-                marks = facts_of[test].marks
-                is_large = "long_model" in marks and rng.random() < LARGE_SHARE
-                found.append((engine, facts_of[test].on_model or model, test, is_large))
-            yield found
+        for place in range(MOST_TASKS):
+            seed = self.seed * MOST_TASKS + place + 1
+            rng = random.Random(f"{seed} {dtype}")
+            engine, model, test = map(rng.choice, (self.engines, self.models, tests))
+            facts = facts_of[test]
+            is_large = "long_model" in facts.marks and rng.random() < LARGE_SHARE
+            examples = LARGE_EXAMPLES if is_large else self.num_examples
+            yield HonestTask(engine, facts.on_model or model, dtype, test, seed, examples)
+        raise UsageError(
+            f"--workloads {self.wanted} takes more than the {MOST_TASKS} tasks of a --seed"
+        )
 
 
 def honest_engines() -> list[str]:
@@ -300,76 +284,9 @@ def write_record(record: HonestRecord, output: Path) -> int:
 
 
 def honest_page(record: HonestRecord) -> str:
-    lines = ["# No false alarms: honest engines before the conformance suite", ""]
-    lines += record.made.lines()
-    if len(record.runs) == 1:
-        (run,) = record.runs
-        lines += [f"* seed {run.seed}; {run.examples_per_task} examples of a property test a task"]
-    lines += ["", *_verdict(record), ""]
-    if len(record.runs) > 1:
-        lines += ["## Runs", "", *_run_rows(record.runs), ""]
-    lines += ["## Engines", "", *_rows(record.engines), ""]
-    lines += ["## Models", "", *_rows(record.models), ""]
-    lines += ["## Tests", "", *_rows(record.tests), ""]
-    if record.alarms:
-        lines += ["## Alarms", "", *(text for each in record.alarms for text in _alarm_lines(each))]
-    if record.right:
-        lines += ["## Alarms that were right", ""]
-        lines += [text for each in record.right for text in _alarm_lines(each.alarm, each.why)]
-    return "\n".join(lines)
-
-
-def _verdict(record: HonestRecord) -> Iterator[str]:
-    if not record.is_complete:
-        stopped = sum(not run.is_complete for run in record.runs)
-        if len(record.runs) == 1:
-            yield "INCOMPLETE: it was stopped before all workloads were judged."
-        else:
-            of = f"{stopped} of {len(record.runs)}"
-            yield f"Runs that were stopped early: {of}. What they judged counts."
-        yield ""
-    count = len(record.alarms)
     judged = sum(each.workloads for each in record.totals.values())
-    if count:
-        yield f"ALARMS: {count}; their reports stand at the end."
-    elif judged:
-        yield f"No false alarm in {judged:,} workloads: with 95 % confidence fewer than one in"
-        yield f"{int(judged / RULE_OF_THREE):,} workloads of such engines raises one."
-    if record.right:
-        yield f"Alarms that were right, about a bug of the engine's own: {len(record.right)}."
-    yield ""
-    yield from _rows({"all": record.totals})
-
-
-def _run_rows(runs: Sequence[HonestRun]) -> Iterator[str]:
-    yield from header("seed", "workloads", "examples a task", "made by", "on", "machine", "commit")
-    for run in runs:
-        made = run.made
-        stopped = "" if run.is_complete else ", stopped"
-        versions = ", ".join(f"{name} {number}" for name, number in made.versions.items())
-        yield line(
-            str(run.seed),
-            f"{run.workloads:,}{stopped}",
-            str(run.examples_per_task),
-            f"`{made.command}`",
-            made.date,
-            f"{made.machine}; {versions}",
-            made.commit,
-        )
-
-
-def _rows(rows: Mapping[str, CountsByDtype]) -> Iterator[str]:
-    yield from header("", "dtype", *(name.replace("_", "-") for name in COLUMNS))
-    for name, by_dtype in rows.items():
-        for dtype, counts in by_dtype.items():
-            shown = name.rpartition("::")[2]
-            yield line(shown, dtype, *(f"{getattr(counts, each):,}" for each in COLUMNS))
-
-
-def _alarm_lines(alarm: FalseAlarm, why: str = "") -> list[str]:
-    reason = ["", why] if why else []
-    report = [f"    {text}" for text in alarm.report.splitlines()]
-    return [f"### {name_of(alarm)}", *reason, "", f"`{alarm.test}`", "", *report, ""]
+    fixed = {"columns": COLUMNS, "rule_of_three": RULE_OF_THREE, "name_of": name_of}
+    return page("honest", record=record, judged=judged, **fixed)
 
 
 def with_right_alarms(record: HonestRecord, folder: Path) -> HonestRecord:

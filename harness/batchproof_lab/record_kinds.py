@@ -1,4 +1,4 @@
-"""The files of the laboratory: planted faults, honest engines, mutants and model types."""
+"""The files of the laboratory: planted faults, honest engines and model types."""
 
 from __future__ import annotations
 
@@ -80,6 +80,10 @@ class KillTableRecord:
     is_full: bool = False
     updates: tuple[KillUpdate, ...] = ()
 
+    @property
+    def num_caught(self) -> int:
+        return sum(bool(row.home) for row in self.faults.values())
+
 
 KILL_TABLE = FileKind("kill table", "batchproof.kill-table", 1, KillTableRecord)
 
@@ -153,42 +157,6 @@ class HonestRecord:
 
 
 HONEST = FileKind("table of honest engines", "batchproof.honest", 2, HonestRecord)
-
-
-@dataclass(frozen=True)
-class MutantRecord:
-    """One mutant. `outcome` is `waiting`, `killed`, `hung`, `died` or `survived`; `seconds` are those
-    that it took."""
-
-    name: str
-    path: str
-    line: int
-    before: str
-    after: str
-    outcome: str = "waiting"
-    killed_by: str | None = None
-    promise: str | None = None
-    report: str = ""
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class MutantsRecord:
-    """The mutants of the engines of one run. `models`: those of `--model`, if any. `num_passed` are
-    the tests that each unchanged engine passes, `num_points` all mutants that the sources have."""
-
-    made: Provenance
-    engines: tuple[str, ...]
-    sources: tuple[str, ...]
-    seed: int
-    num_passed: tuple[int, ...]
-    num_points: int
-    num_unreached: int
-    mutants: tuple[MutantRecord, ...]
-    models: tuple[str, ...] = ()
-
-
-MUTANTS = FileKind("table of mutants", "batchproof.mutants", 2, MutantsRecord)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ class LostTask:
     """
 
     why: str
-    has_raised: bool = False
     is_killed: bool = False
 
 
@@ -153,5 +152,5 @@ def _serve(connection: Connection) -> None:
             try:
                 result = function(task)
             except Exception as error:
-                result = LostTask(f"it raised {type(error).__name__}: {error}", has_raised=True)
+                result = LostTask(f"it raised {type(error).__name__}: {error}")
             connection.send(result)

@@ -22,8 +22,6 @@ WRONG_INPUT = [
     ("judge static --pytest '", "cannot be split into arguments: No closing quotation"),
     ("invariance paggd", "--engine 'paggd' is no engine"),
     ("invariance static --axis bach", "'bach' is no axis of invariance; do you mean batch?"),
-    ("lab mutants static --source=nowhere", "nowhere' is neither a Python file nor a folder with one"),
-    ("lab mutants static --mutants=0", "'0' must be a whole number of at least 1"),
     ("lab faults mask_ignores_sequences", "is no planted fault; do you mean mask_ignores_sequence"),
     ("lab faults --seeds 1,1", "'1,1' must be different whole numbers"),
     ("lab faults --output full/file/x", "--output 'full/file/x' cannot be written"),

@@ -57,10 +57,9 @@ def test_the_results_are_whole_hold_nothing_wrong_and_are_those_of_their_page() 
     ("name", "engine", "verdict", "reason"),
     [
         ("gemma2", "paged", ToyVerdict.SERVED, ""),
-        ("gpt_oss", "paged", ToyVerdict.SERVED, ""),
         ("phimoe, with a window", "static", ToyVerdict.SERVED, ""),
         ("mamba", "paged", ToyVerdict.SERVED, "it carries states"),
-        ("llama4_text", "paged", ToyVerdict.SERVED, "the slow way"),
+        ("bloom", "paged", ToyVerdict.SERVED, "the slow way"),
         ("lfm3", "ragged", ToyVerdict.REFUSED, "layers of type conv"),
         ("bart", "paged?feed=packed", ToyVerdict.REFUSED, "in a batch its logits differ"),
         ("recurrent_gemma", "paged", ToyVerdict.REFUSED, "stacked: a trial batch failed"),

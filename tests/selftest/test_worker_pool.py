@@ -40,9 +40,7 @@ def test_a_task_that_crashes_hangs_or_raises_is_lost_alone() -> None:
         crashed = dict(pool.run(os._exit, [3, 4]))
         assert crashed == {code: LostTask(f"the process died with exit code {code}") for code in (3, 4)}
         ((_, lost),) = pool.run(operator.index, ["one"])
-        assert lost == LostTask(
-            "it raised TypeError: 'str' object cannot be interpreted as an integer", has_raised=True
-        )
+        assert lost == LostTask("it raised TypeError: 'str' object cannot be interpreted as an integer")
         ((_, unsendable),) = pool.run(_generator, [1])
         assert isinstance(unsendable, LostTask)
     with WorkerPool(2, time_limit_s=3.0) as pool:

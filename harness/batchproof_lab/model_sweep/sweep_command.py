@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -18,32 +18,15 @@ from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.random_models import build_llama_random
-from batchproof.records.texts import header, line
 from batchproof.run.registry import resolve_engine, source_of
 from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.fingerprint import code_digest
 from batchproof_lab.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict, check_toy
 from batchproof_lab.model_sweep.toys import model_types, toys_of
+from batchproof_lab.pages import page
 from batchproof_lab.record_kinds import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
 
 ENGINE = "paged"
-LEGEND = """\
-Each type is made small (two layers, or as many as it has kinds of layers; width 64; a window of 5 keys)
-and its weights are drawn at random. Six requests of 1 to 33 prompt tokens go through fewer slots:
-packed beside others' decodes, in chunks of at most 8 tokens a step, with preemption, and beside
-requests that are aborted; in float32, and then in bfloat16.
-
-* **served**: every token and every logit is that of per-prompt generation, within rounding. `worst` is
-  the largest difference of a logit from float64 in units of E, the reference's own; beyond 8 is wrong,
-  in bfloat16 beyond 3. There is no figure in bfloat16 where rounding alone moves the logits by more
-  than 5 % of their spread, as where it sends a token to another expert. The reason says how the model
-  is served, if not as packed rows with the engine's own attention.
-* **refused**: `UnsupportedModelError` when the engine is built, with this reason.
-* **not buildable**: there is no small model, or it does not take token ids alone.
-* **unproven**: the toy does not answer to all of its context, or the reference contradicts itself.
-* **WRONG**: the engine accepts it, but its answers differ, or it crashes or hangs.
-
-A row `type, form` is a type in another form than by default."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,28 +117,4 @@ def _counts(toys: Iterable[ToyRecord]) -> dict[str, int]:
 
 
 def models_page(record: ModelSweepRecord) -> str:
-    lines = [f"# Causal LMs of transformers before `{record.engine}`", ""]
-    lines += [*record.made.lines(), f"* seed {record.seed}", ""]
-    if not record.is_complete:
-        lines += ["INCOMPLETE: it was stopped before all types were tried.", ""]
-    version = record.made.versions.get("transformers", "?")
-    types, forms = map(_counts_text, (record.counts.types, record.counts.forms))
-    lines += [
-        f"Of {record.num_types} types of transformers {version}: {types}. "
-        f"Of other forms of them: {forms}.",
-        *("", LEGEND, ""),
-        *header("type", "verdict", "worst", "in bfloat16", "E", "layers", "tokens", "reason"),
-    ]
-    for toy in record.toys:
-        worst, worst_bfloat16 = (
-            "" if each is None else f"{each:.2f}" for each in (toy.worst, toy.worst_bfloat16)
-        )
-        unit = "" if toy.error_unit is None else f"{toy.error_unit:.1e}"
-        figures = (worst, worst_bfloat16, unit, toy.layers, str(toy.num_tokens or ""))
-        lines.append(line(toy.name, toy.verdict, *figures, toy.reason))
-    return "\n".join([*lines, ""])
-
-
-def _counts_text(counts: Mapping[str, int]) -> str:
-    shown = [f"{count} {verdict}" for verdict, count in counts.items() if count or verdict == "WRONG"]
-    return ", ".join(shown)
+    return page("models", record=record)

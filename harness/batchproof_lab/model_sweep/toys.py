@@ -13,9 +13,11 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -23,181 +25,18 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
-_ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
-_ROPE_OF_THREE = {**_ROPE, "mrope_section": [4, 2, 2]}
-_STRETCHED = {"factor": 4.0, "rope_theta": 10_000.0, "original_max_position_embeddings": 32}
-_SHARED_KV = {  # the last two layers read the keys of the first two
-    "num_hidden_layers": 4,
-    "layer_types": [SLIDING, FULL] * 2,
-    "num_kv_shared_layers": 2,
-    "hidden_size_per_layer_input": 16,
-}
-
-# By model type, parts of a model included.
-FIXES: dict[str, dict[str, Any]] = {
-    "bamba": {"attn_layer_indices": [1]},
-    "blt": {"encoder_hash_byte_group_vocab": 50},
-    "blt_local_decoder": {"hidden_size_global": 64},
-    "blt_local_encoder": {"hidden_size_global": 64, "vocab_size": 260},
-    "cohere_compass_text": {"rope_parameters": {FULL: _ROPE_OF_THREE, SLIDING: _ROPE_OF_THREE}},
-    "dbrx": {"attn_config": {"rope_theta": 10_000.0, "clip_qkv": 8.0}},
-    "deepseek_v2": {"num_experts_per_tok": 2},
-    "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "dots3_note_audio_encoder": {"adapter_input_size": 64, "adapter_out_dim": 64},
-    "dots3_note_text": {
-        "swa_num_attention_heads": 4,
-        "swa_num_key_value_heads": 4,
-        "swa_head_dim": 24,
-        "swa_q_lora_rank": 24,
-        "swa_kv_lora_rank": 16,
-        "swa_qk_nope_head_dim": 16,
-        "swa_v_head_dim": 16,
-        "index_topk": 4,
-    },
-    "dots3_note_vision_encoder": {"adapter_in_dim": 64, "adapter_out_dim": 64},
-    "falcon_h1": {
-        "mamba_d_ssm": 128,
-        "mamba_n_heads": 8,
-        "mamba_d_head": 16,
-        "mamba_d_state": 16,
-        "mamba_chunk_size": 16,
-    },
-    "gemma3n_text": {
-        **_SHARED_KV,
-        "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0],
-        "intermediate_size": [48] * 4,
-    },
-    "gemma4_text": {**_SHARED_KV, "global_head_dim": 32},
-    "gemma4_unified_text": {**_SHARED_KV, "global_head_dim": 32},
-    "granitemoehybrid": {"layer_types": ["linear_attention", FULL]},
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "lfm2_moe": {"layer_types": ["conv", FULL], "num_hidden_layers": 2},
-    "mamba2": {"num_heads": 8, "state_size": 16, "chunk_size": 16},
-    "ministral": {"layer_types": [SLIDING, FULL]},
-    "mllama_text_model": {"num_hidden_layers": 3, "cross_attention_layers": [1]},
-    # A time step has a lower bound in their prefill, but none in their decode.
-    "nemotron_h": {"n_groups": 2, "mamba_num_heads": 8, "time_step_min": 1e-12},
-    "qwen4_exp_text": {
-        "hc_lowrank": 16,
-        "indexer_n_heads": 2,
-        "indexer_kv_heads": 1,
-        "indexer_head_dim": 16,
-        "indexer_budget": 8,
-        "indexer_compress_ratio": 4,
-    },
-    "recurrent_gemma": {"num_hidden_layers": 3},
-    "reformer": {"axial_pos_shape": [16, 8], "axial_pos_embds_dim": [16, 48], "num_buckets": 4},
-    "xmod": {"default_language": "en_XX"},
-    "zamba": {
-        "num_hidden_layers": 3,
-        "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
-        "num_key_value_heads": 4,
-        "attention_hidden_size": 128,
-        "attention_head_dim": 32,
-    },
-    "zamba2": {
-        "num_key_value_heads": 4,
-        "attention_hidden_size": 128,
-        "attention_head_dim": 32,
-        "time_step_min": 1e-12,
-    },
-}
-
-# Other forms of a type that an engine may treat differently.
-FORMS: dict[str, dict[str, dict[str, Any]]] = {
-    "bert": {"both ways": {"is_decoder": False}},
-    "falcon": {"ALiBi": {"alibi": True}},
-    "gemma2": {"eager attention": {"attn_implementation": "eager"}},
-    "gemma3_text": {
-        "both ways": {"use_bidirectional_attention": True},
-        "one RoPE dynamic": {
-            "rope_parameters": {SLIDING: _ROPE, FULL: {**_STRETCHED, "rope_type": "dynamic"}}
-        },
-    },
-    "gpt2": {
-        "scaled by layer": {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True}
-    },
-    "gpt_neox": {"serial residual": {"use_parallel_residual": False}},
-    "lfm2": {"with convolutions": {"layer_types": ["conv", FULL], "num_hidden_layers": 2}},
-    "llama": {
-        "dynamic RoPE": {"rope_parameters": {**_STRETCHED, "rope_type": "dynamic"}},
-        "yarn RoPE": {"rope_parameters": {**_STRETCHED, "rope_type": "yarn"}},
-        "llama3 RoPE": {
-            "rope_parameters": {
-                **_STRETCHED,
-                "rope_type": "llama3",
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-            }
-        },
-        "one KV head": {"num_key_value_heads": 1},
-    },
-    "minimax_m3_vl_text": {
-        "sparse layers": {
-            "layer_types": [FULL, "minimax_m3_sparse"],
-            "index_n_heads": 2,
-            "index_head_dim": 16,
-            "index_block_size": 4,
-            "index_topk_blocks": 2,
-        }
-    },
-    "opt": {"embeddings projected": {"word_embed_proj_dim": 32, "do_layer_norm_before": False}},
-    "phi3": {
-        "longrope": {
-            "rope_parameters": {
-                **_STRETCHED,
-                "rope_type": "longrope",
-                "short_factor": [1.0] * 8,
-                "long_factor": [4.0] * 8,
-            }
-        }
-    },
-}
-
-
-Fixes = Mapping[str, Mapping[str, Any]]  # by model type
+TABLES = yaml.safe_load(Path(__file__).with_name("toys.yaml").read_text(encoding="utf-8"))
+FIXES: dict[str, dict[str, Any]] = TABLES["fixes"]  # by model type, parts of a model included
+FORMS: dict[str, dict[str, dict[str, Any]]] = TABLES["forms"]  # by model type and name of the form
+SIZES: dict[str, int] = TABLES["sizes"]  # by pattern of a field's name
 
 WINDOW = 5  # keys; prompts are far longer
 VOCAB_SIZE = 96
-CONTEXT_LEN = 128
-LEARNED_LEN = 32  # positions of a RoPE before it was stretched; prompts are longer
 HEAD_DIM = 16
 NUM_KV_HEADS = 2  # of 4
 SPREAD = 0.2  # of weights, as in `batchproof.models.random_models`
 MOST_LAYERS = 6
 
-# The first pattern that matches the whole name of a field gives its largest value.
-SIZES: tuple[tuple[str, int], ...] = (
-    (r"(\w+_)?(key_value|kv)_heads|kv_n_heads|num_query_groups", NUM_KV_HEADS),
-    (r"(\w+_)?heads|n_heads?|\w+_n_heads", 4),
-    (r"qk_rope_head_dim|rotary_dim", 8),
-    (r"qk_head_dim", 24),
-    (r"(\w+_)?head_(dim|size)|d_kv|d_head|dim_head|kv_channels", HEAD_DIM),
-    (r"q_lora_rank", 24),
-    (r"\w+_rank", 16),
-    (r"(\w+_)?hidden_size|d_model|n_embd|emb_dim|\w*embed(ding)?_(size|dim)|word_embed_proj_dim", 64),
-    (
-        r"(\w+_)?(intermediate|ffn|feed_forward)_(\w+_)?(size|dim)|ffn_dim|dim_ff|d_?ff|mlp_dim|d_inner",
-        48,
-    ),
-    (r"intermediate_size_mlp", 48),
-    (r"(\w+_)?vocab_size(_per_layer_input)?", VOCAB_SIZE),
-    (r"original_max_position_embeddings", LEARNED_LEN),
-    (r"max_(\w+_)?position(_embedding)?s|n_positions|max_seq_len|n_ctx|model_max_length", CONTEXT_LEN),
-    (r"context_length", CONTEXT_LEN),
-    (r"num_experts_per_tok(en)?|moe_top_?k|moe_k|top_k_experts", 2),
-    (r"((moe_)?num|n)_(routed_|local_)?experts|zero_expert_num", 8),
-    (r"n_group|num_expert_group", 2),
-    (
-        r"topk_group|n_shared_experts|(\w+_)?num_shared_experts|first_k_dense_replace|num_dense_layers",
-        1,
-    ),
-    (
-        r"sliding_window(_size)?|(local_)?attention_window(_size|_len)?|local_attention|window_size",
-        WINDOW,
-    ),
-    (r"(keep_window|attention_chunk)_size|local_attention_window_len", WINDOW),
-)
 DEPTHS = (
     "num_hidden_layers",
     "n_layer",
@@ -230,7 +69,7 @@ class Toy:
 
     def config(self) -> PreTrainedConfig:
         kind = CONFIG_MAPPING[self.model_type]
-        return kind(**merged(small(kind(), FIXES), self.changes))
+        return kind(**merged(small(kind()), self.changes))
 
     def build(self, seed: int) -> PreTrainedModel:
         """Returns the model on the CPU, in float32 and eval mode. All weights are drawn anew: with a
@@ -294,15 +133,15 @@ def _draw(weight: Tensor) -> None:
         weight.normal_(std=SPREAD)
 
 
-def small(config: PreTrainedConfig, fixes: Fixes) -> dict[str, Any]:
-    """Returns keyword arguments for the configuration's class, nested configurations included. `fixes`
-    by model type override all else."""
+def small(config: PreTrainedConfig) -> dict[str, Any]:
+    """Returns keyword arguments for the configuration's class, nested configurations included. The
+    fixes of its type override all else."""
     picked = picked_layers(config)
-    values = dict(_changed(config, picked, fixes))
+    values = dict(_changed(config, picked))
     if isinstance(vars(config).get("kv_lora_rank"), int):  # one latent for all heads
         values["num_key_value_heads"] = values.get("num_attention_heads", 4)
         values["head_dim"] = values.get("qk_rope_head_dim", 8)
-    return merged(values, fixes.get(config.model_type, {}))
+    return merged(values, FIXES.get(config.model_type, {}))
 
 
 def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -327,9 +166,7 @@ def picked_layers(config: PreTrainedConfig) -> tuple[int, ...]:
     return tuple(sorted({*picked, *range(min(depth, 2 if len(picked) < 2 else 0))}))
 
 
-def _changed(
-    config: PreTrainedConfig, picked: Sequence[int], fixes: Fixes
-) -> Iterator[tuple[str, Any]]:
+def _changed(config: PreTrainedConfig, picked: Sequence[int]) -> Iterator[tuple[str, Any]]:
     depth = _depth(config)
     new: object
     for name, value in vars(config).items():
@@ -337,7 +174,7 @@ def _changed(
             continue
         if isinstance(value, PreTrainedConfig):
             kind = {"model_type": value.model_type} if value.model_type else {}
-            yield name, small(value, fixes) | kind
+            yield name, small(value) | kind
             continue
         if _is_per_layer(value, depth):
             new = [_small(name, value[layer]) for layer in picked]
@@ -369,7 +206,7 @@ def _small(name: str, value: Any) -> Any:
 
 
 def _most(name: str, value: int) -> int:
-    return next((size for pattern, size in SIZES if re.fullmatch(pattern, name)), value)
+    return next((size for pattern, size in SIZES.items() if re.fullmatch(pattern, name)), value)
 
 
 def _small_rope(rope: Mapping[str, Any]) -> dict[str, Any]:

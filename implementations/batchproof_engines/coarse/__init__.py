@@ -2,7 +2,7 @@
 settings than asked for.
 
 They test `batchproof triage`, which must tell both from corruption. `--engine coarse:KIND-BASE` and
-`--engine set:KIND-BASE` select one, such as `coarse:bfloat16-paged`.
+`--engine set:KIND-BASE` select one, such as `coarse:bfloat16-static`.
 """
 
 from batchproof_engines.coarse.arithmetic import COARSE

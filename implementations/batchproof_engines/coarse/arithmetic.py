@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from batchproof.models.catalogue import moved
-from batchproof_engines.coarse.variant import BASES, Copies, Variant, on_a_copy
+from batchproof_engines.coarse.variant import BASES, Variant, on_a_copy
+from batchproof_engines.copies import Copies
 
 KEYS_AND_VALUES = ("k_proj", "v_proj")
 MANY_ROWS = 12  # tokens of a step from which another kernel is taken

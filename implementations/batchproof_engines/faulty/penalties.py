@@ -18,8 +18,6 @@ from batchproof_engines.faulty.random_tokens import (
 )
 from batchproof_engines.sampler import GREEDY, Choice, SampledRow, Sampler
 
-NUM_PADDING = 7  # tokens of the vocabulary that no tokenizer knows, at its end
-
 
 @planted(Promise.P19, Cause.SAMPLING, "NVIDIA/logits-processor-zoo#14")
 class OnlyTheFirstRowIsProcessed(Sampler):

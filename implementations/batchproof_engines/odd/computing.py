@@ -3,10 +3,7 @@ work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import replace
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -14,6 +11,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from batchproof.api import Capability, Completion, Engine, EngineConfig, Request, RowRecord
 from batchproof.models.catalogue import moved
+from batchproof_engines.copies import Copies
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
@@ -23,26 +21,13 @@ PAD_ID = "\0pad"  # never visible to a user: it exists during one forward pass o
 PAD_TO = 8
 
 
-class _Copies:
-    """One altered copy of each model, made when it is first needed."""
-
-    def __init__(self, change: Callable[[PreTrainedModel], PreTrainedModel]) -> None:
-        self._change = change
-        self._known: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
-
-    def of(self, model: PreTrainedModel) -> PreTrainedModel:
-        if model not in self._known:
-            self._known[model] = self._change(deepcopy(model))
-        return self._known[model]
-
-
 def _eager(model: PreTrainedModel) -> PreTrainedModel:
     model.set_attn_implementation("eager")
     return model
 
 
-_IN_FLOAT64 = _Copies(lambda model: moved(model, model.device, torch.float64))
-_EAGER = _Copies(_eager)
+_IN_FLOAT64 = Copies(lambda model: moved(model, model.device, torch.float64))
+_EAGER = Copies(_eager)
 
 
 @odd

@@ -41,12 +41,7 @@ Answer = tuple[list[int], Any] | Exception  # tokens, and their logits if the ca
 
 
 class CTranslate2:
-    """The library with its options.
-
-    `stop_by` is how a row ends at its own cap and EOS ids (`callback` or `call`). With `static_prompt`,
-    the common beginning of all prompts of a call is passed as the library's static prompt. The other
-    options are the library's own.
-    """
+    """The library with options of its own."""
 
     name = "ctranslate2"
     version = ctranslate2.__version__
@@ -54,41 +49,23 @@ class CTranslate2:
     sampling_fields = ("temperature", "top_k", "top_p", "logprobs")
 
     def __init__(
-        self,
-        *,
-        compute_type: str = "float32",
-        include_prompt_in_result: bool = False,
-        batch_type: str = "examples",
-        stop_by: str = "callback",
-        static_prompt: bool = False,
+        self, *, compute_type: str = "float32", include_prompt_in_result: bool = False
     ) -> None:
-        if stop_by not in ("callback", "call"):
-            raise ValueError(f"stop_by is {stop_by!r}, but must be callback or call")
         self.includes_prompt = include_prompt_in_result
-        self.batch_type = batch_type
-        self.stop_by = stop_by
-        self.has_static_prompt = static_prompt
         self._compute_type = compute_type
         self.notes = list(self._notes(compute_type))
 
     def _notes(self, compute_type: str) -> Iterator[str]:
         yield f"compute_type is {compute_type}; the cache holds its float type."
-        size = "max_num_seqs" if self.batch_type == "examples" else "max_num_batched_tokens"
         yield (
-            f"generate_batch gets all requests of a call, with batch_type {self.batch_type} and "
-            f"max_batch_size from {size}; no other limit has a counterpart, so none is given."
+            "generate_batch gets all requests of a call, with batch_type examples and max_batch_size "
+            "from max_num_seqs; no other limit has a counterpart, so none is given."
         )
-        if self.stop_by == "callback":
-            yield (
-                "max_length and end_token belong to a call: max_length is the largest cap, there is no "
-                "end_token, and the callback ends each row at its own cap or EOS, which stays in the "
-                "answer."
-            )
-        else:
-            yield (
-                "max_length and end_token belong to a call: requests with the same EOS ids are one "
-                "call, with their largest cap, and longer answers are cut; return_end_token is set."
-            )
+        yield (
+            "max_length and end_token belong to a call: max_length is the largest cap, there is no "
+            "end_token, and the callback ends each row at its own cap or EOS, which stays in the "
+            "answer."
+        )
         yield "Temperature, top_k and top_p belong to a call: requests with the same ones are one call."
         yield (
             "Logprobs are computed here from the logits of return_logits_vocab, which also has a row "
@@ -102,8 +79,6 @@ class CTranslate2:
             )
         else:
             yield "include_prompt_in_result is off, so prompts are fed at once as far as the shortest."
-        if self.has_static_prompt:
-            yield "What all prompts of a call begin with is its static_prompt, whose state is cached."
         yield "An error fails a whole sub-batch and names no request: each of those is told of it."
         yield "A token id outside of the vocabulary is an unknown word, and there is no unknown token."
         yield Length.note
@@ -119,7 +94,7 @@ class CTranslate2:
             raise Unsupported("it has no compute type as exact as float64")
         length = Length(folder, config)
         generator = _loaded(folder, self._compute_type, num_threads)
-        return GeneratorEngine(generator, self, config, length)
+        return GeneratorEngine(generator, self.includes_prompt, config["max_num_seqs"], length)
 
 
 class GeneratorEngine:
@@ -128,20 +103,19 @@ class GeneratorEngine:
     def __init__(
         self,
         generator: ctranslate2.Generator,
-        options: CTranslate2,
-        config: dict[str, Any],
+        includes_prompt: bool,
+        batch_size: int,
         length: Length,
     ) -> None:
         self._length = length
         self._generator = generator
-        self._options = options
-        is_by_tokens = options.batch_type == "tokens"
-        self._batch_size = config["max_num_batched_tokens" if is_by_tokens else "max_num_seqs"]
+        self._includes_prompt = includes_prompt
+        self._batch_size = batch_size
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request; a second request with the same id is refused."""
         refusals = [self._refusal(each, requests[:index]) for index, each in enumerate(requests)]
-        answers = in_calls(requests, refusals, self._shared_settings, self._answers)
+        answers = in_calls(requests, refusals, _settings, self._answers)
         return [_completion(*each) for each in zip(requests, answers, strict=True)]
 
     def close(self) -> None:
@@ -158,53 +132,39 @@ class GeneratorEngine:
         is_used = any(name == other["request_id"] and other["prompt_token_ids"] for other in others)
         return f"request_id {name!r} is used twice in one call" if is_used else None
 
-    def _shared_settings(self, request: Request) -> tuple[list[int], list[tuple[str, float]]]:
-        """Returns what requests have in common that may share a `generate_batch`."""
-        eos = request["eos_token_ids"] if self._options.stop_by == "call" else []
-        return eos, sorted(_drawing(request).items())
-
     def _answers(self, requests: Sequence[Request]) -> list[Answer]:
         """Returns the answers of one `generate_batch`; an error belongs to a sub-batch or to the whole
         call."""
-        options = self._options
         prompts = [request["prompt_token_ids"] for request in requests]
         caps = [request["max_new_tokens"] for request in requests]
-        shared = _common_beginning(prompts) if options.has_static_prompt else []
-        fed = [len(prompt) - len(shared) - 1 if options.includes_prompt else 0 for prompt in prompts]
+        fed = [len(prompt) - 1 if self._includes_prompt else 0 for prompt in prompts]
         # With the prompt in the result, max_length counts it, except for its first token.
         max_length = max(cap + num if cap > 0 else cap for cap, num in zip(caps, fed, strict=True))
-        stopping: dict[str, Any] = {"end_token": requests[0]["eos_token_ids"], "return_end_token": True}
-        if options.stop_by == "callback":
-            stopping = {"end_token": [], "callback": _stop_each(requests, fed)}
         try:
             results = self._generator.generate_batch(
-                [_words(prompt[len(shared) :]) for prompt in prompts],
+                [[str(token_id) for token_id in prompt] for prompt in prompts],
                 max_batch_size=self._batch_size,
-                batch_type=options.batch_type,
                 asynchronous=True,
                 max_length=max_length,
-                static_prompt=_words(shared) or None,
-                include_prompt_in_result=options.includes_prompt,
+                include_prompt_in_result=self._includes_prompt,
                 return_logits_vocab=any("logprobs" in _asked(request) for request in requests),
+                end_token=[],
+                callback=_stop_each(requests, fed),
                 **_drawing(requests[0]),
-                **stopping,
             )
         except (ValueError, TypeError) as error:
             return [error] * len(requests)
         answers: list[Answer] = []
-        for result, cap, before in zip(results, caps, fed, strict=True):
+        for result, before in zip(results, fed, strict=True):
             try:
                 found = result.result()
                 tokens = found.sequences_ids[0]
             except (ValueError, RuntimeError) as error:
                 answers.append(error)
             else:
-                start = before + 1 if options.includes_prompt else 0
-                # A row with a limit of its own is passed on as it is.
-                is_longer = options.stop_by == "call" and cap + before < max_length
-                new = tokens[start:]
+                new = tokens[before + 1 :] if self._includes_prompt else tokens
                 logits = found.logits[0][len(found.logits[0]) - len(new) :] if found.logits else None
-                answers.append((new[: cap if is_longer else None], logits))
+                answers.append((new, logits))
         return answers
 
 
@@ -239,6 +199,11 @@ def _drawing(request: Request) -> dict[str, float]:
     }
 
 
+def _settings(request: Request) -> list[tuple[str, float]]:
+    """Returns what requests have in common that may share a `generate_batch`."""
+    return sorted(_drawing(request).items())
+
+
 def _completion(request: Request, answer: Answer) -> Completion:
     if isinstance(answer, Exception):
         return refused(request, answer)
@@ -259,21 +224,6 @@ def _logprobs(token: int, logits: ctranslate2.StorageView, num_top: int) -> Logp
         "rank": int((values > values[token]).sum()) + 1,
         "top": [(int(each), float(values[each])) for each in likeliest],
     }
-
-
-def _words(token_ids: Sequence[int]) -> list[str]:
-    return [str(token_id) for token_id in token_ids]
-
-
-def _common_beginning(prompts: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the longest common prefix that leaves each prompt a token of its own to choose the next
-    from."""
-    shortest = min(len(prompt) for prompt in prompts)
-    beginning = [tokens[0] for tokens in zip(*prompts, strict=False)]
-    length = next(
-        (i for i in range(shortest) if any(prompt[i] != beginning[i] for prompt in prompts)), shortest
-    )
-    return beginning[: max(0, min(length, shortest - 1))]
 
 
 class Numbers:

@@ -1,8 +1,7 @@
 """ONNX Runtime GenAI behind a pipe (`docs/piped_engines.md`), on a CPU.
 
-    api "engine"      requests come and go; one `run` of the library's `Engine` is one step. On a CPU
-                      its batches are static: the next one starts when all requests of one have ended
-    api "generator"   the batched `Generator`, whose caller pads the prompts, on the right
+Requests come and go; one `run` of the library's `Engine` is one step. On a CPU its batches are static:
+the next one starts when all requests of one have ended.
 
 EOS ids belong to a model: each has a model and an engine of its own, on the same files. A model always
 has an EOS: a request that does not end at it continues as a new one, with the tokens it has so far.
@@ -12,8 +11,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from serving import (
     Unsupported,
     completed,
     event_of,
-    in_calls,
     made_once,
     refused,
     serve,
@@ -46,94 +44,50 @@ TOKEN, FINISHED, FAILED = (
     int(og.EngineEventFlags.FAILED),
 )
 DRAWN = ("temperature", "top_k", "top_p")  # of a turn; a seed needs dynamic batching, so a GPU
-CHOOSING = ("sampling", "logit_processing")
-Answer = list[int] | Exception
 
 
 class OnnxRuntimeGenAI:
-    """The library with its options.
-
-    `stop_by` is who ends an answer at its EOS: `model`, the library, for a request with one EOS id, or
-    `client`, always the adapter, so that requests with different EOS ids share a batch.
-    `windowed_kv_cache` is the builder's option: a cache for each layer no longer than its window.
-    """
+    """The library with the builder's option: a cache for each layer no longer than its window."""
 
     name = "onnxruntime"
     version = f"genai {og.__version__}"
+    capabilities = ("stepping", "sampling", "logit_processing")
+    sampling_fields = (*DRAWN, "repetition_penalty")
 
-    def __init__(
-        self, *, api: str = "engine", stop_by: str = "model", windowed_kv_cache: bool = True
-    ) -> None:
-        if api not in ("engine", "generator"):
-            raise ValueError(f"api is {api!r}, but must be engine or generator")
-        if stop_by not in ("model", "client"):
-            raise ValueError(f"stop_by is {stop_by!r}, but must be model or client")
-        self.api, self.stop_by, self.has_windowed_cache = api, stop_by, windowed_kv_cache
-        self.capabilities = ("stepping", *CHOOSING) if api == "engine" else ()
-        self.sampling_fields = (*DRAWN, "repetition_penalty") if api == "engine" else ()
-        notes = self._engine_notes() if api == "engine" else self._generator_notes()
+    def __init__(self, *, windowed_kv_cache: bool = True) -> None:
+        self.has_windowed_cache = windowed_kv_cache
         self.notes = [
             "Converted with precision fp32 for the CPU, where the cache holds float32, and with "
             f"windowed_kv_cache={windowed_kv_cache}, the builder's own choice being True.",
-            *notes,
+            "The request Engine with static_batching.max_batch_size from max_num_seqs and "
+            "max_session_tokens from max_model_len; no other limit has a counterpart on a CPU.",
+            "A cap of 0 would unset the cap, as its documentation says: the adapter refuses it.",
+            "An EOS that ends an answer is not emitted, as its documentation says: the adapter appends "
+            "it where the finish reason is EOS.",
+            "A top_k of 1 is asked for as no sampling: beside a temperature the library refuses it.",
+            "A seed of a turn needs dynamic batching, which a CPU does not have: requests have none.",
+            "EOS ids belong to a model: requests with the same single EOS id share an engine.",
+            f"A model has at least one EOS id: the others share an engine whose EOS is {SOME_ID}. One "
+            "that does not end there goes on as a new request with what it has so far, and one that "
+            "has reached an EOS of its own is ended by the adapter.",
         ]
 
-    def _engine_notes(self) -> Iterator[str]:
-        yield (
-            "The request Engine with static_batching.max_batch_size from max_num_seqs and "
-            "max_session_tokens from max_model_len; no other limit has a counterpart on a CPU."
-        )
-        yield "A cap of 0 would unset the cap, as its documentation says: the adapter refuses it."
-        yield (
-            "An EOS that ends an answer is not emitted, as its documentation says: the adapter appends "
-            "it where the finish reason is EOS."
-        )
-        yield "A top_k of 1 is asked for as no sampling: beside a temperature the library refuses it."
-        yield "A seed of a turn needs dynamic batching, which a CPU does not have: requests have none."
-        yield from self._eos_notes("an engine")
-
-    def _eos_notes(self, what: str) -> Iterator[str]:
-        if self.stop_by == "model":
-            yield f"EOS ids belong to a model: requests with the same single EOS id share {what}."
-        yield (
-            f"A model has at least one EOS id: the others share {what} whose EOS is {SOME_ID}. One "
-            "that does not end there goes on as a new request with what it has so far, and one that "
-            "has reached an EOS of its own is ended by the adapter."
-        )
-
-    def _generator_notes(self) -> Iterator[str]:
-        yield (
-            "The batched Generator, for max_num_seqs requests a time: max_length is enough for the "
-            "largest cap, and a row is done at its own cap or EOS; max_model_len is context_length."
-        )
-        yield from self._eos_notes("a batch")
-        yield "There is no finish reason: it is derived from the last token."
-        yield "pad_token_id is an id that no prompt of the batch has: the caller pads, on the right."
-        yield "A request with a cap below 1 is a batch of its own, since max_length belongs to a batch."
-        yield "An error names no request: each of its batch is told of it."
-        yield "Requests have no ids there: the later of two with one id is refused by the adapter."
-
-    def build(
-        self, folder: str, dtype: str, config: dict[str, Any], num_threads: int
-    ) -> RequestEngine | BatchEngine:
+    def build(self, folder: str, dtype: str, config: dict[str, Any], num_threads: int) -> RequestEngine:
         """Returns an engine for the checkpoint, which is converted if necessary. Raises
         `Unsupported`."""
         if dtype != "float32":
             raise Unsupported(f"it is converted in float32 here, and the model is in {dtype}")
-        kind = RequestEngine if self.api == "engine" else BatchEngine
         target = Path(folder, self.name + ("" if self.has_windowed_cache else "-long-cache"))
         converted = made_once(target, partial(_convert, Path(folder), self.has_windowed_cache))
-        return kind(Source(converted, num_threads, self.stop_by == "model"), config)
+        return RequestEngine(Source(converted, num_threads), config)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A converted model, the number of threads that compute with it, and whether it is given the EOS
-    of a request that has a single one."""
+    """A converted model, and the number of threads that compute with it."""
 
     converted: Path
     num_threads: int
-    is_given_eos: bool
 
     def model(self, settings: dict[str, Any], **limits: Any) -> og.Model:
         """Returns the model with these settings of its own; `limits` are those of an engine."""
@@ -144,7 +98,7 @@ class Source:
     def eos_of(self, request: Request) -> int:
         """Returns the EOS id of the model that serves the request."""
         eos = request["eos_token_ids"]
-        return eos[0] if self.is_given_eos and len(eos) == 1 else SOME_ID
+        return eos[0] if len(eos) == 1 else SOME_ID
 
 
 @dataclass
@@ -302,93 +256,6 @@ def _enter(events: Sequence[Event], answers: dict[str, Completion]) -> None:
             answer.update(finish_reason=event["finish_reason"], error=event["error"])
         if event["error"] is not None:
             answer["token_ids"].clear()
-
-
-class BatchEngine:
-    """Serves each batch by a `Generator`."""
-
-    def __init__(self, source: Source, config: dict[str, Any]) -> None:
-        self._source = source
-        self._batch_size = config["max_num_seqs"]
-        length = config["max_model_len"]
-        self._limits = {} if length is None else {"context_length": length}
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns one completion per request; a second request with the same id is refused."""
-        names = [request["request_id"] for request in requests]
-        refusals = [
-            f"request_id {name!r} is used twice" if name in names[:index] else None
-            for index, name in enumerate(names)
-        ]
-        answers = in_calls(requests, refusals, self._source.eos_of, self._asked)
-        return [_completion(*each) for each in zip(requests, answers, strict=True)]
-
-    def close(self) -> None:
-        """Does nothing: the models stay loaded, because they will be needed again."""
-
-    def _asked(self, requests: Sequence[Request]) -> list[Answer]:
-        answers: list[Answer] = []
-        for start in range(0, len(requests), self._batch_size):
-            batch = requests[start : start + self._batch_size]
-            try:
-                answers += self._answers(batch)
-            except REFUSALS as error:
-                answers += [error] * len(batch)
-        return answers
-
-    def _answers(self, requests: Sequence[Request]) -> list[list[int]]:
-        rows = [Row(request) for request in requests]
-        has_moved = self._advance(rows)
-        while has_moved and (behind := [row for row in rows if not row.is_done]):
-            has_moved = self._advance(behind)  # they ran into an EOS that is none of theirs
-        return [row.tokens for row in rows]
-
-    def _advance(self, rows: Sequence[Row]) -> bool:
-        """One batch. False if nothing came."""
-        prompts = [[*row.request["prompt_token_ids"], *row.tokens] for row in rows]
-        length = max(len(prompt) for prompt in prompts)
-        used = {token for prompt in prompts for token in prompt}
-        pad = next(token for token in range(len(used) + 1) if token not in used)
-        eos = self._source.eos_of(rows[0].request)
-        model = self._source.model({"eos_token_id": eos, "pad_token_id": pad} | self._limits)
-        params = og.GeneratorParams(model)
-        params.set_search_options(
-            do_sample=False,
-            batch_size=len(rows),
-            max_length=length + max(row.num_missing for row in rows),
-        )
-        generator = og.Generator(model, params)
-        padded = [[*prompt, *[pad] * (length - len(prompt))] for prompt in prompts]
-        generator.append_tokens(np.array(padded, dtype=np.int32))
-        running, has_moved = list(enumerate(rows)), False
-        while running and not generator.is_done():
-            has_moved = True
-            generator.generate_next_token()
-            tokens = [int(token) for token in generator.get_next_tokens()]
-            for index, row in running:
-                row.tokens.append(tokens[index])
-            running = [(i, row) for i, row in running if tokens[i] != eos and not row.is_done]
-        return has_moved
-
-
-@dataclass
-class Row:
-    """A request and the tokens it has so far."""
-
-    request: Request
-    tokens: list[int] = field(default_factory=list)
-
-    @property
-    def num_missing(self) -> int:
-        return self.request["max_new_tokens"] - len(self.tokens)
-
-    @property
-    def is_done(self) -> bool:
-        return self.num_missing <= 0 or bool({*self.tokens[-1:]} & {*self.request["eos_token_ids"]})
-
-
-def _completion(request: Request, answer: Answer) -> Completion:
-    return refused(request, answer) if isinstance(answer, Exception) else completed(request, answer)
 
 
 @lru_cache(NUM_LOADED)

@@ -51,7 +51,6 @@ PARAMETERS = {  # the protocol's name and the library's
     **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty")),
     "min_tokens": "min_new_tokens",
 }
-ABORTS = ("cancel", "stop", "drop")  # methods of a handle, and dropping the handle
 REASONS = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
 GIVEN_UP = "the library gave the request up: GenerationStatus.IGNORED, out of cache"
 
@@ -60,8 +59,7 @@ class OpenVinoGenAI:
     """The library with its options.
 
     `precision` is that of the computation, `kv_cache` that of keys and values (by default `precision`).
-    `prefix_caching`, `num_kv_blocks` and `max_num_batched_tokens` override a configuration;
-    `dynamic_split_fuse` is not in one. `abort` is how a request is ended.
+    `prefix_caching` overrides a configuration; `dynamic_split_fuse` is not in one.
     """
 
     name = "openvino-genai"
@@ -72,24 +70,16 @@ class OpenVinoGenAI:
         kv_cache: str | None = None,
         prefix_caching: bool | None = None,
         dynamic_split_fuse: bool = True,
-        num_kv_blocks: int | None = None,
-        max_num_batched_tokens: int | None = None,
-        abort: str = "cancel",
     ) -> None:
         kv_cache = kv_cache or precision
         if not {precision, kv_cache} <= PRECISIONS.keys():
             raise ValueError(f"precision {precision!r}, kv_cache {kv_cache!r}: not in {[*PRECISIONS]}")
-        if abort not in ABORTS:
-            raise ValueError(f"abort is {abort!r}: choose one of {ABORTS}")
         hints = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": kv_cache}
         self._properties = {hint: PRECISIONS[each] for hint, each in hints.items() if PRECISIONS[each]}
         self._overrides = {
             "enable_prefix_caching": prefix_caching,
-            "num_kv_blocks": num_kv_blocks,
-            "max_num_batched_tokens": max_num_batched_tokens,
             "dynamic_split_fuse": dynamic_split_fuse,
         }
-        self._abort = abort
         self.version = version("openvino-genai")
         self.capabilities = ["stepping", "preemption", *["chunked_prefill"] * dynamic_split_fuse]
         self.capabilities += ["sampling", "seeded_sampling", "logit_processing", "speculation"]
@@ -110,9 +100,7 @@ class OpenVinoGenAI:
             "an id is a number to the library, the same one when it is used again",
             "drafts come from a draft_model, or without one from prompt_lookup, with n-grams of up to "
             f"{NGRAM_SIZE} tokens; a draft has the library's default scheduler",
-            f"an abort is the handle's {abort}"
-            if abort != "drop"
-            else "an abort lets go of the handle",
+            "an abort is the handle's cancel",
         ]
 
     def build(
@@ -145,23 +133,18 @@ class OpenVinoGenAI:
         elif num_drafts:
             drafting = {"prompt_lookup": True}
         pipeline = genai.ContinuousBatchingPipeline(str(model), limits, "CPU", properties | drafting)
-        return Pipeline(pipeline, self._abort, Length(folder, config), num_drafts)
+        return Pipeline(pipeline, Length(folder, config), num_drafts)
 
 
 class Pipeline:
     """An engine; `_live` are the requests whose end has not been reported yet."""
 
     def __init__(
-        self,
-        pipeline: genai.ContinuousBatchingPipeline,
-        abort: str,
-        length: Length,
-        num_drafts: int | None,
+        self, pipeline: genai.ContinuousBatchingPipeline, length: Length, num_drafts: int | None
     ) -> None:
         self._pipeline = pipeline
         self._num_drafts = num_drafts
         self._length = length
-        self._abort = abort
         self._numbers: dict[str, int] = {}
         self._live: dict[str, genai.GenerationHandle] = {}
         # Held for a step, because dropping a handle stops its request.
@@ -200,10 +183,10 @@ class Pipeline:
         return events
 
     def abort(self, request_id: str) -> None:
-        """Ends a live request in the chosen way; an unknown id has no effect."""
+        """Ends a live request; an unknown id has no effect."""
         handle = self._live.pop(request_id, None)
-        if handle is not None and self._abort != "drop":
-            getattr(handle, self._abort)()
+        if handle is not None:
+            handle.cancel()
             self._aborted.append(handle)
 
     def has_unfinished(self) -> bool:

@@ -25,11 +25,6 @@ Build = Callable[..., Any]
 REQUESTS = [Request("a", (1, 2, 3, 4, 5), 6), Request("b", (9,), 3), Request("c", (7, 7, 8), 5)]
 
 
-@pytest.fixture(scope="module")
-def model() -> PreTrainedModel:
-    return load_model("gpt2-random", torch.device("cpu"), torch.float32).model
-
-
 @pytest.fixture
 def build(model: PreTrainedModel) -> Iterator[Build]:
     """`build(options, **config)`: the engine with the options of `--engine`, closed in the end."""
