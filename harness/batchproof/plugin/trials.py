@@ -14,7 +14,7 @@ from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.findings.failure import Failure, Run, Scene, Subject
 from batchproof.findings.finding import Rule, found
 from batchproof.models.catalogue import ModelUnderTest
-from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
+from batchproof.models.embedded import LONG_MODEL, NAN_MODEL, THREE_MODELS
 from batchproof.oracle.oracle import Oracle
 from batchproof.plugin.failure_report import FIRST_CONTACT
 from batchproof.plugin.items import IDENTITY, again, name_of, requirement_id
@@ -24,18 +24,17 @@ from batchproof.plugin.xfails import known_failure_of
 from batchproof.records.trial_record import SourcePlace, TrialRecord
 from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
+from batchproof.run.engine_names import BY_DEFAULT
 from batchproof.run.failures import ConformanceFailure, defined_at
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.trial import Trial, subject_of
 
 TRIAL = pytest.StashKey[Trial]()
-# Learned positions; exact arithmetic, with RoPE; a window.
-THREE_MODELS = ("gpt2-random", "llama-hash", "mistral-window")
-# What one model and three models come to for the built-in engines: the quickest, and with it one that
-# has RoPE and a window. The tests of its promise catch every planted fault but one on one of the two.
+# What one model and three models come to for the built-in engines: the quickest; and, of it and one that
+# has RoPE and a window, the one whose turn it is, so that neighbours in the list of engines differ.
 QUICKEST_MODEL = "gpt2-random"
-TWO_MODELS = (QUICKEST_MODEL, "mistral-window")
+IN_TURNS = (QUICKEST_MODEL, "mistral-window")
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +96,9 @@ def _selected(metafunc: pytest.Metafunc, spec: EngineSpec, names: tuple[str, ...
     if names and _is_for_one(metafunc):
         return (_first_served(metafunc.config, spec, names),)
     if has_mark("three_models") and is_free:
-        varied = THREE_MODELS if metafunc.config.getoption("--engine") else TWO_MODELS
+        is_named = bool(metafunc.config.getoption("--engine"))
+        turn = 0 if is_named else BY_DEFAULT.index(spec.name) % len(IN_TURNS)
+        varied = THREE_MODELS if is_named else IN_TURNS[turn : turn + 1]
         return tuple(name for name in names if name in varied)
     return names
 
