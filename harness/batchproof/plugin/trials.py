@@ -67,9 +67,9 @@ def _is_for_one(metafunc: pytest.Metafunc) -> bool:
 
 def _for_yardstick(metafunc: pytest.Metafunc, selection: Selection) -> tuple[str, ...]:
     """Returns the models for the yardstick that is measured by itself: one quick model is enough. It
-    serves one request at a time, so it is skipped by tests about many."""
+    serves one request at a time, so it is skipped by tests about many, as curated cases are."""
     has_mark = metafunc.definition.get_closest_marker
-    is_about_many = has_mark("long_model") or has_mark("on_model")
+    is_about_many = has_mark("long_model") or has_mark("on_model") or "case" in metafunc.fixturenames
     return () if is_about_many else selection.model_names[-1:]
 
 
