@@ -117,7 +117,7 @@ def test_building_a_model_makes_it_whole_and_touches_no_global_state(name: str) 
         assert digest.hexdigest() == WEIGHTS_SHA256[name]
 
 
-@pytest.mark.parametrize("name", ("gpt2-hash", "llama-hash", *LONG))
+@pytest.mark.parametrize("name", ["gpt2-hash", "llama-hash", *LONG])
 def test_what_has_no_answer_is_refused(name: str) -> None:
     too_long = [0] * (model(name).config.max_position_embeddings + 1)
     for prompt in ([], [256], [-1], too_long):

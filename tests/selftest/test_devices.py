@@ -13,7 +13,7 @@ import torch
 
 from batchproof.bench.memory import PeakMemory
 from batchproof.errors import UsageError
-from batchproof.plugin.gpu_assignment import VISIBLE, header, pytest_xdist_setupnodes
+from batchproof.plugin.gpu_assignment import VISIBLE, pytest_xdist_setupnodes
 from batchproof.run.devices import synchronise
 from tests.selftest.conftest import RunSuite
 
@@ -71,11 +71,9 @@ def test_the_peaks_of_all_gpus_are_added_up(three_gpus: pytest.MonkeyPatch) -> N
     assert were_reset == [0, 1, 2]
 
 
-def config_of(device: str, num_workers: int, is_worker: bool = False) -> pytest.Config:
+def config_of(device: str, num_workers: int) -> pytest.Config:
     options = {"--device": device, "tx": ["popen"] * num_workers}
     config = SimpleNamespace(getoption=lambda name, default=None: options.get(name, default))
-    if is_worker:
-        config.workerinput = {}
     return cast(pytest.Config, config)
 
 
@@ -112,12 +110,3 @@ def test_a_worker_has_its_share_before_it_imports_anything() -> None:
         assert channel.receive(timeout=30) == ("1", False)
     finally:
         group.terminate(timeout=5)
-
-
-@pytest.mark.usefixtures("three_gpus")
-def test_the_header_tells_who_has_which_gpu() -> None:
-    assert header(config_of("auto", 4)) == [
-        "batchproof: 4 workers over 3 GPUs: gw0 on 0, gw1 on 1, gw2 on 2, gw3 on 0"
-    ]
-    assert header(config_of("auto", 0)) == header(config_of("cuda:1", 4)) == []
-    assert header(config_of("auto", 4, is_worker=True)) == []

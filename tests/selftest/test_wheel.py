@@ -18,7 +18,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from batchproof import __main__ as batchproof_main
 from batchproof import places
 from batchproof.__main__ import COMMANDS, OF_VERDICTS, PLUMBING, main
 from batchproof.cli import pytest_process
@@ -148,17 +147,6 @@ def test_an_engine_of_another_package_has_a_name_that_no_other_has(
         resolve_engine("slow")
     with pytest.raises(UsageError, match="'paged' is ambiguous: Batchproof itself and fast-engine"):
         resolve_engine("paged")
-
-
-def test_a_wheel_has_no_laboratory(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(batchproof_main, "LAB", "no_such_package")
-    assert main(["lab", "faults"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-        "error: `batchproof lab` checks the suite itself: run it in a checkout of Batchproof"
-    )
 
 
 def test_ctrl_c_ends_the_command_when_pytest_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

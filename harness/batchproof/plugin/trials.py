@@ -31,8 +31,8 @@ from batchproof.run.registry import EngineSpec
 from batchproof.run.trial import Trial, subject_of
 
 TRIAL = pytest.StashKey[Trial]()
-# What one model and three models come to for the built-in engines: the quickest; and, of it and one that
-# has RoPE and a window, the one whose turn it is, so that neighbours in the list of engines differ.
+# What one model and three models come to for the built-in engines: the quickest; and, of it and one
+# that has RoPE and a window, the one whose turn it is, so that neighbours among the engines differ.
 QUICKEST_MODEL = "gpt2-random"
 IN_TURNS = (QUICKEST_MODEL, "mistral-window")
 
