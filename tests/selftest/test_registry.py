@@ -11,9 +11,7 @@ import pytest
 
 from batchproof.api import Capability, EngineConfig, Limits, Request
 from batchproof.errors import ConfigError, UsageError
-from batchproof.models import checkpoints
-from batchproof.models.catalogue import load_model, resolve_device, resolve_dtype
-from batchproof.run.capabilities import capabilities_of, scheduling_delay_of
+from batchproof.run.capabilities import offer_of, scheduling_delay_of
 from batchproof.run.engine_names import BUILT_IN, parse_options
 from batchproof.run.registry import resolve_engine, source_of
 
@@ -114,27 +112,6 @@ def test_wrong_engines_are_refused_in_one_sentence(text: str, words: list[str], 
     assert all(word in message for word in words), message
 
 
-def test_the_hub_is_asked_once_and_only_for_names_that_it_may_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[str] = []
-
-    def unreachable(url: str, timeout: float) -> None:
-        asked.append(url)
-        raise OSError(f"no answer within {timeout:g} s")
-
-    monkeypatch.setattr(checkpoints, "get_hf_file_metadata", unreachable)
-    for name, words in (
-        ("gpt2-rnd", "there is no such folder, and a name of the hub reads owner/name"),
-        ("owner/name/more", "there is no such folder, and a name of the hub reads owner/name"),
-        ("no/such-model", "the hub does not give it: no answer within 5 s"),
-    ):
-        with pytest.raises(UsageError, match=words):
-            load_model(name, resolve_device("cpu"), resolve_dtype("float32"))
-    (url,) = asked
-    assert "no/such-model" in url
-
-
 class Silent:
     """Says nothing about what it can do."""
 
@@ -191,7 +168,7 @@ def test_a_request_of_no_whole_numbers_is_refused(request_: Request) -> None:
 
 
 def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() -> None:
-    assert capabilities_of("silent", lambda _: Silent()) == {Capability.TRACING}
+    assert offer_of("silent", lambda _: Silent())[0] == {Capability.TRACING}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +190,7 @@ def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() 
 )
 def test_half_a_capability_is_refused(factory: Callable[[], Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        capabilities_of("engine", lambda _: factory())
+        offer_of("engine", lambda _: factory())
 
 
 NO_DELAY = r"scheduling_delay is .*, but must be 0 or 1: the steps by"
@@ -231,19 +208,19 @@ def test_a_scheduling_delay_is_none_or_one_step(declared: object, words: str) ->
     """One that cannot be read is no delay of zero."""
     delayed = engine(**DELAYED, scheduling_delay=declared)
     with pytest.raises(UsageError, match=words):
-        capabilities_of("engine", lambda _: delayed())
+        offer_of("engine", lambda _: delayed())
 
 
 @pytest.mark.parametrize("members", [{}, DELAYED | {"capabilities": frozenset({"stepping"})}])
 def test_a_scheduling_delay_without_scheduling_is_refused(members: dict[str, object]) -> None:
-    capabilities_of("engine", lambda _: engine(**members, scheduling_delay=0)())
+    offer_of("engine", lambda _: engine(**members, scheduling_delay=0)())
     with pytest.raises(UsageError, match="declares a scheduling_delay of 1, which needs scheduling"):
-        capabilities_of("engine", lambda _: engine(**members, scheduling_delay=1)())
+        offer_of("engine", lambda _: engine(**members, scheduling_delay=1)())
 
 
 def test_a_declared_delay_is_read() -> None:
     for members, delay in ((DELAYED, 0), (DELAYED | {"scheduling_delay": 1}, 1)):
         built = engine(**members)()
-        known = capabilities_of("engine", lambda _, built=built: built)  # type: ignore[misc]
+        known, _ = offer_of("engine", lambda _, built=built: built)  # type: ignore[misc]
         assert Capability.SCHEDULING in known
         assert scheduling_delay_of("engine", built, known) == delay
