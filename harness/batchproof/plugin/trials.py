@@ -24,17 +24,16 @@ from batchproof.plugin.xfails import known_failure_of
 from batchproof.records.trial_record import SourcePlace, TrialRecord
 from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
-from batchproof.run.engine_names import BY_DEFAULT
 from batchproof.run.failures import ConformanceFailure, defined_at
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.trial import Trial, subject_of
 
 TRIAL = pytest.StashKey[Trial]()
-# What one model and three models come to for the built-in engines: the quickest; and, of it and one
-# that has RoPE and a window, the one whose turn it is, so that neighbours among the engines differ.
+# What one model and three models come to for the built-in engines: one with learned positions, and one
+# that has RoPE and a window. Both are quick.
 QUICKEST_MODEL = "gpt2-random"
-IN_TURNS = (QUICKEST_MODEL, "mistral-window")
+WINDOW_MODEL = "mistral-window"
 
 
 @pytest.fixture(scope="session")
@@ -96,9 +95,7 @@ def _selected(metafunc: pytest.Metafunc, spec: EngineSpec, names: tuple[str, ...
     if names and _is_for_one(metafunc):
         return (_first_served(metafunc.config, spec, names),)
     if has_mark("three_models") and is_free:
-        is_named = bool(metafunc.config.getoption("--engine"))
-        turn = 0 if is_named else BY_DEFAULT.index(spec.name) % len(IN_TURNS)
-        varied = THREE_MODELS if is_named else IN_TURNS[turn : turn + 1]
+        varied = THREE_MODELS if metafunc.config.getoption("--engine") else (WINDOW_MODEL,)
         return tuple(name for name in names if name in varied)
     return names
 
