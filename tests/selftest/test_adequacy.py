@@ -13,8 +13,8 @@ from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.adequacy import LEAST_FLIP_RATE, measure_adequacy
 
 
-@pytest.mark.parametrize("name", EMBEDDED)
-def test_every_embedded_model_shows_damage_in_its_tokens(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, each in EMBEDDED.items() if each.oracle is None])
+def test_a_random_model_shows_damage_in_its_tokens(name: str) -> None:
     subject = load_model(name, torch.device("cpu"), torch.float32)
     adequacy = measure_adequacy(subject)
     assert adequacy.is_adequate, str(adequacy)

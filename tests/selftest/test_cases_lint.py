@@ -80,17 +80,13 @@ def test_the_cases_keep_the_rules_of_their_folder(oracle: Oracle) -> None:
 
 WRONG_FILES = [
     ("", "1: the file is empty"),
-    ("# only a comment\n", "1: the file is empty"),
     ("[]\n", "1: a case file is an empty list"),
-    ("name: a\n", "1: a case file is a mapping, but must be a list"),
     (GOOD + "- [\n", "3: this is no valid YAML"),
     (GOOD + "--- \n" + GOOD, "2: this is no valid YAML"),
     (GOOD + "- \x07\n", "1: this file cannot be read"),
     ("- promise: P1\n  why: x\n", "1: a case lacks the key 'name'"),
-    ("- 3\n", "1: a case is '3', a number, but must be a mapping"),
     (GOOD.replace("a-case", "A_Case"), "1: name 'A_Case' must be kebab-case"),
     (GOOD.replace("a-case", "12"), "1: name is '12', a number, but must be a text (put it in quotes)"),
-    (GOOD.replace("It broke.", "' '"), "1: why is empty"),
     (GOOD.replace("P1", "P99"), "1: promise 'P99' is unknown; choose one of P1, P2"),
     (
         with_key("calls: [[{prompt: [1], max_new_tokens: 2}]]"),
@@ -100,11 +96,9 @@ WRONG_FILES = [
 ]
 WRONG_KEYS = [
     ("promis: P1", "a case: key 'promis' is unknown; choose one of name, promise, why, link"),
-    ("name: again", "key 'name' is twice in a case, first in line 1"),
     ("link: http://example.org", "link is 'http://example.org', but must be an https URL"),
     ("needs: [steping]", "capability 'steping' is unknown; choose one of stepping, tracing, logits"),
     ("needs: stepping", "needs is 'stepping', a text, but must be a list"),
-    ("models: [gpt5]", "model 'gpt5' is unknown; choose one of gpt2-hash, llama-hash"),
     (
         "config: {return_logits: 1}",
         "config: key 'return_logits' is unknown; choose one of max_num_seqs, ",
@@ -113,17 +107,13 @@ WRONG_KEYS = [
         "config: {max_num_seqs: true}",
         "max_num_seqs is 'true', true or false, but must be a whole number",
     ),
-    ("config: {prefix_caching: 1}", "prefix_caching is '1', a number, but must be true or false"),
     ("config: {max_num_seqs: 0}", "EngineConfig.max_num_seqs is 0, but must be at least 1"),
     (
         "expect: {preemption: false}",
         "preemption is 'false', true or false, but must be true; leave it out",
     ),
-    ("expect: {max_steps: 0}", "max_steps is 0, but must be at least 1"),
-    ("abort_unknown: {nobody: -1}", "nobody is -1, but must be at least 0"),
 ]
 WRONG_REQUESTS = [
-    ("prompt: [1]", "a request lacks the key 'max_new_tokens'"),
     (
         "prompt: [1], max_new_tokens: 1.5",
         "max_new_tokens is '1.5', a decimal number, but must be a whole number",
@@ -137,13 +127,11 @@ WRONG_REQUESTS = [
         "prompt: {length: 3}, max_new_tokens: 1",
         "prompt has the keys length, but must be a text, a list of ids",
     ),
-    ("prompt: {length: 0, seed: 1}, max_new_tokens: 1", "length is 0, but must be at least 1"),
     (f"{ONE}, eos: ['ref[x]']", "eos is 'ref[x]', but must be an id, 'ref[k]', 'ref[last]'"),
     (
         "prompt: [1], max_new_tokens: 4, eos: ['ref[4]']",
         "eos ref[4] is out of range: max_new_tokens is 4",
     ),
-    (f"{ONE}, arrive: -1", "arrive is -1, but must be at least 0"),
     (f"{ONE}, arrive: 1000000000", "arrive is 1000000000, but must be at most 10000: it counts steps"),
     (
         f"{ONE}, expect: {{finish: done}}",
@@ -252,12 +240,3 @@ def test_what_a_failure_prints_loads_as_the_same_workload(tmp_path: Path, worklo
         assert (spec.request_id, spec.cap) == (request.request_id, request.max_new_tokens)
         assert spec.prompt.ids == request.prompt_token_ids  # type: ignore[union-attr]
         assert frozenset(spec.eos) == request.eos_token_ids
-
-
-@pytest.mark.parametrize("name", ["abort-after-the-end-and-of-nobody", "eos-at-different-steps"])
-def test_a_case_survives_being_printed_and_read(tmp_path: Path, oracle: Oracle, name: str) -> None:
-    (case,) = (case for case in load_cases() if case.name == name)
-    (workload,) = workloads_of(case, oracle)
-    path = tmp_path / "printed.yaml"
-    path.write_text(workload_as_yaml(workload, case.promise.id, name) + "\n", encoding="utf-8")
-    assert workloads_of(load_file(path)[0], oracle) == [workload]

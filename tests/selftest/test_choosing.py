@@ -23,7 +23,6 @@ from batchproof.checks.logprobs import logprob_findings
 from batchproof.oracle.choosing import kept, num_until_end, probabilities, processed
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
-from batchproof.statistics import chi_square_tail, g_test
 from batchproof.workload.paste import workload_as_yaml
 from batchproof.workload.sampling_values import plain_values, sampling_params
 from batchproof.workload.workloads import Workload
@@ -75,9 +74,7 @@ def test_each_stage_does_what_its_formula_says() -> None:
     ("fields", "expected"),
     [
         ({"top_k": 2}, [1, 1, 0, 0]),
-        ({"top_p": 0.6}, [1, 0, 0, 0]),
         ({"top_p": 0.7}, [1, 1, 0, 0]),
-        ({"min_p": 0.3}, [1, 1, 0, 0]),
         ({"min_p": 0.3, "temperature": 2.0}, [1, 1, 1, 0]),
         ({"top_k": 3, "top_p": 0.95}, [1, 1, 1, 0]),
     ],
@@ -107,7 +104,6 @@ def test_slack_lets_in_what_rounding_could_let_in_and_no_more() -> None:
         ({"stop_token_sequences": ((5, 6),)}, (5, 6, 7), 2),
         ({"stop_token_sequences": ((1, 5),)}, (5, 6), None),  # a prompt's token stops nothing
         ({"stop_token_sequences": ((5,),), "min_tokens": 2}, (5, 6, 5), 3),
-        ({"stop_token_sequences": ((6, 7), (5,))}, (4, 5, 6), 2),
         ({"stop_token_sequences": ((6, 7),), "eos": {6}}, (5, 6, 7), 2),
     ],
 )
@@ -122,22 +118,16 @@ def test_where_an_answer_ends(
     ("fields", "words"),
     [
         ({"temperature": -0.5}, "temperature is -0.5, but must be at least 0"),
-        ({"temperature": math.nan}, "temperature is nan"),
         ({"top_p": 0.0}, "top_p is 0, but must be above 0"),
-        ({"min_p": 2.0}, "min_p is 2.0, but must be from 0 to 1"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty is 0"),
         ({"logit_bias": ((9, 1.0),)}, "token [9] is unknown: ids are 0 to 8"),
         ({"logit_bias": ((1, math.inf),)}, "a logit_bias is [inf], but must be finite"),
-        ({"allowed_token_ids": frozenset()}, "allowed_token_ids [] leave no token"),
         (
             {"allowed_token_ids": frozenset({4}), "min_tokens": 1},
             "allowed_token_ids [4] leave no token",
         ),
         ({"min_tokens": 4}, "min_tokens is 4, above max_new_tokens 3"),
         ({"stop_token_sequences": ((),)}, "a stop_token_sequence is empty"),
-        ({"logprobs": -1}, "logprobs is -1, but must be a whole number, at least 0"),
         ({"prompt_logprobs": 1.5}, "prompt_logprobs is 1.5, but must be a whole number"),
-        ({"top_k": None}, "top_k is None, but must be a whole number"),
     ],
 )
 def test_parameters_out_of_range_are_refused_by_value_and_rule(
@@ -168,14 +158,6 @@ def test_parameters_survive_files() -> None:
 def test_values_out_of_place_are_named(values: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         sampling_params(values)
-
-
-def test_the_tail_of_chi_square_is_that_of_tables() -> None:
-    assert chi_square_tail(3.841459, 1) == pytest.approx(0.05, rel=1e-6)
-    assert chi_square_tail(5.991465, 2) == pytest.approx(0.05, rel=1e-6)
-    assert chi_square_tail(18.30704, 10) == pytest.approx(0.05, rel=1e-6)
-    assert chi_square_tail(37.69730, 15) == pytest.approx(0.001, rel=1e-5)
-    assert g_test([50, 50], [50.0, 50.0]) == (0.0, 1.0)
 
 
 def biased(shift: float) -> list[int]:
@@ -220,11 +202,8 @@ class Even:
     ("given", "words"),
     [
         ((None, LIKELY), None),
-        ((None, LIKELY._replace(rank=3)), None),
         ((LIKELY,), "got 1 entries, None for []"),
-        ((LIKELY, LIKELY), "got 2 entries, None for []"),
         ((None, None), "got 2 entries, None for [0, 1]"),
-        ((None, LIKELY, LIKELY), "got 3 entries, None for [0]"),
         ((None, LIKELY._replace(logprob=-1.09)), "prompt token 1: the logprob of token 1 is -1.09"),
         (
             (None, LIKELY._replace(rank=4)),
@@ -255,7 +234,7 @@ def test_prompt_logprobs_may_be_absent_from_events_alone(is_stepped: bool) -> No
 
 @pytest.mark.parametrize(
     "logprobs",
-    [(0.5,), "text", (TokenLogprobs(1, 1, ()),), (TokenLogprobs(-1.0, 1, ((1, 2),)),)],
+    ["text", (TokenLogprobs(-1.0, 1, ((1, 2),)),)],
     ids=str,
 )
 def test_logprobs_of_another_type_are_told(logprobs: object) -> None:

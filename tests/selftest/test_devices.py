@@ -71,11 +71,9 @@ def test_the_peaks_of_all_gpus_are_added_up(three_gpus: pytest.MonkeyPatch) -> N
     assert were_reset == [0, 1, 2]
 
 
-def config_of(device: str, num_workers: int, is_worker: bool = False) -> pytest.Config:
+def config_of(device: str, num_workers: int) -> pytest.Config:
     options = {"--device": device, "tx": ["popen"] * num_workers}
     config = SimpleNamespace(getoption=lambda name, default=None: options.get(name, default))
-    if is_worker:
-        config.workerinput = {}
     return cast(pytest.Config, config)
 
 

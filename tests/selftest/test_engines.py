@@ -30,7 +30,7 @@ from batchproof_engines.reference import reference
 from tests.selftest.conftest import needs_psutil
 
 
-@pytest.mark.parametrize("name", EMBEDDED)
+@pytest.mark.parametrize("name", [name for name, each in EMBEDDED.items() if each.oracle is None])
 def test_the_reference_agrees_with_the_librarys_own_generate(name: str) -> None:
     subject = load_model(name, torch.device("cpu"), torch.float32)
     rng = random.Random(3)

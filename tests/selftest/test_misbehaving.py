@@ -185,20 +185,6 @@ def test_the_alarm_of_a_surrounding_limit_goes_off_on_time(at: str) -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
-def test_an_alarm_that_repeats_goes_on_repeating() -> None:
-    rings: list[int] = []
-    before = signal.signal(signal.SIGALRM, lambda number, _: rings.append(number))
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
-        with pytest.raises(EngineHang, match="inner"), time_limit.time_limit(0.1, "inner"):
-            time.sleep(9)
-        assert len(rings) > 1
-        assert signal.getitimer(signal.ITIMER_REAL)[1] > 0
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def test_an_interrupt_that_comes_out_as_another_error_is_one() -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.selftest.conftest import HEAD, RIGHT, RunSuite
 
-ONE = f"{HEAD}\n@pytest.mark.one_model{RIGHT}"
-LONG = f"{HEAD}\n@pytest.mark.long_model{RIGHT}"
+SUITE = (
+    f"{HEAD}\n@pytest.mark.one_model{RIGHT}\n@pytest.mark.long_model{RIGHT.replace('right', 'long')}"
+)
 CHOOSY = """
 from batchproof.errors import UnsupportedModelError
 from batchproof_engines.static import static
@@ -22,38 +24,22 @@ def choosy(model, config):
 
 
 @pytest.mark.parametrize(
-    ("refused", "ran", "outcome"),
+    ("refused", "models", "one", "long"),
     [
-        ("GPT2", "mine.py:choosy-llama-random", "1 passed"),
-        ("Nobody", "mine.py:choosy-gpt2-random", "1 passed"),
-        ("", "mine.py:choosy-gpt2-random", "1 skipped"),
+        ("GPT2", "gpt2-random llama-random", "llama-random", "llama-random"),
+        ("", "gpt2-random llama-random", "gpt2-random", "gpt2-random"),  # it refuses all
+        ("Nobody", "gpt2-random gpt2-long", "gpt2-random", "gpt2-long"),
+        ("GPT2", "all", "llama-hash", "llama-hash"),
+        ("Nobody", "all", "gpt2-hash", "gpt2-long"),
     ],
 )
-def test_one_model_is_the_first_that_the_engine_serves(
-    refused: str, ran: str, outcome: str, run_suite: RunSuite, tmp_path: Path
+def test_a_test_for_one_model_gets_the_first_that_the_engine_serves(
+    refused: str, models: str, one: str, long: str, run_suite: RunSuite, tmp_path: Path
 ) -> None:
-    (tmp_path / "test_mini.py").write_text(ONE)
+    """A long one comes first, unless only others are named."""
+    (tmp_path / "test_mini.py").write_text(SUITE)
     (tmp_path / "mine.py").write_text(CHOOSY.replace("REFUSED", repr(refused)))
-    models = ["--model=gpt2-random", "--model=llama-random"]
-    session = run_suite("-v", "--engine=mine.py:choosy", *models)
-    assert f"test_right[{ran}]" in session.output
-    assert outcome in session.output
-
-
-@pytest.mark.parametrize(
-    ("refused", "models", "ran"),
-    [
-        ("Nobody", ["all"], "gpt2-long"),
-        ("GPT2", ["all"], "llama-hash"),
-        ("Nobody", ["gpt2-random"], "gpt2-random"),
-        ("Nobody", ["gpt2-random", "gpt2-long"], "gpt2-long"),
-    ],
-)
-def test_a_long_model_is_taken_unless_only_others_are_named(
-    refused: str, models: list[str], ran: str, run_suite: RunSuite, tmp_path: Path
-) -> None:
-    (tmp_path / "test_mini.py").write_text(LONG)
-    (tmp_path / "mine.py").write_text(CHOOSY.replace("REFUSED", repr(refused)))
-    session = run_suite("-v", "--engine=mine.py:choosy", *(f"--model={name}" for name in models))
-    assert f"test_right[mine.py:choosy-{ran}]" in session.output
-    assert "1 passed" in session.output
+    asked = [f"--model={name}" for name in models.split()]
+    session = run_suite("--collect-only", "--engine=mine.py:choosy", *asked)
+    chosen = re.findall(r"test_(\w+)\[mine.py:choosy-(.*?)\]", session.output)
+    assert dict(chosen) == {"right": one, "long": long}, session.output

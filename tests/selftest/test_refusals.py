@@ -13,9 +13,7 @@ from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.refusals import require_words
 from batchproof.models.catalogue import load_model
 from batchproof.records.trial_record import Ledger
-from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Workload
-from batchproof_lab.suite_run import Effort, run_suite
-from tests.selftest.conftest import LaboratoryFor
+from batchproof.workload.workloads import Workload
 
 CPU, DTYPE = torch.device("cpu"), torch.float32
 SUBJECT = load_model("gpt2-random", CPU, DTYPE)  # 256 positions
@@ -48,43 +46,23 @@ def is_blamed(request: Request, words: str | None, config: EngineConfig) -> bool
     ("request_", "words"),
     [
         (LONG, "prompt 252 + cap 5 exceed the context of 2"),
-        (LONG, "no more than 2 tokens"),
         (LONG, "n_ctx = 256"),
-        (LONG, "needs less than 257 positions"),
-        (LONG, "the longest prompt is 255"),
         (LONG, "4 tokens are left behind the prompt"),
         (LONG, "needs 64 blocks"),
-        (LONG, "3 blocks is all there is"),
-        (LONG, "12 cells is all there is"),
         (LONG, "a step takes 20 tokens, and prompts are not cut"),
-        (EMPTY, "EMPTY INPUT"),
         (EMPTY, "length 0"),
-        (EMPTY, "expected >=1 tokens"),
-        (EMPTY, "prompt is []"),
         (CAPLESS, "cap -5"),
         (CAPLESS, "cap \u22125"),
-        (CAPLESS, "must be strictly positive"),
         (UNKNOWN, "999,999"),
         (UNKNOWN, "token 999_999 is unknown"),
         (UNKNOWN, f"ids 0-{SUBJECT.vocab_size - 1}"),
-        (UNKNOWN, f"{SUBJECT.vocab_size} rows"),
         (COLD, "temp must not be below 0"),
         (COLD, "got \u22120.50"),
-        (COLD, "must be positive"),
-        (NUCLEUS, "TopP: out of range"),
         (NUCLEUS, "`top-p` is too large"),
-        (NUCLEUS, "nucleus is no share"),
-        (NUCLEUS, "ValueError: 1.5e0"),
         (STRANGER, "999,999 is no token"),
-        (STRANGER, "bias of an unknown token"),
-        (STRANGER, f"ids end at {SUBJECT.vocab_size - 1}"),
-        (NOBODY, "no token is left"),
         (NOBODY, "allowedTokenIds"),
-        (UNENDING, "empty stop word"),
         (UNENDING, "stop_token_sequences=((),)"),
-        (UNMET, "min_tokens"),
         (UNMET, "9 > 4"),
-        (ENDLESS, "min_tokens"),
         (ENDLESS, "allowed token IDs: none is left"),
     ],
 )
@@ -92,15 +70,13 @@ def test_words_that_name_a_value_or_a_limit_in_force_pass(request_: Request, wor
     assert not is_blamed(request_, words, SMALL)
 
 
-@pytest.mark.parametrize("words", [None, "", "x", "bad request r", "index out of range in self", "42"])
+@pytest.mark.parametrize("words", [None, "bad request r", "42"])
 @pytest.mark.parametrize("request_", [LONG, EMPTY, CAPLESS, UNKNOWN])
 def test_words_that_name_neither_are_blamed(request_: Request, words: str | None) -> None:
     assert is_blamed(request_, words, SMALL)
 
 
-@pytest.mark.parametrize(
-    "words", [None, "", "x", "bad request r", "invalid sampling parameters", "it was stopped", "7.5"]
-)
+@pytest.mark.parametrize("words", [None, "invalid sampling parameters", "7.5"])
 @pytest.mark.parametrize("request_", [COLD, NUCLEUS, STRANGER, NOBODY, UNENDING, UNMET])
 def test_words_that_name_no_parameter_and_no_value_are_blamed(
     request_: Request, words: str | None
@@ -127,15 +103,3 @@ def test_words_that_a_terminal_cannot_show_are_escaped() -> None:
     text = str(caught.value)
     text.encode()
     assert "half \\ud83d and \\x00, but \u00fc\nas it is" in text
-
-
-def test_refusals_that_say_nothing_are_told_once(laboratory_for: LaboratoryFor) -> None:
-    lab = laboratory_for(DEFAULT_TIME_LIMIT_S)
-    arguments = ["-m", "promise(id='P12') or promise(id='P10')", "--model=gpt2-random"]
-    effort = Effort(profile="quick", max_examples=1)
-    engine = "fault:refusal_says_nothing"
-    findings = run_suite(engine, [*arguments, "--diagnose-for=0"], lab, effort)
-    (catch,) = findings.catches
-    assert "test_a_refusal_names_a_value_or_a_limit" in catch.test
-    assert "'empty prompt' was refused with 'Bad Request'" in catch.report
-    assert "'beyond the pool' was refused with 'Bad Request'" in catch.report

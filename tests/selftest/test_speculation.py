@@ -67,12 +67,11 @@ def test_a_trace_with_drafts_keeps_every_rule() -> None:
     ("number", "row", "says"),
     [
         (1, RowRecord("a", 2, 5, True, 4, 2), "num_drafted is 4 and num_accepted 2"),
-        (1, RowRecord("a", 2, 3, True, 2, 3), "num_drafted is 2 and num_accepted 3"),
         (0, RowRecord("a", 0, 3, False, 1, 0), "at most 0 drafts"),
         (2, RowRecord("a", 6, 2, True, 1, 0), "context_len is 6, but 5 tokens"),
         (1, RowRecord("a", 2, 4, True, 3, 1), "context_len is 5, but 4 tokens"),
     ],
-    ids=["beyond the config", "more accepted than drafted", "in a chunk", "rejected kept", "lost"],
+    ids=["beyond the config", "in a chunk", "rejected kept", "lost"],
 )
 def test_a_wrong_row_with_drafts_is_found(number: int, row: RowRecord, says: str) -> None:
     trace = list(HONEST)
@@ -87,7 +86,6 @@ def test_a_wrong_row_with_drafts_is_found(number: int, row: RowRecord, says: str
     [
         ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0, but must be at least 1"),
         ({"draft_agreement": 0.5}, "draft_agreement is 0.5, which needs num_speculative_tokens"),
-        ({"num_speculative_tokens": 2, "draft_agreement": 1.5}, "draft_agreement is 1.5, but must be"),
         ({"num_speculative_tokens": 2, "draft_agreement": "half"}, "is 'half', but must be a number"),
     ],
 )
@@ -160,10 +158,3 @@ def test_drafts_have_events_logits_and_a_rate_of_their_own() -> None:
     assert [len(each) for each in steps] == [1, 5, 5]
     assert [event.token_id for each in steps for event in each] == list(answer.token_ids)
     assert [event.finish_reason for event in steps[-1]] == [None] * 4 + [FinishReason.LENGTH]
-
-
-@pytest.mark.parametrize("option", ["feed=separate", "overlap=true"])
-def test_speculation_that_an_option_excludes_is_refused(option: str) -> None:
-    model = load_model("gpt2-hash", CPU, torch.float32).model
-    with pytest.raises(ConfigError, match="num_speculative_tokens is 2, but needs"):
-        resolve_engine(f"paged?num_speculative_tokens=2&{option}").factory(model, EngineConfig())

@@ -18,7 +18,6 @@ from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
-from batchproof_lab.suite_run import SharedLaboratory, run_suite
 from tests.selftest.conftest import RunSuite
 
 MODEL = "gpt2-random"
@@ -119,11 +118,3 @@ def test_an_engine_is_built_for_the_first_time_with_exact_switches(
     loosen()
     session = run_suite("--collect-only", f"--engine={tmp_path}/asking.py:factory")
     assert "built too early" not in session.output, session.output
-
-
-def test_a_hunt_keeps_its_models_in_a_process_that_does_not_compute_exactly() -> None:
-    """The models are held against what they were when loaded, and torch's switches with them."""
-    loosen()
-    lab = SharedLaboratory(torch.device("cpu"), torch.float32, 60.0)
-    run_suite("static", ["-k", "smoke", f"--model={MODEL}", "--hypothesis-seed=1"], lab)
-    assert MODEL in lab._subjects

@@ -18,15 +18,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from batchproof import __main__ as batchproof_main
 from batchproof import places
 from batchproof.__main__ import COMMANDS, OF_VERDICTS, PLUMBING, main
 from batchproof.cli import pytest_process
-from batchproof.errors import UsageError
 from batchproof.places import BENCHMARKS, CASES, ROOT, SUITE
 from batchproof.plugin import OPTIONS
 from batchproof.records.provenance import ENDED
-from batchproof.run.registry import resolve_engine
 from batchproof_lab.__main__ import COMMANDS as LAB_COMMANDS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -130,35 +127,6 @@ def test_a_clash_with_another_projects_options_is_one_sentence(
     assert "clash with those of this project's conftest.py" in said.err
     assert "use `batchproof test`" in said.err
     assert "Traceback" not in said.err
-
-
-def test_an_engine_of_another_package_has_a_name_that_no_other_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "fast_engine-1.0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: fast-engine\nVersion: 1.0\n")
-    names = "fast = foreign_mod:make\npaged = foreign_mod:make\n"
-    (folder / "entry_points.txt").write_text(f"[batchproof.engines]\n{names}")
-    (tmp_path / "foreign_mod.py").write_text("def make(model, config, depth=1):\n    return depth\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    spec = resolve_engine("fast?depth=3")
-    assert (spec.name, spec.factory("model", "config")) == ("fast?depth=3", 3)
-    with pytest.raises(UsageError, match=r"'slow' is no engine: built in are .*packages name fast"):
-        resolve_engine("slow")
-    with pytest.raises(UsageError, match="'paged' is ambiguous: Batchproof itself and fast-engine"):
-        resolve_engine("paged")
-
-
-def test_a_wheel_has_no_laboratory(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(batchproof_main, "LAB", "no_such_package")
-    assert main(["lab", "faults"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-        "error: `batchproof lab` checks the suite itself: run it in a checkout of Batchproof"
-    )
 
 
 def test_ctrl_c_ends_the_command_when_pytest_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

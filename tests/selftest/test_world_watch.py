@@ -44,12 +44,9 @@ def moved(tmp_path, monkeypatch):
 TEST = "tests/conformance/test_side_effects.py::test_serving_leaves_the_world_as_it_was"
 CHANGES = {
     "attention implementation": "model.config._attn_implementation = 'eager'",
-    "default dtype": "torch.set_default_dtype(torch.float64)",
     "training mode": "model.train()",
-    "grad mode": "torch.set_grad_enabled(False)",
     "number of threads": "torch.set_num_threads(3)",
     "weights and buffers": "model.lm_head.weight.data[0, 0] += 1",
-    "model config": "model.config.use_cache = not model.config.use_cache",
     "working directory": "os.chdir('/')",
     "environment variables": "os.environ['HOME'] = '/nowhere'",
 }

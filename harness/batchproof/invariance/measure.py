@@ -145,7 +145,7 @@ def measure_engine(
 ) -> EngineRecord:
     """Returns the grades of the engine on the model.
 
-    Raises `UsageError` for a model whose context is too short, and what `capabilities_of` blames on
+    Raises `UsageError` for a model whose context is too short, and what `offer_of` blames on
     the input: `UsageError` or `ConfigError`.
     """
     oracle = lab.oracle(model)

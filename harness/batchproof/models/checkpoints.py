@@ -8,15 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from batchproof.errors import UsageError
 
-CONFIG = "config.json"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)  # owner/name
-HUB_TIMEOUT_S = 5.0
 BROKEN = (OSError, ValueError, KeyError)
 
 
@@ -36,8 +33,8 @@ def load_checkpoint(name: str, dtype: torch.dtype) -> PreTrainedModel:
     """Returns the causal LM in a folder or of a name on the hub. Raises `UsageError` with the reason
     if there is none.
     """
-    if not Path(name).is_dir():
-        _require_on_hub(name)
+    if not Path(name).is_dir() and not HUB_NAME.fullmatch(name):
+        raise UsageError("there is no such folder, and a name of the hub reads owner/name")
     try:
         with without_bars():
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
@@ -55,18 +52,3 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase | None:
         return None
     # Where files are missing, transformers 5 may return a tokenizer without a vocabulary.
     return tokenizer if tokenizer.encode("a") else None
-
-
-def _require_on_hub(name: str) -> None:
-    """Raises `UsageError` for a name that the hub cannot have, or does not have now. One request tells
-    that in seconds; transformers repeats each of its own for half a minute.
-    """
-    if not HUB_NAME.fullmatch(name):
-        raise UsageError("there is no such folder, and a name of the hub reads owner/name")
-    if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, CONFIG), str):
-        return
-    try:
-        get_hf_file_metadata(hf_hub_url(name, CONFIG), timeout=HUB_TIMEOUT_S)
-    except Exception as error:  # of the hub's HTTP library, which changes with its release
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UsageError(f"there is no such folder, and the hub does not give it: {reason}") from error

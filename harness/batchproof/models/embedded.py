@@ -35,7 +35,8 @@ class EmbeddedModel:
         return model
 
 
-# A default run tests on each of the first five; the others join where a test needs what they show.
+# A default run tests on each of the first five, for the built-in engines on three of them; the others
+# join where a test needs what they show.
 EMBEDDED: dict[str, EmbeddedModel] = {
     "gpt2-hash": EmbeddedModel("gpt2_hash:build_gpt2_hash", gpt2_hash_oracle.generate),
     "llama-hash": EmbeddedModel("llama_hash:build_llama_hash", llama_hash_oracle.generate),
@@ -58,6 +59,8 @@ BENCHED = {
     )
 }
 DEFAULT_MODELS = tuple(EMBEDDED)[:5]
+# Learned positions; exact arithmetic, with RoPE; a window.
+THREE_MODELS = ("gpt2-random", "llama-hash", "mistral-window")
 LONG_MODEL = "gpt2-long"
 STATE_MODEL = "bamba-hash"  # it carries recurrent states beside its keys
 NAN_MODEL = "gpt2-nan"  # for tests of it alone: most prompts of others have no right answer on it

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from batchproof.errors import UsageError
-from batchproof.models.embedded import DEFAULT_MODELS, DTYPES, EMBEDDED
+from batchproof.models.embedded import DEFAULT_MODELS, DTYPES, EMBEDDED, THREE_MODELS
 from batchproof.oracle.precision import Precision, resolve_precision
 from batchproof.plugin import bench_options
 from batchproof.plugin.gpu_assignment import may_have_gpu
@@ -118,7 +118,9 @@ def _elsewhere(_model: object, _config: object) -> NoReturn:
 
 
 def _models_asked_for(config: pytest.Config) -> Iterable[str]:
-    """Returns the models of `--model`, in which "all" stands for every embedded one."""
+    """Returns the models of `--model`, in which "all" stands for every embedded one. Without it the
+    built-in engines, which are known, get fewer than an engine that is named."""
     is_thorough = config.getoption("--hypothesis-profile") == "thorough"
-    names = config.getoption("--model") or (["all"] if is_thorough else DEFAULT_MODELS)
+    usual = DEFAULT_MODELS if config.getoption("--engine") else THREE_MODELS
+    names = config.getoption("--model") or (["all"] if is_thorough else usual)
     return chain.from_iterable(EMBEDDED if name == "all" else (name,) for name in names)

@@ -14,7 +14,7 @@ from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.findings.failure import Failure, Run, Scene, Subject
 from batchproof.findings.finding import Rule, found
 from batchproof.models.catalogue import ModelUnderTest
-from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
+from batchproof.models.embedded import LONG_MODEL, NAN_MODEL, THREE_MODELS
 from batchproof.oracle.oracle import Oracle
 from batchproof.plugin.failure_record import FIRST_CONTACT
 from batchproof.plugin.items import IDENTITY, again, name_of, requirement_id
@@ -30,12 +30,10 @@ from batchproof.run.registry import EngineSpec
 from batchproof.run.trial import Trial, subject_of
 
 TRIAL = pytest.StashKey[Trial]()
-# Learned positions; exact arithmetic, with RoPE; a window.
-THREE_MODELS = ("gpt2-random", "llama-hash", "mistral-window")
-# What one model and three models come to for the built-in engines: the quickest, and with it one that
-# has RoPE and a window. The tests of its promise catch every planted fault but one on one of the two.
+# What one model and three models come to for the built-in engines: one with learned positions, and one
+# that has RoPE and a window. Both are quick.
 QUICKEST_MODEL = "gpt2-random"
-TWO_MODELS = (QUICKEST_MODEL, "mistral-window")
+WINDOW_MODEL = "mistral-window"
 
 
 @pytest.fixture(scope="session")
@@ -68,9 +66,9 @@ def _is_for_one(metafunc: pytest.Metafunc) -> bool:
 
 def _for_yardstick(metafunc: pytest.Metafunc, selection: Selection) -> tuple[str, ...]:
     """Returns the models for the yardstick that is measured by itself: one quick model is enough. It
-    serves one request at a time, so it is skipped by tests about many."""
+    serves one request at a time, so it is skipped by tests about many, as curated cases are."""
     has_mark = metafunc.definition.get_closest_marker
-    is_about_many = has_mark("long_model") or has_mark("on_model")
+    is_about_many = has_mark("long_model") or has_mark("on_model") or "case" in metafunc.fixturenames
     return () if is_about_many else selection.model_names[-1:]
 
 
@@ -97,7 +95,7 @@ def _selected(metafunc: pytest.Metafunc, spec: EngineSpec, names: tuple[str, ...
     if names and _is_for_one(metafunc):
         return (_first_served(metafunc.config, spec, names),)
     if has_mark("three_models") and is_free:
-        varied = THREE_MODELS if metafunc.config.getoption("--engine") else TWO_MODELS
+        varied = THREE_MODELS if metafunc.config.getoption("--engine") else (WINDOW_MODEL,)
         return tuple(name for name in names if name in varied)
     return names
 

@@ -44,38 +44,19 @@ DELAYS = (0, 1)  # steps; no known engine reads later
 PROBE = Request("capability-probe", (1, 2, 3), 1)
 
 
-def capabilities_of(
+def offer_of(
     name: str,
     build: Callable[[EngineConfig], Engine],
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-) -> frozenset[Capability]:
-    """Builds one engine and returns its capabilities; without a declaration it also answers one
-    short prompt.
+) -> tuple[frozenset[Capability], frozenset[str]]:
+    """Builds one engine and returns its capabilities, and the fields of `SamplingParams` that it takes;
+    without a declaration it also answers one short prompt.
 
     Raises `EngineHang` if building, reading or answering takes longer than `time_limit_s`, what the
     factory raises, and `UsageError` if the engine has no `generate`, has only a part of a
     capability's methods, declares a capability without having its methods, declares an invalid
     `scheduling_delay`, or has a property that raises.
     """
-    return _built(name, build, time_limit_s)[1]
-
-
-def offer_of(
-    name: str,
-    build: Callable[[EngineConfig], Engine],
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-) -> tuple[frozenset[Capability], frozenset[str]]:
-    """Returns the engine's capabilities, and the fields of `SamplingParams` that it takes.
-
-    Raises what `capabilities_of` and `sampling_fields_of` raise.
-    """
-    engine, capabilities = _built(name, build, time_limit_s)
-    return capabilities, sampling_fields_of(name, engine, capabilities)
-
-
-def _built(
-    name: str, build: Callable[[EngineConfig], Engine], time_limit_s: float
-) -> tuple[Engine, frozenset[Capability]]:
     with time_limit(time_limit_s, "building the engine"):
         engine = build(EngineConfig(return_logits=True))
     _require_engine(name, engine)
@@ -87,7 +68,7 @@ def _built(
     else:
         capabilities = _checked(name, declared, structural)
     scheduling_delay_of(name, engine, capabilities)
-    return engine, capabilities
+    return capabilities, sampling_fields_of(name, engine, capabilities)
 
 
 def _require_engine(name: str, engine: object) -> None:

@@ -1,7 +1,6 @@
-"""The names of engines: those built in, those of installed packages, and the forms of their texts.
+"""The names of engines: those built in, and the forms of their texts.
 
-No engine is imported. Other packages name their factories in the entry-point group
-`batchproof.engines`.
+No engine is imported.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +51,6 @@ TEACHING = {  # planted faults and oddities are parts of it: it runs only when i
 }
 BUILT_IN = OWN | TEACHING | PEERS
 BY_DEFAULT = list(OWN)
-ENTRY_POINTS = "batchproof.engines"  # group; an entry is `name = "pkg.mod:factory"`
 FAULT_PREFIX = "fault:"
 ODD_PREFIX = "odd:"
 COARSE_PREFIX = "coarse:"  # honest, but rounds more than the model as it is served
@@ -61,8 +58,7 @@ SET_PREFIX = "set:"  # honest, but set otherwise than asked for
 COMMAND_PREFIX = "cmd:"  # all behind it is a command line: it has no options
 FACTORY = re.compile(r"[^-:\s][^:\s]*:[^:\s]+")  # and fault:NAME, but no id of a test
 FORMS = (
-    "a built-in or installed name, fault:NAME, odd:NAME, coarse:NAME, set:NAME, pkg.mod:factory or "
-    "path.py:factory, "
+    "a built-in name, fault:NAME, odd:NAME, coarse:NAME, set:NAME, pkg.mod:factory or path.py:factory, "
     "then ?key=value&key=value; or cmd:COMMAND LINE"
 )
 
@@ -74,8 +70,7 @@ def engine_error(text: str, problem: str) -> UsageError:
 def looks_like_engine(text: str) -> bool:
     """Returns whether a word has the form of an engine's name. None is resolved."""
     name = text.partition("?")[0]
-    is_named = name in BUILT_IN or bool(installed_engines(name))
-    return is_named or text.startswith(COMMAND_PREFIX) or bool(FACTORY.fullmatch(name))
+    return name in BUILT_IN or text.startswith(COMMAND_PREFIX) or bool(FACTORY.fullmatch(name))
 
 
 def has_own_process(text: str) -> bool:
@@ -83,35 +78,17 @@ def has_own_process(text: str) -> bool:
     return text.startswith(COMMAND_PREFIX) or text.partition("?")[0] in PEERS_ELSEWHERE
 
 
-def installed_engines(name: str | None = None) -> list[EntryPoint]:
-    """Returns the engines that other installed packages name, or those of one name."""
-    found = entry_points(group=ENTRY_POINTS)
-    return sorted(found if name is None else found.select(name=name), key=lambda each: each.name)
-
-
 def target_of(text: str, name: str) -> str:
-    """Returns module and factory of a plain name. Raises `UsageError` if it is unknown or ambiguous."""
-    targets = [BUILT_IN[name]] if name in BUILT_IN else []
-    installed = installed_engines(name)
-    targets += [entry.value for entry in installed]
-    if not targets and name.endswith(".py"):
+    """Returns module and factory of a plain name. Raises `UsageError` if it is unknown."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if name.endswith(".py"):
         raise UsageError(
             f"--engine {text!r} names no factory: add it after a colon, such as {name}:Engine"
         )
-    if not targets:
-        others = ", ".join(dict.fromkeys(entry.name for entry in installed_engines()))
-        raise UsageError(
-            f"--engine {text!r} is no engine: built in are {', '.join(BUILT_IN)}; "
-            f"installed packages name {others or 'none'}; give {FORMS}"
-        )
-    if len(targets) > 1:
-        owners = ["Batchproof itself"] if name in BUILT_IN else []
-        owners += [entry.dist.name if entry.dist else entry.value for entry in installed]
-        raise UsageError(
-            f"--engine {text!r} is ambiguous: {' and '.join(owners)} give an engine that name; "
-            f"name the factory instead, one of {', '.join(targets)}"
-        )
-    return targets[0]
+    raise UsageError(
+        f"--engine {text!r} is no engine: built in are {', '.join(BUILT_IN)}; give {FORMS}"
+    )
 
 
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}

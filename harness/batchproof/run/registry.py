@@ -97,8 +97,6 @@ def collection(prefix: str) -> Mapping[str, Any]:
 
 faults = partial(collection, FAULT_PREFIX)
 oddities = partial(collection, ODD_PREFIX)
-coarse_engines = partial(collection, COARSE_PREFIX)
-set_engines = partial(collection, SET_PREFIX)
 
 
 def _ours(module: str) -> Any:

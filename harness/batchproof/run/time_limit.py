@@ -91,8 +91,8 @@ def _alarm(seconds: float, what: str) -> Iterator[None]:
         left_s = began + seconds - time.monotonic()
         if left_s <= 0 or not outer.is_due():
             raise EngineHang(late)
-        outer.advance()
-        signal.setitimer(signal.ITIMER_REAL, outer.earlier(left_s))
+        outer.due = math.inf
+        signal.setitimer(signal.ITIMER_REAL, left_s)
         if callable(outer.handler):
             outer.handler(signum, frame)  # which may raise
 
@@ -117,21 +117,17 @@ def _alarm(seconds: float, what: str) -> Iterator[None]:
 class _OuterAlarm:
     """The alarm of the process before ours, such as that of pytest-timeout or of an outer time limit.
 
-    It goes off when it is due, within our block or after it.
+    It goes off once, when it is due, within our block or after it.
     """
 
     def __init__(self, now: float) -> None:
-        left_s, self.interval_s = signal.getitimer(signal.ITIMER_REAL)
+        left_s, _ = signal.getitimer(signal.ITIMER_REAL)
         self.handler = signal.getsignal(signal.SIGALRM)
         self.due = now + left_s if left_s else math.inf
 
     def is_due(self) -> bool:
         """Whether its time has come, and Python code waits for it."""
         return callable(self.handler) and self.due <= time.monotonic()
-
-    def advance(self) -> None:
-        """Sets its next time, which it has if it repeats."""
-        self.due = self.due + self.interval_s if self.interval_s else math.inf
 
     def earlier(self, seconds: float) -> float:
         """The seconds until this alarm or until `seconds` are over, whichever is less."""
@@ -144,4 +140,4 @@ class _OuterAlarm:
         signal.signal(signal.SIGALRM, self.handler)
         if self.due < math.inf:
             left_s = max(self.due - time.monotonic(), SOON_S)
-            signal.setitimer(signal.ITIMER_REAL, left_s, self.interval_s)
+            signal.setitimer(signal.ITIMER_REAL, left_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from batchproof.validation.source_lines import SourceLine, read_text, shown_path
 from batchproof.validation.values import near
 
 KeyPath = tuple[str | int, ...]  # a number is the place of a table in a list of tables
+HEADER = re.compile(r"\s*(\[\[?)\s*([\w.-]+)\s*\]")
+KEY = re.compile(r"\s*([\w-]+)\s*=")
 POSITION = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 WORDS = {  # of tomllib -> in the words of this package
     "Cannot overwrite a value": "this key is there already",
@@ -100,49 +103,20 @@ def read_toml(path: Path, what: str) -> TomlTable:
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
-    """Returns the line that each key of a valid file begins on; of those within a value, the line of
-    the statement.
-
-    tomllib itself says where a statement ends: at the first line with which it is valid by itself.
-    """
+    """Returns the line of each header, and of each bare key that begins a line. A value of several
+    lines that looks like one may add a key of its own, which is looked up by no one."""
     lines: dict[KeyPath, int] = {}
-    sizes: dict[KeyPath, int] = {}  # of lists of tables, so far
+    sizes: Counter[KeyPath] = Counter()  # of lists of tables, so far
     table: KeyPath = ()
-    statement, first = "", 1
-    for number, line in enumerate(text.split("\n"), start=1):
-        statement += f"{line}\n"
-        try:
-            content = tomllib.loads(statement)
-        except tomllib.TOMLDecodeError:
-            continue  # the value goes on in the next line
-        if statement.lstrip().startswith("["):
-            table = _header(content, sizes)
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := HEADER.match(line):
+            table = tuple(header[2].split("."))
             for length in range(1, len(table) + 1):  # tables that have no header of their own, too
-                lines.setdefault(table[:length], first)
-        else:
-            for path in _paths(content, table):
-                lines.setdefault(path, first)
-        statement, first = "", number + 1
+                lines.setdefault(table[:length], number)
+            if header[1] == "[[":
+                sizes[table] += 1
+                table = (*table, sizes[table] - 1)
+                lines[table] = number
+        elif key := KEY.match(line):
+            lines.setdefault((*table, key[1]), number)
     return lines
-
-
-def _header(content: Any, sizes: dict[KeyPath, int]) -> KeyPath:
-    """Returns the path of the table that a header begins, and counts it if it is one of a list."""
-    path: KeyPath = ()
-    while content:
-        ((key, content),) = content.items()
-        path = (*path, key)
-        if isinstance(content, list):
-            sizes[path] = sizes.get(path, 0) + 1
-            content = content[0]
-        if path in sizes:
-            path = (*path, sizes[path] - 1)
-    return path
-
-
-def _paths(content: Any, path: KeyPath) -> Iterator[KeyPath]:
-    pairs = content.items() if isinstance(content, dict) else enumerate(content)
-    for key, value in pairs:
-        yield (*path, key)
-        if isinstance(value, dict | list):
-            yield from _paths(value, (*path, key))

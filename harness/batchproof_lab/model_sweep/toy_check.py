@@ -25,7 +25,7 @@ from batchproof.models.catalogue import ModelUnderTest, moved
 from batchproof.oracle.oracle import Oracle, centred, teacher_forced
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
-from batchproof.run.capabilities import capabilities_of
+from batchproof.run.capabilities import offer_of
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, reference_factory, resolve_engine
@@ -134,7 +134,7 @@ def _worst(task: ToyTask, spec: EngineSpec, oracle: Oracle) -> tuple[float, int]
     """Returns the largest difference of a logit from float64 over all workloads, in units of E, and
     the number of tokens judged. Raises `ConformanceFailure`."""
     model = oracle.subject.model
-    capabilities = capabilities_of(spec.name, lambda config: spec.factory(model, config))
+    capabilities, _ = offer_of(spec.name, lambda config: spec.factory(model, config))
     lab = Laboratory(torch.device("cpu"), model.dtype, task.time_limit_s)
     trial = Trial(lab, spec, oracle, capabilities, Promise.P1)
     requests = _requests(oracle.subject.vocab_size, task.seed)

@@ -33,7 +33,7 @@ from batchproof.checks.environment import require_same, world_of
 from batchproof.errors import EngineHang
 from batchproof.models.catalogue import load_model
 from batchproof.places import ROOT
-from batchproof.run.capabilities import capabilities_of, offer_of
+from batchproof.run.capabilities import offer_of
 from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.checkpoint import saved
@@ -126,7 +126,7 @@ def test_a_program_gets_the_parameters_that_it_declares_and_no_others(build: Bui
 
 def test_a_stepping_engine_is_one_that_says_so(build: Build) -> None:
     engine = build(STEPPING)
-    assert capabilities_of("piped", lambda _: engine) == {Capability.CLOSING, Capability.STEPPING}
+    assert offer_of("piped", lambda _: engine)[0] == {Capability.CLOSING, Capability.STEPPING}
     engine.add(REQUESTS[0])
     with pytest.raises(ValueError, match="request_id 'a' is live already"):
         engine.add(REQUESTS[0])
