@@ -228,7 +228,7 @@ def test_a_pattern_names_what_must_hold(pattern: FailurePattern, fits: bool) -> 
     ("text", "words"),
     [
         ("a: 1", "must be a list"),
-        ("- {engin: x}", "has the unknown key 'engin'"),
+        ("- {engin: x}", "has the key 'engin', but may have engine, title, kind"),
         ("- {engine: x, title: t, kind: defect, matches: [{}], cause: c}", "fits every failure"),
         (
             "- {engine: x, title: t, kind: defect, matches: [], cause: c, scripts: [no.py]}",

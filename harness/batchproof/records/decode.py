@@ -50,7 +50,7 @@ def decode(kind: type[Record], value: object, is_closed: bool = True) -> Record:
     try:
         (record,) = reader.validate_json(text if is_unicode else text.translate(LONE))
     except ValidationError as error:
-        raise DecodeError(_sentence(value, error.errors(include_url=False))) from None
+        raise DecodeError(_sentence(kind, value, error.errors(include_url=False))) from None
     return record if is_unicode else cast(Record, _restored(record))
 
 
@@ -101,7 +101,7 @@ def _key(name: str, hint: Any) -> str:
     return next(aliases, name)
 
 
-def _sentence(value: object, errors: Sequence[ErrorDetails]) -> str:
+def _sentence(kind: type, value: object, errors: Sequence[ErrorDetails]) -> str:
     """Returns the first problem; an unknown key before a missing one, which it may be meant for."""
     foreign = (each for each in errors if each["type"] == "unexpected_keyword_argument")
     error = next(foreign, errors[0])
@@ -109,7 +109,9 @@ def _sentence(value: object, errors: Sequence[ErrorDetails]) -> str:
     if error["type"] == "missing":
         return f"{place} has no {last!r}"
     if error["type"] == "unexpected_keyword_argument":
-        return f"{_place(value, error['loc'][1:-1])} has the unknown key {last!r}"
+        steps = error["loc"][1:-1]
+        known = ", ".join(keys_of(_kind_at(kind, steps)).values())
+        return f"{_place(value, steps)} has the key {last!r}, but may have {known}"
     if error["type"] == "literal_error":
         choices = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
         return f"{place} is {_shown(error['input'])}, not one of {choices}"
@@ -118,6 +120,21 @@ def _sentence(value: object, errors: Sequence[ErrorDetails]) -> str:
     alike = [each for each in errors if _place(value, each["loc"][1:]) == place]  # of a union
     kinds = dict.fromkeys(KINDS.get(each["type"]) or each["msg"] for each in alike)
     return f"{place} is {_shown(error['input'])}, not {' or '.join(kinds)}"
+
+
+def _kind_at(kind: type, steps: Sequence[int | str]) -> type:
+    """Returns the innermost dataclass on the way to a place."""
+    for step in steps:
+        names = {key: name for name, key in keys_of(kind).items()}
+        if step in names:
+            kind = _dataclass_in(get_type_hints(kind)[names[str(step)]]) or kind
+    return kind
+
+
+def _dataclass_in(hint: Any) -> type | None:
+    if isinstance(hint, type) and is_dataclass(hint):
+        return hint
+    return next(filter(None, map(_dataclass_in, get_args(hint))), None)
 
 
 def _place(value: object, steps: Sequence[int | str]) -> str:
