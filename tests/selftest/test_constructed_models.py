@@ -25,7 +25,7 @@ from batchproof.models.embedded import EMBEDDED
 from batchproof.models.gpt2_long_oracle import generate, sources
 from batchproof.models.random_models import WINDOW as RANDOM_WINDOW
 from batchproof.models.window_hash_oracle import WINDOW
-from batchproof.oracle.coarse import ROUNDED_ATTENTION, _register
+from batchproof.oracle.oracle import ROUNDED_ATTENTION, _register
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 from tests.selftest.conftest import LaboratoryFor
 

@@ -12,8 +12,7 @@ import torch
 from batchproof.api import Completion, EngineConfig, Request
 from batchproof.checks.answers import logit_findings
 from batchproof.checks.broken import BrokenPromise, require
-from batchproof.oracle.coarse import in_8_bits
-from batchproof.oracle.oracle import Oracle
+from batchproof.oracle.oracle import Oracle, in_8_bits
 from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof_engines.reference import ReferenceEngine
 from tests.selftest.conftest import HEAD, RunSuite, oracle_of
@@ -21,7 +20,7 @@ from tests.selftest.conftest import HEAD, RunSuite, oracle_of
 COARSE = Precision("bfloat16", is_cache_int8=True)
 
 ROUNDING = """
-from batchproof.oracle.coarse import coarse
+from batchproof.oracle.oracle import coarse
 from batchproof.oracle.precision import Precision
 from batchproof.api import Capability, Completion
 from batchproof_engines.reference import ReferenceEngine

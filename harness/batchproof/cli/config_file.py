@@ -13,26 +13,14 @@ from types import NoneType
 
 from batchproof.cli.option_names import CONFIG, KEYS
 from batchproof.errors import UsageError
-from batchproof.models.embedded import DTYPES
 from batchproof.places import repository
 from batchproof.run.engine_names import COMMAND_PREFIX, looks_like_engine
 from batchproof.validation.toml_tables import TomlTable, read_toml
-from batchproof.validation.values import near
 
 OWN, SHARED = "batchproof.toml", "pyproject.toml"
 SECTION = ("tool", "batchproof")
 WHAT = "the configuration"
 DEST, NONE = "batchproof_config", ""  # where pytest keeps the file named, and what means: none at all
-
-
-def dtypes_in(table: TomlTable) -> list[str]:
-    """Returns the dtypes of a table: of the file, which the suite runs with in turn, or of one expected
-    failure. Raises `CaseError` for an unknown one."""
-    names = table.texts("dtype") if "dtype" in table.values else []
-    for name in names:
-        if name not in DTYPES:
-            raise table.place("dtype").error(f"dtype {name!r} is unknown; {near(name, DTYPES)}")
-    return names
 
 
 class ConfigFile:

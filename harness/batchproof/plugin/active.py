@@ -6,8 +6,7 @@ imports no torch: `batchproof.plugin.testing` joins it in the processes that run
 
 from __future__ import annotations
 
-from batchproof.plugin.gpu_assignment import pytest_xdist_setupnodes
-from batchproof.plugin.isolation import pytest_cmdline_main
+from batchproof.plugin.isolation import pytest_cmdline_main, pytest_xdist_setupnodes
 from batchproof.plugin.options import pytest_addoption, pytest_configure, pytest_report_header
 
 __all__ = [

@@ -22,7 +22,6 @@ from batchproof.records.decode import encode
 # the dtype of this run if there is one for each of several.
 TYPED = "BATCHPROOF_COMMAND"
 ENDED = "BATCHPROOF_ENDED"
-PART = "BATCHPROOF_PART"
 PACKAGES = ("torch", "transformers", "hypothesis", "pytest")
 
 
