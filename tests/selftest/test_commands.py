@@ -13,7 +13,7 @@ WRONG_INPUT = [
     ("", "COMMAND"),
     ("nonesuch", "invalid choice: 'nonesuch'"),
     ("lab demo", "invalid choice: 'demo'"),
-    ("judge badge", "VERDICT.json (see `batchproof judge badge --help`)"),
+    ("judge verify", "VERDICT.json (see `batchproof judge verify --help`)"),
     ("demo -k parity", "unrecognized arguments: -k"),
     ("demo --slot 2", "--slot"),  # no abbreviation
     ("test -n 2 -q mine.py:Engine", "ENGINE comes first: put 'mine.py:Engine' before all options"),

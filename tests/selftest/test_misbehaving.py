@@ -21,8 +21,7 @@ import torch
 from batchproof.api import Request
 from batchproof.cli.interrupts import interruptible
 from batchproof.errors import EngineHang, Interrupt
-from batchproof.findings.failure import Subject
-from batchproof.findings.finding import Rule
+from batchproof.findings.finding import Rule, Subject
 from batchproof.plugin.isolation import Ending, complete_report, ending
 from batchproof.plugin.items import record_of
 from batchproof.records.journal import entries

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.findings.failure import Failure, Subject
-from batchproof.findings.finding import Finding, thawed
+from batchproof.findings.finding import Failure, Finding, Subject, thawed
 from batchproof.workload.paste import Pasted, workload_as_yaml
 
 

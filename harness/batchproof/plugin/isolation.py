@@ -28,8 +28,7 @@ import pytest
 
 from batchproof.cli.interrupts import interruptible
 from batchproof.errors import EngineHang
-from batchproof.findings.failure import Failure, Run, Scene
-from batchproof.findings.finding import Rule, found
+from batchproof.findings.finding import Failure, Rule, Run, Scene, found
 from batchproof.findings.finding_text import failure_text
 from batchproof.places import PACKAGE
 from batchproof.plugin.failure_record import FIRST_CONTACT, record_failure

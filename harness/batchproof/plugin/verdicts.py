@@ -20,8 +20,7 @@ from batchproof.checks.broken import BrokenPromise
 from batchproof.diagnosis.diagnose import diagnose
 from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.findings.failure import Failure
-from batchproof.findings.finding import Rule, found
+from batchproof.findings.finding import Failure, Rule, found
 from batchproof.findings.finding_text import failure_text, first_line
 from batchproof.plugin.failure_record import record_failure
 from batchproof.plugin.items import IDENTITY, again, attach_record

@@ -12,8 +12,7 @@ from pathlib import Path
 from batchproof.api import Capability, Completion, Limits, Request
 from batchproof.cases.files import load_file
 from batchproof.cases.schema import Case
-from batchproof.findings.failure import Failure, Run
-from batchproof.findings.finding import Rule
+from batchproof.findings.finding import Failure, Rule, Run
 from batchproof.findings.finding_text import headline
 from batchproof.oracle.choosing import is_drawn
 from batchproof.run.cancelling import afterwards

@@ -11,8 +11,17 @@ from typing import Any, cast
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
 from batchproof.errors import UsageError
-from batchproof.findings.failure import CaseNote, Failure, Run, Scene, Subject
-from batchproof.findings.finding import Fact, Finding, Rule, thawed
+from batchproof.findings.finding import (
+    CaseNote,
+    Fact,
+    Failure,
+    Finding,
+    Rule,
+    Run,
+    Scene,
+    Subject,
+    thawed,
+)
 from batchproof.findings.finding_text import first_line
 from batchproof.records.decode import decode, encode
 from batchproof.records.file_kinds import json_lines

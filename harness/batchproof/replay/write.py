@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from batchproof.findings.failure import Failure
+from batchproof.findings.finding import Failure
 from batchproof.replay.case import case_text, right_answers
 from batchproof.replay.record import FailureFile
 from batchproof.run.trial import Trial
