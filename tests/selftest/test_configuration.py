@@ -50,7 +50,6 @@ CHOSEN = 'engine = "static"\nmodel = "gpt2-random"\n'
     ("text", "words"),
     [
         ("modle = 1", ":3: the configuration has no key 'modle'; do you mean model"),
-        ("[tool.batchproof]", ":3: [tool.batchproof] is for pyproject.toml: leave the header out"),
         ('dtype = "float8"', ":3: dtype 'float8' is unknown; choose one of float32"),
         ('dtype = ["float32", "float64"]', ":3: dtype is a list, but must be one value"),
         ("table = true", ":3: table is true, but must be a text or a number, or a list of these"),
@@ -65,17 +64,17 @@ def test_a_wrong_key_is_one_sentence_with_its_place(
     session.require_usage_error(f"ERROR: batchproof.toml{words}")
 
 
-def test_pyproject_is_read_and_its_stale_failure_fails(run_suite: RunSuite, tmp_path: Path) -> None:
+def test_the_file_is_read_and_its_stale_failure_fails(run_suite: RunSuite, tmp_path: Path) -> None:
     (tmp_path / "test_mini.py").write_text(HEAD + RIGHT)
-    (tmp_path / "pyproject.toml").write_text(
-        f'[tool.batchproof]\n{CHOSEN}table = "t.json"\n'
-        "[[tool.batchproof.expected_failures]]\n"
+    (tmp_path / "batchproof.toml").write_text(
+        f'{CHOSEN}table = "t.json"\n'
+        "[[expected_failures]]\n"
         'test = "test_mini::test_right[gpt2-random]"\nreason = "slow"\nlink = "x"\n'
     )
     session = run_suite("--dtype=float32", "--junitxml=j.xml", defaults=())
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
-    assert "batchproof: configured in pyproject.toml: engine, model, " in session.output
-    assert "pyproject.toml:6: this known failure passes now, so take the entry out" in session.output
+    assert "batchproof: configured in batchproof.toml: engine, model, " in session.output
+    assert "batchproof.toml:5: this known failure passes now, so take the entry out" in session.output
     assert sorted(path.name for path in tmp_path.glob("*.[jx]*")) == ["j.xml", "t.json"]
 
 
@@ -96,8 +95,7 @@ def test_the_nearest_file_of_the_repository_counts(
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)
     (tmp_path / "batchproof.toml").write_text("engine = 3")  # above the repository
-    (inner.parent / "pyproject.toml").write_text('[tool.batchproof]\nengine = ["a.py:E?x=1", "paged"]')
-    (inner / "pyproject.toml").write_text("[tool.black]\n")
+    (inner.parent / "batchproof.toml").write_text('engine = ["a.py:E?x=1", "paged"]')
     assert config_file.find() is None, "outside a repository, the current folder counts alone"
     (inner.parent / ".git").mkdir()
     found = config_file.find()
@@ -105,8 +103,3 @@ def test_the_nearest_file_of_the_repository_counts(
     assert found.engines == ["../a.py:E?x=1", "paged"]
     assert (found.from_here("t.json"), found.from_here("/t.json")) == ("../t.json", "/t.json")
     assert found.named_from_here(["cmd:./x.py:y", "a/b"]) == ["cmd:./x.py:y", "a/b"]
-    (inner.parent / "batchproof.toml").write_text("")
-    with pytest.raises(
-        UsageError, match=r"batchproof\.toml and \[tool\.batchproof\] in pyproject\.toml"
-    ):
-        config_file.find()

@@ -12,7 +12,7 @@ from importlib.metadata import version
 
 import pytest
 
-from batchproof.cli.config_file import DEST, NONE, OWN, SHARED
+from batchproof.cli.config_file import DEST, NONE, OWN
 from batchproof.cli.option_names import CONFIG, NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED
@@ -89,7 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     isolation.add_option(group)
     outputs.add_options(group)
     scoring.add_options(group)
-    text = f"the configuration (default: {OWN} or [tool.batchproof] in {SHARED}, here or above)"
+    text = f"the configuration (default: {OWN}, here or above)"
     group.addoption(CONFIG, dest=DEST, metavar="FILE", help=text)
     group.addoption(
         NO_CONFIG, dest=DEST, action="store_const", const=NONE, help="read no configuration"

@@ -17,7 +17,7 @@ from batchproof.findings.finding_text import headline
 from batchproof.oracle.choosing import is_drawn
 from batchproof.run.cancelling import afterwards
 from batchproof.run.trial import Trial
-from batchproof.workload.paste import Expectations, Pasted, in_quotes
+from batchproof.workload.paste import Endings, as_yaml
 from batchproof.workload.workloads import Workload
 
 RightAnswers = tuple[Completion | None, ...]
@@ -58,9 +58,9 @@ def case_text(trial: Trial, failure: Failure, name: str, test: str) -> str | Non
     workloads = asked_workloads(trial, failure)
     if not workloads:
         return None
-    why = in_quotes(f"{headline(failure.finding)} ({failure.subject.engine}; {test})")
-    expected = _expectations(trial, failure, workloads)
-    return f"{Pasted(workloads, failure.promise.id, name, why, expected)}\n"
+    why = f"{headline(failure.finding)} ({failure.subject.engine}; {test})"
+    endings = _endings(trial, failure, workloads)
+    return f"{as_yaml(workloads, failure.promise.id, name, why, endings)}\n"
 
 
 def loaded_case(text: str) -> Case:
@@ -107,9 +107,9 @@ def _with_one_more(workload: Workload) -> Workload:
     )
 
 
-def _expectations(trial: Trial, failure: Failure, workloads: Sequence[Workload]) -> Expectations:
+def _endings(trial: Trial, failure: Failure, workloads: Sequence[Workload]) -> Endings:
     found = {
-        (call, index): "{finish: error}"
+        (call, index): "error"
         for call, workload in enumerate(workloads)
         for index in range(len(workload.requests))
         if is_bad(trial, workload, index)
@@ -117,5 +117,5 @@ def _expectations(trial: Trial, failure: Failure, workloads: Sequence[Workload])
     if failure.rule is Rule.CANCELLED_TOKEN:
         ids = [request.request_id for request in workloads[-1].requests]
         place = ids.index(str(failure.finding.request_id))
-        found[len(workloads) - 1, place] = "{finish: aborted}"
+        found[len(workloads) - 1, place] = "aborted"
     return found
