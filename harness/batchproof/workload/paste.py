@@ -22,7 +22,10 @@ class OnOneLine(dict[str, Any]):
 
 
 class CaseDumper(yaml.SafeDumper):
-    """Writes values out each time, without anchors."""
+    """Writes values out each time, without anchors, and indents lists, as people do."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+        super().increase_indent(flow)
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
         return True
