@@ -19,8 +19,7 @@ from batchproof.findings.finding import CaseNote, Failure, Rule, Run, Scene, Sub
 from batchproof.models.embedded import NAN_MODEL
 from batchproof.records.journal import entries
 from batchproof.replay import replay_command
-from batchproof.replay.record import FailureFile, read_failure
-from batchproof.replay.write import FailureOrigin, write
+from batchproof.replay.record import FailureFile, FailureOrigin, read_failure, write
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import torch_restored
 from batchproof.run.engine_names import FAULT_PREFIX

@@ -29,7 +29,7 @@ from batchproof.plugin.trials import TRIAL
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.records.trial_record import FailureRecord, TrialRecord
 from batchproof.replay.judge import is_shown_again
-from batchproof.replay.write import FailureOrigin, write
+from batchproof.replay.record import FailureOrigin, write
 from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
 from batchproof.run.engine_names import COMMAND_PREFIX
