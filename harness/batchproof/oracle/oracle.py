@@ -54,7 +54,6 @@ class ErrorUnit:
     max_abs: float
     rms: float  # over the vocabulary, at the worst step: an answer may have only one
     num_steps: int
-    num_flips: int  # steps at which float64 would have chosen another token
     near_tie_share: float  # at most this share of steps has a margin within 2 kappa E, so may flip
 
     @classmethod
@@ -62,7 +61,6 @@ class ErrorUnit:
         """Returns E of these answers; `kappa` is the bound on errors in units of E."""
         error = torch.cat([logits - exact for _, logits, exact in answers])
         exact = torch.cat([exact for _, _, exact in answers])
-        tokens = torch.tensor([token for token_ids, _, _ in answers for token in token_ids])
         margin = exact.topk(2).values.diff().abs().flatten()
         max_abs = error.abs().max().item()
         bound = 2 * kappa * max_abs
@@ -70,7 +68,6 @@ class ErrorUnit:
             max_abs=max_abs,
             rms=error.pow(2).mean(dim=-1).max().sqrt().item(),
             num_steps=len(margin),
-            num_flips=int((exact.argmax(-1) != tokens).sum()),
             near_tie_share=_share_within(bound, margin),
         )
 
