@@ -221,13 +221,6 @@ def test_a_wrong_declaration_is_one_sentence(lab: Laboratory, declared: object, 
     assert words in str(caught.value)
 
 
-def test_without_logits_only_tokens_can_be_declared(lab: Laboratory) -> None:
-    with pytest.raises(UsageError, match="must be one of T, for want of logits"):
-        held(lab, without_logits, {"batch": "E"}, RANDOM, frozenset())
-    assert held(lab, without_logits, {"batch": "T"}, RANDOM, frozenset()).ledger.num_requests == 0
-    assert held(lab, without_logits, {"batch": "T"}, HASH, frozenset()).ledger.num_requests == 2
-
-
 def test_a_failed_control_or_a_refused_model_gives_no_grades(
     lab: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
