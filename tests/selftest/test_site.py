@@ -7,7 +7,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from posixpath import dirname, normpath
-from xml.etree import ElementTree
 
 import pytest
 
@@ -16,6 +15,7 @@ from batchproof.errors import UsageError
 from batchproof.places import ROOT
 from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.requirements.promises import Promise
+from batchproof.site.benchmarks import benchmark
 from batchproof.site.history import engines_of
 from batchproof.site.inputs import InputFile, VerdictFile, read_inputs
 from batchproof.site.pages import pages
@@ -64,7 +64,7 @@ Files = dict[str, bytes]
 def site() -> Files:
     """The names in the second benchmark are as wide as the page."""
     benchmarks = ("2026-11-23-cpu-released-tiny.json", "2026-11-23-cpu-before.json")
-    names = ("engines", "invariance.json", *benchmarks)
+    names = ("engines", *benchmarks)
     return pages(read_inputs([RESULTS / name for name in names]))
 
 
@@ -239,15 +239,13 @@ def test_a_benchmark_file_is_a_page_of_tables_with_its_ratios_as_a_picture(tmp_p
     plain["metrics"].update({key: None for key in plain["metrics"] if key.endswith("_ms")})
     plain["schedule"] = plain["num_at_once"] = plain["cores"] = None
     path = samples.saved(tmp_path / "b.json", result)
-    assert main(["site", "--markdown", str(path)]) == 0
-    page = path.with_suffix(".md").read_text()
-    assert "| engine | verdict | output tok/s (process time)" in page
-    lines = [each for each in page.splitlines() if "| ragged" in each]
-    assert "| more slots than asked |" in lines[0]
-    assert lines[1].split(" | ")[3:8] == ["-"] * 5, "what is not defined is never nought"
-    words = {text.text for text in ElementTree.parse(tmp_path / "b-ratios.svg").iter() if text.text}
-    assert "](b-ratios.svg)" in page
-    assert any("2 cores of Some CPU" in each for each in words)
+    (file,) = read_inputs([path]).benchmarks
+    shown = benchmark(file)
+    first, second = ([cell.text for cell in each.table.rows[1].cells] for each in shown.comparisons)
+    assert first[-1] == "more slots than asked"
+    assert second[2:7] == ["-"] * 5, "what is not defined is never nought"
+    assert shown.ratios is not None
+    assert "2 cores of Some CPU" in shown.about
 
 
 @pytest.mark.parametrize(
@@ -281,7 +279,3 @@ def test_a_folder_with_nothing_to_show_is_refused(
     (tmp_path / "package.json").write_text("{}")
     assert main(["site", str(tmp_path / "new"), str(tmp_path)]) == 2
     assert f"no *.json below '{tmp_path}' that a site shows: verdicts" in capsys.readouterr().err
-    assert main(["site"]) == 2
-    assert "name the folder DIR of the site" in capsys.readouterr().err
-    assert main(["site", "--markdown", str(CTRANSLATE2 / "verdict.json")]) == 2
-    assert "is no benchmark file" in capsys.readouterr().err
