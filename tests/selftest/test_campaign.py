@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.errors import UsageError
-from batchproof.models.embedded import EMBEDDED, STATE_MODEL
+from batchproof.models.embedded import EMBEDDED
 from batchproof.places import ROOT
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
@@ -208,10 +207,6 @@ def test_honest_tasks_are_spread_over_engines_and_models_and_more_go_on_where_fe
     more = replace(few, wanted=1300)
     assert set(made.outcomes) < set(honest(more).outcomes)
     assert not more.is_complete(made.outcomes)
-    single = replace(few, models=(STATE_MODEL,))
-    asked = list(islice(single.sequence("float32"), 200))
-    assert {(task.model, task.engine) for task in asked} == {(STATE_MODEL, e) for e in few.engines}
-    assert not any("not_finite" in task.function for task in asked), "that test is of another model"
 
 
 def test_an_alarm_that_was_right_stays_on_the_page_with_the_reason(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,10 +23,9 @@ from batchproof_lab.model_sweep.toys import (
     picked_layers,
     toys_of,
 )
-from batchproof_lab.record_kinds import MODEL_SWEEP, ToyRecord
+from batchproof_lab.record_kinds import MODEL_SWEEP
 from batchproof_paged import paged
 from tests.selftest.conftest import IS_TESTED_TRANSFORMERS
-from tests.selftest.one_process import OneProcess
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RESULTS = ROOT / "results" / "models.json"
@@ -121,18 +119,3 @@ def test_a_sweep_is_written_and_wrong_engines_fail_it(
     assert "| gpt2, scaled by layer | served |" in text
     assert main(["lab", "models", "gpt_bigcode", "--engine=fault:mask_ignores_sequence", *options]) == 1
     assert "WRONG gpt_bigcode: P1: request" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("one_process")
-def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: object) -> Iterator[tuple[ToyTask, ToyRecord]]:
-        found = ToyRecord("gpt2", "", "served")
-        yield ToyTask(toy("gpt2"), "paged"), found
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(OneProcess, "run", stopped)
-    assert main(["lab", "models", "gpt2", "mamba", "--jobs=1", f"--output={tmp_path}"]) == 130
-    record = MODEL_SWEEP.read(tmp_path / "models-partial.json")
-    assert [each.model_type for each in record.toys] == ["gpt2"]
-    assert "INCOMPLETE" in (tmp_path / "models-partial.md").read_text(encoding="utf-8")
-    assert not (tmp_path / "models.json").exists()
