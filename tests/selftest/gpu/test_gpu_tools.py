@@ -9,11 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.nn.attention import SDPBackend
 
-from tests.gpu import smoke, versions
-from tests.gpu.attention import Crowd, Sizes
-from tests.gpu.attention_peers import layer_s, torch_attention
+from tests.gpu import smoke
 from tests.gpu.measures import Measures
 
 CPU = torch.device("cpu")
@@ -38,38 +35,6 @@ def test_a_section_of_measures_made_again_takes_the_place_of_the_old_one(tmp_pat
     assert [each["summary"] for each in lines if each.get("name") == "fails"] == [
         "FAILED: ValueError: why"
     ] * 2
-
-
-def test_what_is_too_old_or_missing_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = {"pytest": "8.4.2", "hypothesis": None}
-    real = versions.installed
-    monkeypatch.setattr(versions, "installed", lambda name: found.get(name, real(name)))
-    assert versions.main("cpu") == 1
-    missing = [line for line in capsys.readouterr().out.splitlines() if line.startswith("MISSING")]
-    assert missing == [
-        "MISSING: pytest 8.4.2, but must be at least 9",
-        "MISSING: hypothesis not installed, but must be at least 6",
-    ]
-
-
-def test_a_compiler_that_does_not_work_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(versions, "run_inductor", lambda device: device.broken)
-    why = "AttributeError: 'torch.device' object has no attribute 'broken'"
-    assert list(versions.failures(CPU)) == [f"inductor does not work: {why}"]
-    assert "Traceback" in capsys.readouterr().out
-
-
-def test_the_attention_of_others_is_timed_only_if_it_is_right() -> None:
-    crowd = Crowd("tiny", Sizes(2, 40), CPU)
-    attend, cells = torch_attention(SDPBackend.FLASH_ATTENTION, crowd)
-    assert layer_s(crowd, attend, cells) > 0
-    with pytest.raises(ArithmeticError, match="of the largest value"):
-        layer_s(crowd, attend, cells.flip(0))
 
 
 @pytest.mark.parametrize("status", [0, 1])
