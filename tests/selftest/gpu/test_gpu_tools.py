@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,30 +10,8 @@ import pytest
 import torch
 
 from tests.gpu import smoke
-from tests.gpu.measures import Measures
 
 CPU = torch.device("cpu")
-
-
-def test_a_section_of_measures_made_again_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
-    path = tmp_path / "measures.jsonl"
-    for section, figure in (("a", 1), ("b", 2), ("a", 3)):
-        with path.open("a") as file:
-            file.write('{"section": "cut sh')  # by a kill
-        measures = Measures(path, section, CPU, for_s=10)
-        with measures.piece("fails"):
-            raise ValueError("why\nand more")
-        measures.add("figure", "summary", figure=figure)
-        assert measures.has_failed
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    figures = [(each["section"], each["figure"]) for each in lines if "figure" in each]
-    assert figures == [("b", 2), ("a", 3)]
-    headers = [each for each in lines if "schema" in each]
-    assert [each["section"] for each in headers] == ["b", "a"]
-    assert all({"made", "device"} <= each.keys() for each in headers)
-    assert [each["summary"] for each in lines if each.get("name") == "fails"] == [
-        "FAILED: ValueError: why"
-    ] * 2
 
 
 @pytest.mark.parametrize("status", [0, 1])
