@@ -10,15 +10,18 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from batchproof.bench.spec_files import select_specs
 from batchproof.models.shapes import SHAPES
 from batchproof.places import ROOT
 from batchproof.run.registry import resolve_engine
 from tests.gpu import driver as driver_module
+from tests.gpu import smoke
 from tests.gpu.driver import Driver, Outcome
 from tests.gpu.plan import (
     ENGINE,
@@ -168,3 +171,21 @@ def test_a_run_that_is_cut_off_ends_its_step_and_tells_what_it_has(tmp_path: Pat
     _, done, slow, *_ = run.communicate(timeout=30)[0].partition("##### summary")[2].splitlines()
     assert (done.split()[:2], slow.split()[:2]) == (["done", "ok"], ["slow", "STOPPED"])
     assert slow.endswith("kept")
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_rung_passes_only_if_its_tests_do(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smoke.pytest, "main", lambda *_: status)
+    monkeypatch.setattr(smoke, "_build_s", lambda *_: 0.1)
+    monkeypatch.setattr(sys, "argv", ["smoke", "cpu", str(tmp_path / "measures.jsonl"), "paged"])
+    assert smoke.main() == status
+
+
+def test_an_engine_that_has_given_up_an_option_fails_its_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SimpleNamespace(notes=("its layers are not compiled: there is no compiler",))
+    spec = SimpleNamespace(factory=lambda *_: slow)
+    monkeypatch.setattr(smoke, "resolve_engine", lambda *_: spec)
+    with pytest.raises(RuntimeError, match="without some of its options: its layers are not compiled"):
+        smoke._build_s("paged", SimpleNamespace(device=torch.device("cpu")))  # type: ignore[arg-type]
