@@ -8,15 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from batchproof.__main__ import main
 from batchproof.api import EngineConfig, Request, SamplingParams
-from batchproof.models import llama_hash_oracle
-from batchproof.models.catalogue import load_model
 from batchproof.oracle import oracle
 from batchproof.oracle.distributions import answer_probabilities
-from batchproof.oracle.oracle import teacher_forced
 from batchproof.oracle.precision import Precision
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, TRIAGE, EngineTriage
 from batchproof.run.registry import resolve_engine
@@ -25,9 +21,6 @@ from batchproof.triage import triage as triage_rule
 from batchproof.triage.configurations import Answered, measured_bounds
 from tests.selftest.adapters.stand_in_server import Handler, StandIn, answer
 from tests.selftest.conftest import oracle_of
-
-PAIR_MARGIN = 2.4
-
 
 FEW_AND_SHORT = (
     (probes, "LENGTHS", (1, 3, 7, 16)),
@@ -145,17 +138,3 @@ def test_a_temperature_explains_no_frequencies_but_those_of_draws() -> None:
     first, second = (each for each, _ in Counter(answer_probabilities(known, asked)).most_common(2))
     for counts in ({first: 400}, {first: 200, second: 200}):
         assert configurations.drawn_configuration(known, prompt, counts) is None
-
-
-def test_twins_are_named_by_the_hash_and_told_apart_by_any_margin() -> None:
-    subject = load_model("llama-twins", torch.device("cpu"), torch.float32)
-    generator = torch.Generator().manual_seed(0)
-    prompts = torch.randint(256, (24, 40), generator=generator).tolist()
-    scores = teacher_forced(subject, [(tuple(each[:8]), tuple(each[8:])) for each in prompts])
-    for prompt, logits in zip(prompts, scores, strict=True):
-        (named,) = llama_hash_oracle.generate(prompt[:8], 1)
-        best, twin, third = logits.topk(3).indices[0].tolist()
-        assert best // 2 == twin // 2 == named // 2
-        assert logits[0, best] - logits[0, third] > PAIR_MARGIN
-    margins = torch.cat([-each.topk(2).values.diff() for each in scores])
-    assert margins.min() < 1e-3 < margins.max() < 1
