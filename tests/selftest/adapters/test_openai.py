@@ -167,13 +167,7 @@ NONSENSE: dict[str, tuple[str, Callable[[Handler, Body], None], str]] = {
         saying(choice("t001", finish_reason="stop")),
         "answered without token_ids, which tokens=ids reads",
     ),
-    "ids that are texts": (
-        "&tokens=ids",
-        saying(choice("", token_ids=["1"], finish_reason="stop")),
-        "answered with the token id '1', which is not an integer",
-    ),
     "a 500": ("", lambda h, _: h.say(500, b"Traceback: boom"), "HTTP 500 Internal Server Error: 'T"),
-    "an event that is no JSON": ("&stream=true", saying("{'a'"), "invalid JSON: \"{'a'\""),
     "a line that is no event": (
         "&stream=true",
         lambda h, _: h.say(200, b"hello\n"),
