@@ -104,14 +104,11 @@ def test_the_suite_judges_a_good_server_clean(server: StandIn) -> None:
     assert server.most_running > 1
 
 
-@pytest.mark.parametrize("way", ["", "&stream=true"])
-def test_an_eos_that_is_counted_but_left_out_is_put_back(
-    build: Build, server: StandIn, way: str
-) -> None:
+def test_an_eos_that_is_counted_but_left_out_is_put_back(build: Build, server: StandIn) -> None:
     usage = {"completion_tokens": 2}
     named = choice("t007", finish_reason="stop", stop_reason=9) | {"usage": usage}
     server.behaviour = saying(named)
-    engine = build(f"{way}&eos=stop_token_ids")
+    engine = build("&stream=true&eos=stop_token_ids")
     (completion,) = engine.generate([Request("a", (1,), 5, frozenset({9, 4}))])
     assert (completion.token_ids, completion.finish_reason) == ((7, 9), FinishReason.STOP)
     server.behaviour = saying(choice("t007", finish_reason="stop") | {"usage": usage})
@@ -280,13 +277,10 @@ def test_a_request_that_is_cancelled_or_closed_is_a_closed_connection(
     assert server.num_hung_up == 4
 
 
-@pytest.mark.parametrize("way", ["&eos=stop_token_ids", "&eos=generation_config&stream=true"])
-def test_a_finish_reason_is_passed_on_even_if_it_is_wrong(
-    build: Build, server: StandIn, way: str
-) -> None:
+def test_a_finish_reason_is_passed_on_even_if_it_is_wrong(build: Build, server: StandIn) -> None:
     """An EOS on the cap is STOP to the contract; what the server says is for the suite to judge."""
     server.behaviour = saying(choice("t007 t009", finish_reason="length"))
-    engine = build(way)
+    engine = build("&eos=stop_token_ids")
     (completion,) = engine.generate([Request("a", (1,), 2, frozenset({9}))])
     assert (completion.token_ids, completion.finish_reason) == ((7, 9), FinishReason.LENGTH)
     assert any("finish reason is passed on" in note for note in engine.notes)
