@@ -82,17 +82,14 @@ def eager_gpt2() -> PreTrainedModel:
     ("build", "name", "words"),
     [
         (mamba, "static", "'static' cannot serve MambaForCausalLM"),
-        (mamba, "ragged", "'ragged' cannot serve MambaForCausalLM"),
         (mamba, "transformers-cb", "'transformers-cb' cannot serve MambaForCausalLM"),
         (bloom, "ragged", "'ragged' cannot serve BloomForCausalLM"),
-        (bloom, "ragged-paged", "'ragged-paged' cannot serve BloomForCausalLM"),
         # transformers serves it without an error, and wrongly.
         pytest.param(
             *(bloom, "transformers-cb", "BloomForCausalLM: in a batch it chooses tokens"),
             marks=needs_psutil,
         ),
         (dynamic_rope, "static", "RoPE type 'dynamic' depends on the whole batch"),
-        (dynamic_rope, "ragged", "RoPE type 'dynamic' depends on the whole batch"),
         (mamba, "generate-static", "'generate-static' cannot serve MambaForCausalLM"),
     ],
 )

@@ -135,13 +135,11 @@ def raising(_request: Request) -> Completion:
 
 
 WRONG_ANSWERS: dict[str, Callable[[Request], Completion]] = {
-    "refused it: too long": lambda r: Completion.refused(r.request_id, "too long"),
     "gave no logits": lambda r: Completion(r.request_id, (1,) * 4, FinishReason.LENGTH),
     "gave 2 tokens": lambda r: Completion(r.request_id, (1, 1), FinishReason.LENGTH, logits=logits(2)),
     "gave token 256, which is none of": lambda r: Completion(
         r.request_id, (1, 256, 1, 1), FinishReason.LENGTH, logits=logits(4)
     ),
-    "raised RuntimeError: out of cheese": raising,
 }
 
 
@@ -171,15 +169,9 @@ def test_a_reference_without_an_answer_is_told(subject: ModelUnderTest, words: s
     assert str(caught.value).startswith(start + words)
 
 
-@pytest.mark.parametrize(
-    ("token_ids", "words"),
-    [([1], "gave 1 tokens"), ([1, 2, -1, 3], "gave token -1, which is none of the vocabulary")],
-)
-def test_integer_arithmetic_without_an_answer_is_told(
-    subject: ModelUnderTest, token_ids: list[int], words: str
-) -> None:
-    constructed = ModelUnderTest("constructed", subject.model, lambda _prompt, _length: token_ids)
-    with pytest.raises(OracleError, match=f"its integer arithmetic {words}"):
+def test_integer_arithmetic_without_an_answer_is_told(subject: ModelUnderTest) -> None:
+    constructed = ModelUnderTest("constructed", subject.model, lambda _prompt, _length: [1])
+    with pytest.raises(OracleError, match="its integer arithmetic gave 1 tokens"):
         Oracle(constructed, lambda _model, _config: Scripted(raising)).right_tokens((5, 6), 3)
 
 
