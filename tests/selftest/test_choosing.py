@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from collections import Counter
 from contextlib import nullcontext
+from typing import cast
 
 import pytest
 import torch
@@ -16,7 +18,9 @@ from batchproof.api import Capability, Completion, FinishReason, Request, Sampli
 from batchproof.checks.answers import presence_findings
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.draws import check_counts
+from batchproof.checks.logprobs import logprob_findings
 from batchproof.oracle.choosing import kept, num_until_end, probabilities, processed
+from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.workload.paste import workload_as_yaml
 from batchproof.workload.sampling_values import plain_values, sampling_params
@@ -174,6 +178,17 @@ def test_draws_have_their_probabilities(
     expected = {(token,): share for token, share in enumerate(shares)}
     with pytest.raises(BrokenPromise, match=words) if words else nullcontext():
         check_counts(request(temperature=1.0), drawn, expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [((None,), "got 1 entries, None for [0]"), ((None, None), "got 2 entries, None for [0, 1]")],
+)
+def test_each_prompt_token_but_the_first_has_logprobs(given: tuple[None, ...], words: str) -> None:
+    """What is given is judged by no model before it is whole."""
+    answer = Completion("r", (1,), FinishReason.LENGTH, prompt_logprobs=given)
+    with pytest.raises(BrokenPromise, match=re.escape(words)):
+        require(logprob_findings(request(prompt_logprobs=1), answer, cast(Oracle, None)))
 
 
 @pytest.mark.parametrize("is_stepped", [False, True])

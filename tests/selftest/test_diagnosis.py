@@ -223,7 +223,7 @@ def test_the_replay_of_states_without_a_mistake_is_the_reference(lab: Laboratory
 @pytest.mark.parametrize(
     ("engine", "model", "limits"),
     [
-        *(("ragged", name, {}) for name in ("gpt2-random", "llama-random", WINDOW, "qwen2-mixed")),
+        *(("ragged", name, {}) for name in ("gpt2-random", "qwen2-mixed")),
         ("paged", "gpt2-random", {"prefix_caching": True}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -228,15 +228,6 @@ def test_a_failure_file_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert judge_command.replay_outcome(str(path)) == "reproduced"
 
 
-def judging(monkeypatch: pytest.MonkeyPatch, run: Callable[[Session, object], int]) -> None:
-    """Has `run` stand in for a session of four tests, and for replays that show each failure."""
-    monkeypatch.setattr(Session, "count", lambda _self: 4)
-    monkeypatch.setattr(Session, "run", run)
-    monkeypatch.setattr(
-        judge_command, "_with_replays", lambda group: replace(group, replays=("reproduced",))
-    )
-
-
 def test_a_judgement_is_written_and_goes_on_where_it_stopped(
     journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +239,11 @@ def test_a_judgement_is_written_and_goes_on_where_it_stopped(
         self.journal.write_text(journal.read_text())
         return int(pytest.ExitCode.TESTS_FAILED)
 
-    judging(monkeypatch, run)
+    monkeypatch.setattr(Session, "count", lambda _self: 4)
+    monkeypatch.setattr(Session, "run", run)
+    monkeypatch.setattr(
+        judge_command, "_with_replays", lambda group: replace(group, replays=("reproduced",))
+    )
     arguments = ["judge", "static", f"--output={folder}", "--jobs=1"]
     assert main(arguments) == 1
     assert main([*arguments, "--resume"]) == 1
