@@ -18,6 +18,7 @@ from torch import Tensor
 
 from batchproof.models.catalogue import moved
 from batchproof.models.embedded import EMBEDDED
+from batchproof.models.window_hash_oracle import WINDOW
 from batchproof.oracle.coarse import ROUNDED_ATTENTION, _register
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 from tests.selftest.conftest import LaboratoryFor
@@ -172,3 +173,12 @@ def test_a_changed_token_of_the_window_changes_what_follows(name: str, window: i
         num_changed += (is_changed := right(name, prompt) != right(name, changed))
         assert is_changed or right(name, prompt, 4) != right(name, changed, 4)
     assert num_changed >= 195
+
+
+@pytest.mark.parametrize("window", [WINDOW - 1, WINDOW + 1])
+def test_a_window_one_key_off_changes_nearly_every_token(window: int) -> None:
+    tokens = torch.tensor(prompts(2, 200))
+    wrong = EMBEDDED["mistral-hash"].build()
+    wrong.config.sliding_window = window
+    flipped = model("mistral-hash")(tokens).logits.argmax(-1) != wrong(tokens).logits.argmax(-1)
+    assert flipped[0, WINDOW:].float().mean() > 0.9
