@@ -13,6 +13,7 @@ WRONG_INPUT = [
     ("", "COMMAND"),
     ("lab demo", "invalid choice: 'demo'"),
     ("judge badge", "VERDICT.json (see `batchproof judge badge --help`)"),
+    ("demo -k parity", "unrecognized arguments: -k"),
     ("demo --slot 2", "--slot"),  # no abbreviation
     ("test -n 2 -q mine.py:Engine", "ENGINE comes first: put 'mine.py:Engine' before all options"),
     *((each, "no ENGINE is given") for each in ("test", "judge", "triage", "bench -k parity")),
