@@ -19,6 +19,21 @@ class Engine(StaticEngine):
         done = super().generate(requests)
         return [replace(c, token_ids=(*c.token_ids[:-1], 255 - c.token_ids[-1])) for c in done]
 """
+# Neither shows an answer that could be compared.
+ENDLESS = """
+from batchproof_engines.ragged.engine import RaggedEngine
+class Engine(RaggedEngine):
+    has_unfinished = True
+    def generate(self, requests):
+        raise NotImplementedError
+"""
+DUMB = """
+from dataclasses import replace
+from batchproof_engines.static import StaticEngine
+class Engine(StaticEngine):
+    def generate(self, requests):
+        return [replace(c, logits=None) for c in super().generate(requests)]
+"""
 
 
 def test_a_failure_tells_promise_engine_model_step_and_workload(tmp_path: Path) -> None:
@@ -38,6 +53,26 @@ def test_a_failure_tells_promise_engine_model_step_and_workload(tmp_path: Path) 
         assert words in catch.report, catch.report
     assert "FAIL 1" in findings.output
     assert "batchproof: device cpu, dtype float32" in findings.output
+
+
+@pytest.mark.parametrize(
+    ("engine", "test", "promise", "words"),
+    [
+        (ENDLESS, "test_stepping_ends_within_the_bound", "P10", "still has unfinished requests"),
+        (DUMB, "two_fresh_engines", "P16", "has the capability logits, but those of request"),
+    ],
+    ids=["endless", "dumb"],
+)
+def test_an_engine_that_shows_nothing_has_passed_nothing(
+    tmp_path: Path, engine: str, test: str, promise: str, words: str
+) -> None:
+    (tmp_path / f"{promise}.py").write_text(engine)
+    arguments = ["-k", test, "--model=gpt2-random", "--diagnose-for=0"]
+    findings = suite_run.run_suite(f"{tmp_path / promise}.py:Engine", arguments)
+    (catch,) = findings.catches
+    assert catch.broken == promise
+    assert words in catch.report
+    assert ": no workload was compared to its end\n" in findings.output
 
 
 @pytest.mark.parametrize(
