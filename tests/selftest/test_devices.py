@@ -11,7 +11,7 @@ import execnet
 import pytest
 import torch
 
-from batchproof.bench.memory import PeakMemory
+from batchproof.bench.hardware import PeakMemory
 from batchproof.errors import UsageError
 from batchproof.plugin.gpu_assignment import VISIBLE, pytest_xdist_setupnodes
 from batchproof.run.devices import synchronise

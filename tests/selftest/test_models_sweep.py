@@ -48,7 +48,6 @@ def test_the_results_are_whole_hold_nothing_wrong_and_are_those_of_their_page() 
     [
         ("gemma2", "paged", ToyVerdict.SERVED, ""),
         ("mamba", "paged", ToyVerdict.SERVED, "it carries states"),
-        ("bloom", "paged", ToyVerdict.SERVED, "the slow way"),
         ("lfm3", "ragged", ToyVerdict.REFUSED, "layers of type conv"),
         ("bart", "paged?feed=packed", ToyVerdict.REFUSED, "in a batch its logits differ"),
         ("phi3, longrope", "paged", ToyVerdict.REFUSED, "'longrope' depends on the whole batch"),
