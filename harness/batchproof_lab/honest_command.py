@@ -113,13 +113,12 @@ class HonestPlan:
     seed: int
     num_examples: int
     wanted: int
-    models: Sequence[str] = MODELS
 
     @property
     def question(self) -> dict[str, object]:
         """Returns what determines each task: how many of them are wanted does not."""
         names = ("engines", "dtypes", "seed", "num_examples")
-        return {name: getattr(self, name) for name in names} | {"models": [*self.models]}
+        return {name: getattr(self, name) for name in names}
 
     def tasks(self, found: Mapping[str, HonestOutcome]) -> Iterator[HonestTask]:
         """Yields tasks without an outcome, of all dtypes in turn, until enough is judged in each."""
@@ -137,16 +136,11 @@ class HonestPlan:
     def sequence(self, dtype: str) -> Iterator[HonestTask]:
         """Yields the tasks of a dtype, each drawn by its own seed. Raises `UsageError` at the end."""
         facts_of = conformance_functions()
-        is_free = tuple(self.models) == MODELS
-        tests = [
-            name
-            for name, facts in facts_of.items()
-            if _sweeps(facts) and (is_free or facts.on_model in (None, *self.models))
-        ]
+        tests = [name for name, facts in facts_of.items() if _sweeps(facts)]
         for place in range(MOST_TASKS):
             seed = self.seed * MOST_TASKS + place + 1
             rng = random.Random(f"{seed} {dtype}")
-            engine, model, test = map(rng.choice, (self.engines, self.models, tests))
+            engine, model, test = map(rng.choice, (self.engines, MODELS, tests))
             facts = facts_of[test]
             is_large = "long_model" in facts.marks and rng.random() < LARGE_SHARE
             examples = LARGE_EXAMPLES if is_large else self.num_examples
@@ -191,9 +185,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         20,
         "examples of a property test in one task; with fewer, more engines, models and tests meet",
     )
-    choices.add_repeatable(
-        parser, "--model", "M", f"repeatable: {', '.join(MODELS)} (default: all of these)"
-    )
     add_options(parser, seed=0)
 
 
@@ -204,9 +195,8 @@ def run(arguments: argparse.Namespace) -> int:
     known = honest_engines()
     engines = choices.select_names(arguments.engines, known, "honest engine", "results/honest.md")
     dtypes = choices.select_names(arguments.dtype.split(","), DTYPES, "dtype")
-    models = choices.select_names(arguments.model or (), MODELS, "embedded model")
     asked = (engines, dtypes, arguments.seed, arguments.examples, arguments.workloads)
-    plan = HonestPlan(*asked, models=models)
+    plan = HonestPlan(*asked)
     state: CampaignState[HonestOutcome] = CampaignState(HonestOutcome)
     total = plan.wanted * len(plan.dtypes)
 

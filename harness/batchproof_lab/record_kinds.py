@@ -162,17 +162,17 @@ HONEST = FileKind("table of honest engines", "batchproof.honest", 2, HonestRecor
 @dataclass(frozen=True)
 class ToyRecord:
     """One small model. `worst` is the largest difference of a logit from float64, in units of E, and
-    `worst_bfloat16` the same in bfloat16, None where that was not judged."""
+    `worst_bfloat16` the same in bfloat16, None where its rounding is too large to judge."""
 
     model_type: Annotated[str, Field(alias="type")]
     form: str  # empty: as by default
     verdict: str
-    reason: str
-    layers: str
-    worst: float | None
-    worst_bfloat16: float | None
-    error_unit: float | None  # E, the reference's own worst logit error
-    num_tokens: int | None
+    reason: str = ""
+    layers: str = ""
+    worst: float | None = None
+    worst_bfloat16: float | None = None
+    error_unit: float | None = None  # E, the reference's own worst logit error
+    num_tokens: int | None = 0
 
     @property
     def name(self) -> str:

@@ -103,7 +103,6 @@ class Catch:
     """One failed test."""
 
     test: str
-    promises: tuple[str, ...]  # the test checks these
     broken: str | None  # the promise the failure names; None: the harness itself broke
     report: str
     headline: str | None = None  # of that failure
@@ -118,7 +117,6 @@ class SuiteOutcome:
 
     catches: list[Catch] = field(default_factory=list)
     num_passed: int = 0
-    num_skipped: int = 0
     exit_status: int = 0
     output: str = ""
     totals: Counter[str] = field(default_factory=Counter)  # all ledgers added up
@@ -158,7 +156,6 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         record = record_of(report)
         self.findings.num_passed += report.passed and report.when == "call"
-        self.findings.num_skipped += report.skipped
         if report.when == "call" and record is not None:
             self.findings.totals.update(_counts(record))
         if report.failed:
@@ -169,7 +166,6 @@ class Recorder:
         self.findings.catches.append(
             Catch(
                 test=report.nodeid,
-                promises=record.promises if record else (),
                 broken=failure.promise if failure else None,
                 report=report.longreprtext,
                 headline=failure.headline if failure else None,

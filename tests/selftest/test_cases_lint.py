@@ -80,14 +80,11 @@ def test_the_cases_keep_the_rules_of_their_folder(oracle: Oracle) -> None:
 
 WRONG_FILES = [
     ("", "1: the file is empty"),
-    ("[]\n", "1: a case file is an empty list"),
     (GOOD + "- [\n", "3: this is no valid YAML"),
-    (GOOD + "--- \n" + GOOD, "2: this is no valid YAML"),
     (GOOD + "- \x07\n", "1: this file cannot be read"),
     ("- promise: P1\n  why: x\n", "1: a case lacks the key 'name'"),
     (GOOD.replace("a-case", "A_Case"), "1: name 'A_Case' must be kebab-case"),
     (GOOD.replace("a-case", "12"), "1: name is '12', a number, but must be a text (put it in quotes)"),
-    (GOOD.replace("P1", "P99"), "1: promise 'P99' is unknown; choose one of P1, P2"),
     (
         with_key("calls: [[{prompt: [1], max_new_tokens: 2}]]"),
         "1: case 'a-case' must have either the key 'requests' or the key 'calls'",
@@ -98,15 +95,6 @@ WRONG_KEYS = [
     ("promis: P1", "a case: key 'promis' is unknown; choose one of name, promise, why, link"),
     ("link: http://example.org", "link is 'http://example.org', but must be an https URL"),
     ("needs: [steping]", "capability 'steping' is unknown; choose one of stepping, tracing, logits"),
-    ("needs: stepping", "needs is 'stepping', a text, but must be a list"),
-    (
-        "config: {return_logits: 1}",
-        "config: key 'return_logits' is unknown; choose one of max_num_seqs, ",
-    ),
-    (
-        "config: {max_num_seqs: true}",
-        "max_num_seqs is 'true', true or false, but must be a whole number",
-    ),
     ("config: {max_num_seqs: 0}", "EngineConfig.max_num_seqs is 0, but must be at least 1"),
     (
         "expect: {preemption: false}",
@@ -118,14 +106,9 @@ WRONG_REQUESTS = [
         "prompt: [1], max_new_tokens: 1.5",
         "max_new_tokens is '1.5', a decimal number, but must be a whole number",
     ),
-    ("prompt: [1, x], max_new_tokens: 1", "a prompt token is 'x', a text, but must be a whole number"),
     (
         "prompt: 7, max_new_tokens: 1",
         "prompt is '7', a number, but must be a text, a list of ids, {length, seed}",
-    ),
-    (
-        "prompt: {length: 3}, max_new_tokens: 1",
-        "prompt has the keys length, but must be a text, a list of ids",
     ),
     (f"{ONE}, eos: ['ref[x]']", "eos is 'ref[x]', but must be an id, 'ref[k]', 'ref[last]'"),
     (
@@ -136,10 +119,6 @@ WRONG_REQUESTS = [
     (
         f"{ONE}, expect: {{finish: done}}",
         "finish 'done' is unknown; choose one of stop, length, aborted, error",
-    ),
-    (
-        f"{ONE}, expect: {{finish: error, error: [x]}}",
-        "expect: key 'error' is unknown; choose one of finish, num_tokens",
     ),
 ]
 
@@ -210,7 +189,6 @@ def test_an_ending_the_right_answer_does_not_have_is_found(tmp_path: Path, oracl
 @pytest.mark.parametrize(
     "workload",
     [
-        Workload((Request("r0", (1, 2, 3), 4),)),
         Workload(
             (Request("yes", (1,), 0), Request("1", (), 2), Request("a: #b\n'é'", (-1, 300), -3)),
             EngineConfig(
@@ -223,9 +201,8 @@ def test_an_ending_the_right_answer_does_not_have_is_found(tmp_path: Path, oracl
             arrivals=(0, 3),
             aborts=(("a", 2), ("a", 4), ("b", 5), ("no body", 1), ("off", 2), ("off", 3)),
         ),
-        Workload((Request("same", (1,), 1), Request("same", (2,), 2)), aborts=(("same", 0),)),
     ],
-    ids=["plain", "odd ids and bad input", "arrivals and aborts", "one id twice"],
+    ids=["odd ids and bad input", "arrivals and aborts"],
 )
 def test_what_a_failure_prints_loads_as_the_same_workload(tmp_path: Path, workload: Workload) -> None:
     path = tmp_path / "printed.yaml"

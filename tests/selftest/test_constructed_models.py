@@ -1,29 +1,23 @@
 """The embedded models are what their docstrings say on every machine: the constructed ones agree with
-their integer oracles however they are fed, and no neighbour, shift, lost key or lost state goes unseen.
+their integer oracles in each dtype, and no shift, lost key or changed token goes unseen.
 
 Their weights are pinned, so what follows from weights alone is shown where it is about an engine.
 """
 
 from __future__ import annotations
 
-import copy
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
-from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
-from batchproof.models import bamba_hash_oracle
 from batchproof.models.catalogue import moved
 from batchproof.models.embedded import EMBEDDED
-from batchproof.models.gpt2_long_oracle import generate, sources
-from batchproof.models.random_models import WINDOW as RANDOM_WINDOW
 from batchproof.models.window_hash_oracle import WINDOW
 from batchproof.oracle.oracle import ROUNDED_ATTENTION, _register
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
@@ -34,7 +28,8 @@ INT8 = "int8"  # keys and values in 8 bits
 HASHES = ("gpt2-hash", "llama-hash", "bamba-hash")
 LONG = ("gpt2-long", "mistral-hash", "mixtral-hash")
 # transformers' experts know no float64.
-WAYS = [(name, dtype, each) for name in HASHES for dtype in DTYPES for each in ("sdpa", "eager")]
+WAYS = [(name, dtype, "sdpa") for name in HASHES for dtype in DTYPES]
+WAYS += [(name, torch.float32, "eager") for name in HASHES]
 WAYS += [(name, d, each) for name in LONG for d in DTYPES[1:] for each in ("sdpa", INT8)]
 LENS = (1, 8, 9, 64, 129)  # the first is answered with 200 tokens, so that all lengths are met
 PROMPT = tuple(b"golden tokens")
@@ -117,32 +112,6 @@ def test_building_a_model_makes_it_whole_and_touches_no_global_state(name: str) 
         assert digest.hexdigest() == WEIGHTS_SHA256[name]
 
 
-@pytest.mark.parametrize("name", ["gpt2-hash", "llama-hash", *LONG])
-def test_what_has_no_answer_is_refused(name: str) -> None:
-    too_long = [0] * (model(name).config.max_position_embeddings + 1)
-    for prompt in ([], [256], [-1], too_long):
-        with pytest.raises(ValueError, match="must be"):
-            right(name, prompt)
-
-
-@pytest.mark.parametrize("name", HASHES)
-def test_a_left_padded_batch_is_decoded_as_the_oracle_says(name: str) -> None:
-    """One token a step, through a cache."""
-    batch = prompts(1, 1, 2, 17, 80, 9)
-    width = max(map(len, batch))
-    rows = torch.tensor([[0] * (width - len(p)) + p for p in batch])
-    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in batch])
-    past, chosen = None, []
-    for _ in range(4):
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -rows.shape[1] :]
-        given = {"attention_mask": mask, "position_ids": positions, "use_cache": True}
-        output = model(name)(rows, past_key_values=past, **given)
-        past, rows = output.past_key_values, output.logits[:, -1:].argmax(-1)
-        chosen.append(rows)
-        mask = torch.cat([mask, torch.ones_like(rows)], dim=1)
-    assert torch.cat(chosen, dim=1).tolist() == [right(name, prompt, 4) for prompt in batch]
-
-
 # -- Keys and positions of `gpt2-hash` and `llama-hash`
 
 of_keys = pytest.mark.parametrize("name", ["gpt2-hash", "llama-hash"])
@@ -156,17 +125,6 @@ def logits_of(
     bias = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)[:, None]
     given = {"attention_mask": bias, "position_ids": positions}
     return model(name, dtype)(token_ids, **given).logits.double()
-
-
-@of_keys
-def test_a_packed_row_is_answered_as_the_oracle_says(name: str) -> None:
-    batch = prompts(2, 5, 70, 1, 33)
-    owner = torch.cat([torch.full((len(p),), i) for i, p in enumerate(batch)])
-    mask = (owner[:, None] == owner[None, :]).tril()[None]
-    positions = torch.cat([torch.arange(len(p)) for p in batch])[None]
-    packed = torch.tensor([[token for p in batch for token in p]])
-    found = logits_of(name, packed, mask, positions)[0].argmax(-1).tolist()
-    assert found == [right(name, p[:n])[0] for p in batch for n in range(1, len(p) + 1)]
 
 
 @of_keys
@@ -186,11 +144,9 @@ def test_a_position_one_off_and_a_mask_one_off_change_the_tokens(name: str) -> N
 
 
 @of_keys
-@pytest.mark.parametrize("num_tokens", [2, 8, 60, 128])
-def test_a_dropped_or_foreign_key_moves_the_logits_far_beyond_rounding(
-    name: str, num_tokens: int
-) -> None:
+def test_a_dropped_or_foreign_key_moves_the_logits_far_beyond_rounding(name: str) -> None:
     """One row: a stranger, then our sequence. Only our last query goes wrong, by a single key."""
+    num_tokens = 60
     row = torch.tensor(prompts(9, 2 * num_tokens))
     owner = torch.arange(2 * num_tokens) >= num_tokens
     honest = (owner[:, None] == owner[None, :]).tril()
@@ -219,122 +175,6 @@ def test_a_changed_token_of_the_window_changes_what_follows(name: str, window: i
     assert num_changed >= 195
 
 
-# -- The recurrent states of `bamba-hash`
-
-Layers = list[Any]
-Fault = Callable[[Layers, Layers], None]
-"""Spoils what layers keep of the tokens so far; it is also given what they kept one token before."""
-KEPT = ("recurrent_states", "conv_states")
-ROWS, LENGTH = 24, 40
-
-
-def feed(state: DynamicCache, tokens: Tensor) -> Tensor:
-    """Returns the logits (rows, n, vocab) of `tokens` (rows, n) behind those that `state` has seen."""
-    positions = state.get_seq_length() + torch.arange(tokens.shape[1])[None]
-    given = {"past_key_values": state, "use_cache": True, "position_ids": positions}
-    found: Tensor = model("bamba-hash")(tokens, **given).logits.double()
-    return found
-
-
-def state_behind(tokens: Tensor) -> DynamicCache:
-    """Returns what the model keeps of `tokens` (rows, n)."""
-    state = DynamicCache(config=model("bamba-hash").config)
-    feed(state, tokens)
-    return state
-
-
-def spoil(kept: str, change: Callable[[Tensor], Tensor]) -> Fault:
-    """Returns the fault that changes this of each layer."""
-
-    def fault(layers: Layers, _before: Layers) -> None:
-        for layer in layers:
-            getattr(layer, kept)[0].copy_(change(getattr(layer, kept)[0]))
-
-    return fault
-
-
-def stale(*kept: str) -> Fault:
-    """Returns the fault that leaves this of each layer as it was one token before."""
-
-    def fault(layers: Layers, before: Layers) -> None:
-        for layer, old in zip(layers, before, strict=True):
-            for each in kept:
-                getattr(layer, each)[0].copy_(getattr(old, each)[0])
-
-    return fault
-
-
-def keys_lost(layers: Layers, _before: Layers) -> None:
-    for layer in layers:
-        layer.keys.zero_()
-        layer.values.zero_()
-
-
-FAULTS: dict[str, Fault] = {
-    "a state lost": spoil("recurrent_states", torch.zeros_like),
-    "a state of a neighbour": spoil("recurrent_states", lambda state: state.roll(1, 0)),
-    "a state doubled": spoil("recurrent_states", lambda state: 2 * state),
-    "a state stale by a token": stale("recurrent_states"),
-    "a window lost": spoil("conv_states", torch.zeros_like),
-    "a window not shifted": stale("conv_states"),
-    "a token not fed": stale(*KEPT),
-}
-# What the last layer attends to reaches no state: only a fault within its reach shows.
-PLACES = [(name, fault, layer, 20) for name, fault in FAULTS.items() for layer in (0, 2)]
-PLACES += [("keys lost", keys_lost, 1, 20), ("keys lost", keys_lost, 3, 1)]
-
-
-@cache
-def rows_that_meet_faults() -> tuple[Tensor, Tensor]:
-    """Returns token ids (ROWS, LENGTH), and the right token behind each."""
-    batch = prompts(6, *[LENGTH] * ROWS)
-    answers = [list(map(bamba_hash_oracle.reader(), row)) for row in batch]
-    return torch.tensor(batch), torch.tensor(answers)
-
-
-@pytest.mark.parametrize(
-    ("fault", "layer", "behind"),
-    [pytest.param(*place, id=f"{name}-{place[1]}") for name, *place in PLACES],
-)
-def test_a_fault_of_a_state_changes_the_tokens_of_nearly_every_row(
-    fault: Fault, layer: int, behind: int
-) -> None:
-    """One of the last six tokens, `behind` tokens after the fault; and none without it."""
-    tokens, answers = rows_that_meet_faults()
-    state, before = (state_behind(tokens[:, : LENGTH - behind - late]) for late in (0, 1))
-    honest = copy.deepcopy(state)
-    fault([state.layers[layer]], [before.layers[layer]])
-    for each, least, most in ((state, ROWS - 1, ROWS), (honest, 0, 0)):
-        wrong = feed(each, tokens[:, -behind:]).argmax(-1) != answers[:, -behind:]
-        assert least <= wrong[:, -6:].any(1).sum() <= most
-
-
-def test_chunks_and_cached_decoding_give_the_tokens_of_a_recurrent_oracle() -> None:
-    batch = prompts(2, *[75] * 5)
-    state, tokens = DynamicCache(config=model("bamba-hash").config), torch.tensor(batch)
-    for begin, end in pairwise([0, *accumulate((1, 2, 1, 1, 16, 19, 32, 3))]):
-        logits = feed(state, tokens[:, begin:end])
-    assert end == len(batch[0])
-    chosen = [logits[:, -1:].argmax(-1)]
-    while len(chosen) < 6:
-        chosen.append(feed(state, chosen[-1]).argmax(-1))
-    assert torch.cat(chosen, dim=1).tolist() == [right("bamba-hash", each, 6) for each in batch]
-
-
-# -- Long contexts, windows and experts
-
-
-def test_what_a_token_depends_on_changes_it() -> None:
-    rng = random.Random(1)
-    for length in (2, 20, 300, 4000):
-        prompt = [rng.randrange(256) for _ in range(length)]
-        read = {length - 1, *sources(length - 1)}
-        read |= {source for position in read for source in sources(position)}
-        changed = [[*prompt[:p], prompt[p] ^ 37, *prompt[p + 1 :]] for p in sorted(read)]
-        is_seen = [generate(each, 1) != generate(prompt, 1) for each in changed]
-        assert sum(is_seen) >= 0.8 * len(is_seen)  # two ways to one token may cancel
-
-
 @pytest.mark.parametrize("window", [WINDOW - 1, WINDOW + 1])
 def test_a_window_one_key_off_changes_nearly_every_token(window: int) -> None:
     tokens = torch.tensor(prompts(2, 200))
@@ -342,24 +182,3 @@ def test_a_window_one_key_off_changes_nearly_every_token(window: int) -> None:
     wrong.config.sliding_window = window
     flipped = model("mistral-hash")(tokens).logits.argmax(-1) != wrong(tokens).logits.argmax(-1)
     assert flipped[0, WINDOW:].float().mean() > 0.9
-
-
-def test_the_expert_a_token_is_sent_to_changes_the_next_token() -> None:
-    tokens, built = torch.tensor(prompts(3, 200)), EMBEDDED["mixtral-hash"].build()
-    honest = built(tokens).logits.argmax(-1)
-    for layer in built.model.layers:
-        layer.mlp.gate.weight.copy_(layer.mlp.gate.weight.roll(1, 0))
-    assert (built(tokens).logits.argmax(-1) != honest).float().mean() > 0.9
-
-
-def test_the_window_of_a_random_model_hides_everything_before_it() -> None:
-    """With one layer kept, the last query sees exactly `RANDOM_WINDOW` keys."""
-    built = EMBEDDED["mistral-window"].build()
-    built.config.num_hidden_layers = 1
-    prompt = torch.arange(1, 13)[None]
-    base = built(prompt, use_cache=False).logits[0, -1]
-    for position in range(12):
-        changed = prompt.clone()
-        changed[0, position] = 200
-        is_moved = not torch.equal(built(changed, use_cache=False).logits[0, -1], base)
-        assert is_moved == (12 - position <= RANDOM_WINDOW), position

@@ -11,7 +11,7 @@ import execnet
 import pytest
 import torch
 
-from batchproof.bench.memory import PeakMemory
+from batchproof.bench.hardware import PeakMemory
 from batchproof.errors import UsageError
 from batchproof.plugin.isolation import VISIBLE, pytest_xdist_setupnodes
 from batchproof.run.devices import synchronise
@@ -95,18 +95,3 @@ def test_workers_take_turns_on_the_gpus(three_gpus: pytest.MonkeyPatch, device: 
     assert shares(device) == [None] * 4
     three_gpus.setattr(torch.cuda, "is_available", lambda: False)
     assert shares("auto") == [None] * 4
-
-
-@pytest.mark.usefixtures("three_gpus")
-def test_a_worker_has_its_share_before_it_imports_anything() -> None:
-    """What a process can see is settled when CUDA is first asked for."""
-    spec = execnet.XSpec("popen")
-    pytest_xdist_setupnodes(config_of("auto", 2), [execnet.XSpec("popen"), spec])
-    group = execnet.Group()
-    try:
-        channel = group.makegateway(spec).remote_exec(
-            f"import os, sys; channel.send((os.environ[{VISIBLE!r}], 'torch' in sys.modules))"
-        )
-        assert channel.receive(timeout=30) == ("1", False)
-    finally:
-        group.terminate(timeout=5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from unittest import mock
 
 import pytest
 import torch
@@ -13,11 +12,8 @@ from transformers import PreTrainedModel
 from batchproof.api import (
     Capability,
     Completion,
-    Engine,
     EngineConfig,
-    FinishReason,
     Request,
-    TokenEvent,
 )
 from batchproof.diagnosis.counterfactual import (
     CellTable,
@@ -25,7 +21,6 @@ from batchproof.diagnosis.counterfactual import (
     cell_table_of,
     honest_view,
     logits_of,
-    plain_schedule,
 )
 from batchproof.diagnosis.diagnose import diagnose
 from batchproof.diagnosis.mistakes.states import Change, StateReplay
@@ -40,13 +35,6 @@ from batchproof.run.registry import EngineSpec, faults, resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 from batchproof_engines.ragged.engine import RaggedEngine
-from batchproof_engines.ragged.scheduler import SchedulerOutput
-from batchproof_engines.ragged.scheduler import Sequence as RaggedSequence
-from batchproof_engines.substitution import engine_with
-from batchproof_paged import build_unprobed, scheduler
-from batchproof_paged.block_manager import BlockManager
-from batchproof_paged.options import PagedOptions
-from batchproof_paged.sequence import Sequence as PagedSequence
 from tests.selftest.conftest import LaboratoryFor
 
 LENGTHS = (9, 4, 14, 6)
@@ -78,6 +66,17 @@ def diagnosed(trial: Trial, asked: Workload, seconds: float = 60.0) -> Diagnosis
 GPT2, LLAMA, WINDOW = "gpt2-random", "llama-random", "mistral-window"
 USUAL, IN_CHUNKS = workload(), workload(max_num_batched_tokens=4)
 PREEMPTED = workload(cap=10, lengths=(8, 8, 8), num_blocks=6)
+LONG = workload(cap=3, lengths=(80,))
+PREFIXES = Workload(
+    tuple(
+        Request(f"r{i}", prompt, 2)
+        for i, prompt in enumerate(
+            [(1, 2, 3, 4, 5, 6, 7, 8, 9), (9, 8, 7, 6, 5), (9, 8, 7, 6, 5, 6, 7, 8, 3)]
+        )
+    ),
+    EngineConfig(1, block_size=4, num_blocks=16, return_logits=True, prefix_caching=True),
+)
+ANOTHERS_BLOCK = "of the keys taken over, block 1 is block 1 of 'r0' (block_size 4)"
 STALE_STATE = "it starts from the states that 'r0' left"
 NO_WINDOW = "each later chunk of a prompt starts without the window of the convolution"
 
@@ -97,6 +96,8 @@ NO_WINDOW = "each later chunk of a prompt starts without the window of the convo
         ("only_the_prompt_is_recomputed", PREEMPTED, GPT2, Cause.PREEMPTION, "only the prompt"),
         ("every_chunk_is_sampled", IN_CHUNKS, GPT2, Cause.CHUNK, "prompt tokens"),
         ("cap_off_by_one", USUAL, GPT2, Cause.CAP, "the limit on new tokens"),
+        ("long_context_in_bfloat16", LONG, GPT2, Cause.PRECISION, "bfloat16"),
+        ("blocks_known_by_their_own_tokens", PREFIXES, GPT2, Cause.STALE, ANOTHERS_BLOCK),
         ("state_is_left_to_the_next_tenant", USUAL, STATE_MODEL, Cause.STATE, STALE_STATE),
         ("chunks_forget_the_window", IN_CHUNKS, STATE_MODEL, Cause.STATE, NO_WINDOW),
         (
@@ -125,35 +126,18 @@ class _Gibberish(RaggedEngine):
         ]
 
 
-class _Feeding:
-    """Feeds other prompts, and shows nothing but answers and, with this capability, logits."""
+class _Overwritten:
+    """Feeds the first prompt with the first token of the last, and shows nothing but answers."""
 
     capabilities: frozenset[Capability] = frozenset()
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        config = replace(config, return_logits=Capability.LOGITS in self.capabilities)
-        self._inner = RaggedEngine(model, config)
+        self._inner = RaggedEngine(model, replace(config, return_logits=False))
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        prompts = self.fed([each.prompt_token_ids for each in requests])
-        pairs = zip(requests, prompts, strict=True)
-        return self._inner.generate([replace(each, prompt_token_ids=p) for each, p in pairs])
-
-    def fed(self, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        raise NotImplementedError
-
-
-class _Headless(_Feeding):
-    capabilities = frozenset({Capability.LOGITS})
-
-    def fed(self, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        return [each[1:] for each in prompts]
-
-
-class _Overwritten(_Feeding):
-    def fed(self, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        first, *others = prompts
-        return [(prompts[-1][0], *first[1:]), *others]
+        first, last = (requests[at].prompt_token_ids for at in (0, -1))
+        fed = replace(requests[0], prompt_token_ids=(last[0], *first[1:]))
+        return self._inner.generate([fed, *requests[1:]])
 
 
 def test_what_a_neighbour_says_is_a_leak_and_no_matter_of_pads(lab: Laboratory) -> None:
@@ -161,13 +145,6 @@ def test_what_a_neighbour_says_is_a_leak_and_no_matter_of_pads(lab: Laboratory) 
     found = diagnosed(trial_of(lab, EngineSpec("overwritten", _Overwritten)), asked)
     assert found.cause is Cause.LEAK, found
     assert "rewriting the contents of 'r2' changes it" in found.evidence
-
-
-def test_what_is_left_of_a_prompt_moves_up(lab: Laboratory) -> None:
-    found = diagnosed(trial_of(lab, EngineSpec("headless", _Headless)), workload())
-    assert found.cause is Cause.FEED
-    assert "only the prompt's last 8 tokens are fed" in found.text
-    assert "at their places" not in found.text
 
 
 def test_where_no_mistake_fits_it_says_so(lab: Laboratory) -> None:
@@ -183,74 +160,15 @@ def test_it_ends_when_its_time_is_up(lab: Laboratory) -> None:
     assert (found.cause, found.text) == (Cause.UNKNOWN, "no cause was found within 0 s")
 
 
-class _MissesTheFirstEos(RaggedSequence):
-    """Looks at the EOS ids from the second token on."""
-
-    def append(self, token_id: int) -> None:
-        super().append(token_id)
-        is_first = len(self.output_token_ids) == 1
-        if is_first and self.finish_reason is FinishReason.STOP:
-            self.finish_reason = None
-
-
-class _EventTwice(RaggedEngine):
-    """Delivers the first token of a request twice, if another one runs beside it."""
-
-    def step(self) -> list[TokenEvent]:
-        events = super().step()
-        return [events[0], *events] if len(events) > 1 and not events[0].finish_reason else events
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        tokens: dict[str, list[int]] = {each.request_id: [] for each in requests}
-        for each in requests:
-            self.add(each)
-        while self.has_unfinished:
-            for event in self.step():
-                tokens[event.request_id] += [event.token_id or 0]
-        return [Completion(n, tuple(each), FinishReason.LENGTH) for n, each in tokens.items()]
-
-
-class _NoisyWhenLong(RaggedEngine):
-    """Its logits are off by a little once a sequence has more than 24 tokens."""
-
-    def _forward(self, plan: SchedulerOutput) -> torch.Tensor:
-        logits = super()._forward(plan)
-        longest = max(row.context_len + row.query_len for row in plan.rows)
-        noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(longest))
-        return logits + 0.02 * noise * (longest > 24)
-
-
 def test_a_cause_is_the_evidence_and_not_what_the_test_is_about(lab: Laboratory) -> None:
-    trial = trial_of(lab, EngineSpec("twice", _EventTwice))
-    found = diagnosed(trial, PREEMPTED)
-    assert (found.cause, "were sampled, but" in found.text) == (Cause.STREAM, True), found
-    trial = trial_of(lab, EngineSpec("first EOS", engine_with(_MissesTheFirstEos)))
-    (eos,) = lab.oracle("gpt2-random").right_tokens((3, 1, 4), 1)
-    stopped = Request("stopped", (3, 1, 4), 4, frozenset({eos}))
+    trial = trial_of(lab, resolve_engine("fault:eos_unchecked_on_first_token"))
+    stopped = Request("stopped", (3, 1, 4), 4, frozenset(range(256)))
     cancelled = Workload((Request("gone", (1, 2), 4), stopped), arrivals=(0, 0), aborts=(("gone", 1),))
     with pytest.raises(ConformanceFailure) as caught:
         check_run_with_aborts(trial, cancelled, trial.build(cancelled.config))
     assert caught.value.failure.promise is Promise.P13
     found = diagnose(trial, caught.value.failure, 60.0)
     assert (found.cause, "end-of-sequence" in found.text) == (Cause.EOS, True), found
-
-
-def test_what_comes_after_a_cancelled_run_is_within_its_limits(lab: Laboratory) -> None:
-    trial = trial_of(lab, resolve_engine("ragged"))
-    config = EngineConfig(max_model_len=2, block_size=2, num_blocks=1)
-    cancelled = Workload((Request("a", (1,), 1),), config, (0,), (("a", 0),))
-    check_run_with_aborts(trial, cancelled, trial.build(config))
-
-
-def test_what_a_long_context_alone_shows_is_low_precision_if_it_looks_like_it(lab: Laboratory) -> None:
-    """Noise of the size of rounding is none; the diagnosis once named no cause of either."""
-    low = trial_of(lab, resolve_engine("fault:long_context_in_bfloat16"))
-    found = diagnosed(low, workload(cap=3, lengths=(80,)), seconds=300.0)
-    assert found.cause is Cause.PRECISION, found
-    trial = trial_of(lab, EngineSpec("noisy", _NoisyWhenLong))
-    found = diagnosed(trial, workload(cap=3, lengths=(30,)), seconds=300.0)
-    assert found.cause is Cause.UNKNOWN, found
-    assert "alone with half of its context: right" in found.evidence
 
 
 def test_a_hang_says_which_request_waits(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +223,7 @@ def test_the_replay_of_states_without_a_mistake_is_the_reference(lab: Laboratory
 @pytest.mark.parametrize(
     ("engine", "model", "limits"),
     [
-        *(("ragged", name, {}) for name in ("gpt2-random", "llama-random", WINDOW, "qwen2-mixed")),
+        *(("ragged", name, {}) for name in ("gpt2-random", "qwen2-mixed")),
         ("paged", "gpt2-random", {"prefix_caching": True}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -322,63 +240,3 @@ def test_the_counterfactual_without_a_mistake_is_the_reference(
     view = honest_view(table, cells, window, trial.subject.layer_kinds)
     for sample, found in zip(table.samples, logits_of(trial.subject, view), strict=True):
         assert off_by(trial, table, sample, found) < 1e-9
-
-
-class NobodysBlocks(BlockManager):
-    """A prompt is let in behind blocks that it happened to be given, not behind those of its tokens."""
-
-    def match(self, sequence: PagedSequence) -> tuple[int, ...]:
-        return super().match(sequence) or tuple(self._cached)[:1]
-
-
-class KnownByTheirOwnTokens(BlockManager):
-    """What came before a block is forgotten."""
-
-    def match(self, sequence: PagedSequence) -> tuple[int, ...]:
-        hits: list[int] = []
-        for start in range(0, sequence.num_tokens - self.block_size, self.block_size):
-            own = tuple(sequence.token_ids[start : start + self.block_size])
-            same = [block for block, (_, tokens) in self._keys.items() if tokens == own]
-            if not same:
-                break
-            hits.append(same[0])
-        return tuple(hits)
-
-
-@pytest.mark.parametrize(
-    ("blocks", "prompts", "words"),
-    [
-        (NobodysBlocks, [(1, 2, 3, 4, 5), (9, 8, 7, 6, 5)], "the keys taken over are those of 'r0'"),
-        (
-            KnownByTheirOwnTokens,
-            [(1, 2, 3, 4, 5, 6, 7, 8, 9), (9, 8, 7, 6, 5), (9, 8, 7, 6, 5, 6, 7, 8, 3)],
-            "of the keys taken over, block 1 is block 1 of 'r0' (block_size 4)",
-        ),
-    ],
-)
-def test_whose_prefix_was_taken_over_is_named(
-    lab: Laboratory, blocks: type[BlockManager], prompts: list[tuple[int, ...]], words: str
-) -> None:
-    def factory(model: PreTrainedModel, config: EngineConfig) -> Engine:
-        options = PagedOptions().resolved(model.device, model.dtype)
-        with mock.patch.object(scheduler, "BlockManager", blocks):
-            return build_unprobed(model, config, options)
-
-    trial = trial_of(lab, EngineSpec(blocks.__name__, factory))
-    limits = {"max_num_seqs": 1, "block_size": 4, "num_blocks": 16}
-    config = EngineConfig(**limits, return_logits=True, prefix_caching=True)
-    asked = Workload(tuple(Request(f"r{i}", each, 2) for i, each in enumerate(prompts)), config)
-    found = diagnosed(trial, asked)
-    assert (found.cause, words in found.text) == (Cause.STALE, True), found
-    assert "with prefix caching off: right" in found.evidence
-
-
-def test_without_a_trace_the_plainest_schedule_is_assumed(lab: Laboratory) -> None:
-    trial = trial_of(lab, resolve_engine("reference"))
-    asked = workload()
-    assert Capability.TRACING not in trial.capabilities
-    completions = trial.run(asked).completions
-    table = cell_table_of([(asked, completions, plain_schedule(asked, completions))])
-    assert table is not None
-    assert len(table.samples) == sum(len(each.token_ids) for each in completions)
-    assert table.num_cells == sum(n + 4 for n in LENGTHS)

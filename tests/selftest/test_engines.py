@@ -82,17 +82,14 @@ def eager_gpt2() -> PreTrainedModel:
     ("build", "name", "words"),
     [
         (mamba, "static", "'static' cannot serve MambaForCausalLM"),
-        (mamba, "ragged", "'ragged' cannot serve MambaForCausalLM"),
         (mamba, "transformers-cb", "'transformers-cb' cannot serve MambaForCausalLM"),
         (bloom, "ragged", "'ragged' cannot serve BloomForCausalLM"),
-        (bloom, "ragged-paged", "'ragged-paged' cannot serve BloomForCausalLM"),
         # transformers serves it without an error, and wrongly.
         pytest.param(
             *(bloom, "transformers-cb", "BloomForCausalLM: in a batch it chooses tokens"),
             marks=needs_psutil,
         ),
         (dynamic_rope, "static", "RoPE type 'dynamic' depends on the whole batch"),
-        (dynamic_rope, "ragged", "RoPE type 'dynamic' depends on the whole batch"),
         (mamba, "generate-static", "'generate-static' cannot serve MambaForCausalLM"),
     ],
 )
@@ -139,11 +136,3 @@ def test_generate_compiles_one_step_for_one_static_cache(monkeypatch: pytest.Mon
     expected = resolve_engine("reference").factory(model, EngineConfig()).generate(requests)
     assert engine.generate(requests) == expected
     assert (len(compiled), caches) == (1, [])
-
-
-def test_ragged_refuses_to_generate_while_others_are_running() -> None:
-    subject = load_model("gpt2-random", torch.device("cpu"), torch.float32)
-    engine = resolve_engine("ragged").factory(subject.model, EngineConfig())
-    engine.add(Request("a", (1, 2), 4))  # type: ignore[attr-defined]
-    with pytest.raises(RuntimeError, match="unfinished"):
-        engine.generate([Request("b", (1,), 1)])

@@ -107,12 +107,9 @@ class Other:
     ("old", "new", "is_changed"),
     [
         ("return helper()", "return helper() + 1", True),
-        ("return LIMIT", "return LIMIT - 1", True),
         ("LIMIT = 3", "LIMIT = 4", True),
         ("class Liar:", 'class Liar:\n    """States another lie."""\n', False),
-        ("return LIMIT", "return LIMIT  # as asked", False),
         ("    pass", "    size = 1", False),
-        ("class Liar", "class Former", True),
     ],
 )
 def test_a_change_of_the_code_behind_a_row_is_seen(

@@ -9,8 +9,7 @@ import pytest
 from batchproof_lab import suite_run
 from tests.selftest.conftest import RunSuite
 
-LIARS = {
-    "wrong": """
+LIAR = """
 from dataclasses import replace
 from batchproof_engines.static import StaticEngine
 import warnings
@@ -19,33 +18,27 @@ class Engine(StaticEngine):
         warnings.warn("this engine is old")
         done = super().generate(requests)
         return [replace(c, token_ids=(*c.token_ids[:-1], 255 - c.token_ids[-1])) for c in done]
-""",
-    "endless": """
+"""
+# Neither shows an answer that could be compared.
+ENDLESS = """
 from batchproof_engines.ragged.engine import RaggedEngine
 class Engine(RaggedEngine):
     has_unfinished = True
     def generate(self, requests):
         raise NotImplementedError
-""",
-    "dumb": """
+"""
+DUMB = """
 from dataclasses import replace
 from batchproof_engines.static import StaticEngine
 class Engine(StaticEngine):
     def generate(self, requests):
         return [replace(c, logits=None) for c in super().generate(requests)]
-""",
-}
+"""
 
 
-@pytest.fixture
-def liar(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    path = tmp_path / f"{request.param}.py"
-    path.write_text(LIARS[request.param])
-    return f"{path}:Engine"
-
-
-@pytest.mark.parametrize("liar", ["wrong"], indirect=True)
-def test_a_failure_tells_promise_engine_model_step_and_workload(liar: str) -> None:
+def test_a_failure_tells_promise_engine_model_step_and_workload(tmp_path: Path) -> None:
+    (tmp_path / "liar.py").write_text(LIAR)
+    liar = f"{tmp_path}/liar.py:Engine"
     findings = suite_run.run_suite(liar, ["-k", "smoke", "--model=gpt2-random"])
     assert findings.exit_status == pytest.ExitCode.TESTS_FAILED
     (catch,) = findings.catches
@@ -63,15 +56,19 @@ def test_a_failure_tells_promise_engine_model_step_and_workload(liar: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("liar", "test", "promise", "words"),
+    ("engine", "test", "promise", "words"),
     [
-        ("endless", "test_stepping_ends_within_the_bound", "P10", "still has unfinished requests"),
-        ("dumb", "two_fresh_engines", "P16", "has the capability logits, but those of request"),
+        (ENDLESS, "test_stepping_ends_within_the_bound", "P10", "still has unfinished requests"),
+        (DUMB, "two_fresh_engines", "P16", "has the capability logits, but those of request"),
     ],
-    indirect=["liar"],
+    ids=["endless", "dumb"],
 )
-def test_what_an_engine_does_is_told_as_that(liar: str, test: str, promise: str, words: str) -> None:
-    findings = suite_run.run_suite(liar, ["-k", test, "--model=gpt2-random", "--diagnose-for=0"])
+def test_an_engine_that_shows_nothing_has_passed_nothing(
+    tmp_path: Path, engine: str, test: str, promise: str, words: str
+) -> None:
+    (tmp_path / f"{promise}.py").write_text(engine)
+    arguments = ["-k", test, "--model=gpt2-random", "--diagnose-for=0"]
+    findings = suite_run.run_suite(f"{tmp_path / promise}.py:Engine", arguments)
     (catch,) = findings.catches
     assert catch.broken == promise
     assert words in catch.report

@@ -116,7 +116,6 @@ def along(
     ("change", "axis", "model", "grade"),
     [
         (exact, "batch", RANDOM, "B"),
-        (exact, "neighbours", RANDOM, "S"),
         (exact, "restart", RANDOM, "S"),
         (noise_of_the_batch_size, "batch", RANDOM, "S"),
         (noise_of_the_neighbours, "neighbours", RANDOM, "E"),
@@ -211,21 +210,12 @@ def test_an_engine_is_held_to_the_grade_that_it_declares(
         ({}, "invariance is {}, but must be a mapping of axes to grades"),
         ({"bach": "B"}, "has the axis 'bach', which is none of batch, neighbours, "),
         ({"batch": "A"}, "is 'A' along batch, but must be one of B, S, E, T"),
-        ({"neighbours": "B"}, "is 'B' along neighbours, but must be one of S, E, T"),
-        ({"chunking": "B"}, "declares invariance along chunking, which needs chunked_prefill"),
     ],
 )
 def test_a_wrong_declaration_is_one_sentence(lab: Laboratory, declared: object, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         held(lab, exact, declared, RANDOM)
     assert words in str(caught.value)
-
-
-def test_without_logits_only_tokens_can_be_declared(lab: Laboratory) -> None:
-    with pytest.raises(UsageError, match="must be one of T, for want of logits"):
-        held(lab, without_logits, {"batch": "E"}, RANDOM, frozenset())
-    assert held(lab, without_logits, {"batch": "T"}, RANDOM, frozenset()).ledger.num_requests == 0
-    assert held(lab, without_logits, {"batch": "T"}, HASH, frozenset()).ledger.num_requests == 2
 
 
 def test_a_failed_control_or_a_refused_model_gives_no_grades(

@@ -65,19 +65,12 @@ def test_a_task_whose_worker_was_killed_is_done_by_another_once(tmp_path: Path) 
     assert [found.outcomes[str(task)] for task in tasks] == [1, 2, 3, -1]
 
 
-@pytest.mark.parametrize(
-    ("written", "message"),
-    [
-        ([Line(sitting=SITTING), Line("one", "1")], "in task 'one': it is '1', not a whole number"),
-        ([Line("one", 1)], "in task 'one': no sitting stands before it"),
-    ],
-)
-def test_a_damaged_journal_is_refused(written: list[Line], message: str, tmp_path: Path) -> None:
+def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with CAMPAIGN.append_to(path, QUESTION) as journal:
-        for line in written:
+        for line in (Line(sitting=SITTING), Line("one", "1")):
             journal.append(line)
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match="in task 'one': it is '1', not a whole number"):
         CampaignState(int).read(path)
 
 

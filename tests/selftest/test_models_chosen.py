@@ -26,11 +26,9 @@ def choosy(model, config):
 @pytest.mark.parametrize(
     ("refused", "models", "one", "long"),
     [
-        ("GPT2", "gpt2-random llama-random", "llama-random", "llama-random"),
         ("", "gpt2-random llama-random", "gpt2-random", "gpt2-random"),  # it refuses all
         ("Nobody", "gpt2-random gpt2-long", "gpt2-random", "gpt2-long"),
         ("GPT2", "all", "llama-hash", "llama-hash"),
-        ("Nobody", "all", "gpt2-hash", "gpt2-long"),
     ],
 )
 def test_a_test_for_one_model_gets_the_first_that_the_engine_serves(

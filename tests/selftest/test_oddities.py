@@ -10,11 +10,8 @@ from __future__ import annotations
 from itertools import cycle, islice
 
 import pytest
-import torch
 
-from batchproof.api import EngineConfig, Request
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import DEFAULT_MODELS, STATE_MODEL
 from batchproof.run.engine_names import FAULT_PREFIX, ODD_PREFIX
 from batchproof.run.registry import faults, oddities, resolve_engine
@@ -32,12 +29,12 @@ STRAINED = {
     "delivery": ("P4", "P14", "P1", "P13", "P1", "P1"),  # those of P13 and P14 can be stepped
     "lateness": ("P9", "P10", "P11", "P13", "P14"),
     "random_tokens": ("P19",),
-    "states": ("P1", "P5", "P7", "P8", "P13") * 4,
+    "states": ("P1", "P5", "P7", "P8", "P13") * 2,
     "waves": ("P1", "P4"),
     "wording": ("P12",),
 }
 EFFORT = Effort(profile="quick", max_examples=1)
-FEWEST_TESTS, FEWEST_TOKENS = 2, 12
+FEWEST_TESTS, FEWEST_TOKENS = 1, 2
 QUICK_MODELS = ("gpt2-random", "llama-random", "mistral-window")
 # In turn. The constructed models are slow and come first in the catalogue: they meet waves only.
 MODELS_OF = {"waves": DEFAULT_MODELS[:3], "states": (STATE_MODEL,) * 3}
@@ -97,12 +94,3 @@ def test_an_unknown_name_is_refused_with_those_near_it(prefix: str, words: str) 
     assert len(message) < 300
     with pytest.raises(UsageError, match="unknown option 'size'; its factory takes none"):
         resolve_engine(f"{ODD_PREFIX}one_at_a_time?size=1")
-
-
-@pytest.mark.parametrize("name", ["float64_arithmetic", "eager_attention_on_a_copy"])
-def test_a_copy_of_the_model_is_a_copy(name: str) -> None:
-    """What such an engine does to it must not reach the suite's model."""
-    model = load_model("gpt2-random", torch.device("cpu"), torch.float32).model
-    engine = resolve_engine(f"{ODD_PREFIX}{name}").factory(model, EngineConfig())
-    engine.generate([Request("r", (1, 2, 3), 2)])
-    assert (model.dtype, model.config._attn_implementation) == (torch.float32, "sdpa")

@@ -7,17 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from batchproof.api import Completion, EngineConfig, Request
 from batchproof.checks.answers import logit_findings
 from batchproof.checks.broken import BrokenPromise, require
-from batchproof.oracle.oracle import Oracle, in_8_bits
-from batchproof.oracle.precision import AS_SERVED, Precision
+from batchproof.oracle.oracle import Oracle
 from batchproof_engines.reference import ReferenceEngine
 from tests.selftest.conftest import HEAD, RunSuite, oracle_of
-
-COARSE = Precision("bfloat16", is_cache_int8=True)
 
 ROUNDING = """
 from batchproof.oracle.oracle import coarse
@@ -56,30 +52,6 @@ def test_mini(trial):
     prompts = [tuple(rng.randrange(size) for _ in range(rng.randint(1, 30))) for _ in range(8)]
     trial.check(Workload(tuple(Request(str(i), p, 12) for i, p in enumerate(prompts))))
 """
-
-
-def test_what_8_bits_hold_comes_back_within_half_a_unit() -> None:
-    states = torch.randn(3, 2, 5, 16, generator=torch.Generator().manual_seed(0))
-    moved = (in_8_bits(states) - states).abs()
-    assert bool((moved <= (states.amax(-1) - states.amin(-1))[..., None] / 255 * 0.501).all())
-    assert moved.max() > 0
-    constant = torch.full((1, 1, 1, 8), 0.3)
-    assert torch.equal(in_8_bits(constant), constant)
-
-
-def test_the_coarser_the_engine_the_larger_the_unit() -> None:
-    fine, int8, coarse = (
-        oracle_of("llama-random", precision=p).error.max_abs
-        for p in (AS_SERVED, Precision(None, True), COARSE)
-    )
-    assert 100 * fine < int8 < coarse
-
-
-def test_a_constructed_model_stands_far_above_it() -> None:
-    coarse = oracle_of("llama-hash", precision=COARSE)
-    prompts = [tuple((7 * i * j + i) % coarse.subject.vocab_size for j in range(i)) for i in (1, 9, 33)]
-    for prompt in prompts:
-        assert coarse.answer(prompt, 8).token_ids == coarse.right_tokens(prompt, 8)
 
 
 def test_an_engine_that_rounds_is_judged_by_its_own_rounding(
@@ -135,12 +107,3 @@ def test_an_input_that_amplifies_rounding_is_judged_by_its_own() -> None:
     ):
         with pytest.raises(BrokenPromise, match="logits"):
             require(logit_findings(request, completion, judge))
-
-
-def test_each_measure_of_rounding_is_at_least_the_one_before() -> None:
-    judge = oracle_of("llama-random")
-    answer = judge.answer(ORDINARY, 4)
-    least, error, own = judge.errors(ORDINARY, answer.token_ids)
-    assert least.max_abs <= error.max_abs <= own.max_abs
-    assert own.num_steps == error.num_steps + 4
-    assert len([*judge.errors(ORDINARY, (0, 0, 0, 0))]) == 2, "no answer of the reference"

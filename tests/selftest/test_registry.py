@@ -11,14 +11,9 @@ import pytest
 
 from batchproof.api import Capability, EngineConfig, Limits, Request
 from batchproof.errors import ConfigError, UsageError
-from batchproof.run.capabilities import offer_of, scheduling_delay_of
-from batchproof.run.engine_names import BUILT_IN, parse_options
+from batchproof.run.capabilities import offer_of
+from batchproof.run.engine_names import parse_options
 from batchproof.run.registry import resolve_engine, source_of
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_built_in_engines_resolve_by_name(name: str) -> None:
-    assert resolve_engine(name).name == name
 
 
 def test_a_factory_is_found_in_a_module_and_in_a_file(tmp_path: Path) -> None:
@@ -52,23 +47,17 @@ def test_two_engine_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
 
 
 MINE = "def make(model, config): return {!r}"
-EAGER = "import {0}\ndef make(model, config): return {0}.NAME"
-LATE = "def make(model, config):\n    import {0}\n    return {0}.NAME"
+HELPED = "import {0}\ndef make(model, config): return {0}.NAME"
 
 
-@pytest.mark.parametrize(("first", "second"), [(EAGER, EAGER), (EAGER, LATE)])
-def test_no_engine_runs_the_helper_of_another(tmp_path: Path, first: str, second: str) -> None:
+def test_no_engine_runs_the_helper_of_another(tmp_path: Path) -> None:
     """The second of two engines, such as before and after a change, once ran the first's helper."""
-    helper = f"helper_{EAGER in (first,)}_{EAGER in (second,)}".lower()  # a name per process and case
-    sources = {"mine": first.format(helper), helper: "NAME = 'first'"}
+    helper = "helper_of_two_engines"
+    sources = {"mine": HELPED.format(helper), helper: "NAME = 'first'"}
     before = resolve_engine(f"{files(tmp_path / 'before', **sources)}/mine.py:make")
-    if first == EAGER:
-        assert before.factory("model", "config") == "first"  # type: ignore[arg-type,comparison-overlap]
-    sources = {"mine": second.format(helper), helper: "NAME = 'second'"}
-    with pytest.raises((UsageError, ImportError), match=f"each hold a module '{helper}'"):
-        resolve_engine(f"{files(tmp_path / 'after', **sources)}/mine.py:make").factory(
-            "model", "config"
-        )  # type: ignore[arg-type]
+    assert before.factory("model", "config") == "first"  # type: ignore[arg-type,comparison-overlap]
+    with pytest.raises(UsageError, match=f"each hold a module '{helper}'"):
+        resolve_engine(f"{files(tmp_path / 'after', **sources)}/mine.py:make")
 
 
 def test_the_value_of_an_option_is_a_json_scalar_or_a_text() -> None:
@@ -78,22 +67,13 @@ def test_the_value_of_an_option_is_a_json_scalar_or_a_text() -> None:
     assert parse_options("x", query) == texts | {"d": True, "e": 1e6, "f": None, "i": -2.5}
 
 
-def test_all_behind_cmd_is_a_command_line() -> None:
-    spec = resolve_engine("cmd:ls 'a b' --like=?depth=3&x=[")  # nothing is started before it is built
-    assert spec.name == "cmd:ls 'a b' --like=?depth=3&x=["
-    assert resolve_engine(spec.name).name == spec.name
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("nonesuch", ["'nonesuch'", "reference, static, ragged", "cmd:COMMAND LINE"]),
         ("cmd:nonesuch -x", ["'cmd:nonesuch -x'", "no program 'nonesuch' on the PATH"]),
-        ("cmd:./nonesuch -x", ["there is no program './nonesuch'"]),
         ("cmd:{tmp}", ["is not executable"]),
         ("cmd:python 'x", ["no command line (No closing quotation)"]),
-        ("fault:nonesuch", ["no planted fault"]),
-        ("nonesuch.mod:factory", ["ModuleNotFoundError"]),
         ("batchproof_engines.static:nonesuch", ["no attribute 'nonesuch'", "StaticEngine"]),
         ("ragged?depth", ["'depth' must read key=value"]),
         ("ragged?depth=True", ["option 'depth' is 'True'; write 'true'"]),
@@ -149,7 +129,6 @@ DELAYED = STEPS | {"abort": method, "has_unfinished": False}
         ({"max_num_seqs": 0}, "max_num_seqs is 0, but must be at least 1"),
         ({"max_num_seqs": 4, "max_num_batched_tokens": 3}, "max_num_batched_tokens is 3"),
         ({"block_size": "16"}, "block_size is '16', but must be a whole number"),
-        ({"max_num_seqs": True}, "max_num_seqs is True, but must be a whole number"),
         ({"prefix_caching": "yes"}, "prefix_caching is 'yes', but must be True or False"),
     ],
 )
@@ -158,9 +137,7 @@ def test_a_limit_that_cannot_be_is_refused(limits: dict[str, Any], words: str) -
         EngineConfig(**limits)
 
 
-@pytest.mark.parametrize(
-    "request_", [Request("a", (1, 2.5), 2), Request("a", ("x",), 2), Request("a", (1,), 2.5)]
-)
+@pytest.mark.parametrize("request_", [Request("a", (1, 2.5), 2), Request("a", (1,), 2.5)])
 def test_a_request_of_no_whole_numbers_is_refused(request_: Request) -> None:
     refusal = Limits(256, 64).refusal(request_)
     assert refusal is not None
@@ -175,11 +152,9 @@ def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() 
     ("factory", "words"),
     [
         (engine(**STEPS), "lacks abort, has_unfinished"),
-        (declaring("stepping"), "declares stepping, which needs abort, add, has_unfinished, step"),
         (declaring("steppping"), "declares 'steppping', which is no capability"),
         (lambda: Silent, "its factory returned the class Silent, but must return an instance"),
         (awaited, r"its factory is a coroutine \(async def\)"),
-        (engine(trace=None), "trace is a NoneType, but should be a seq"),
         (engine(trace=property(lambda _: 1 // 0)), "trace raised ZeroDivision"),
         (
             engine(**STEPS, abort=method, has_unfinished=method),
@@ -199,8 +174,7 @@ NO_DELAY = r"scheduling_delay is .*, but must be 0 or 1: the steps by"
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
-        *((each, NO_DELAY) for each in (2, True, None)),
-        (lambda _: 1, "must be a property, but is a method"),
+        (True, NO_DELAY),
         (property(lambda _: 1 // 0), "scheduling_delay raised ZeroDivisionError"),
     ],
 )
@@ -216,11 +190,3 @@ def test_a_scheduling_delay_without_scheduling_is_refused(members: dict[str, obj
     offer_of("engine", lambda _: engine(**members, scheduling_delay=0)())
     with pytest.raises(UsageError, match="declares a scheduling_delay of 1, which needs scheduling"):
         offer_of("engine", lambda _: engine(**members, scheduling_delay=1)())
-
-
-def test_a_declared_delay_is_read() -> None:
-    for members, delay in ((DELAYED, 0), (DELAYED | {"scheduling_delay": 1}, 1)):
-        built = engine(**members)()
-        known, _ = offer_of("engine", lambda _, built=built: built)  # type: ignore[misc]
-        assert Capability.SCHEDULING in known
-        assert scheduling_delay_of("engine", built, known) == delay

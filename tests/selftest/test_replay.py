@@ -17,6 +17,7 @@ from batchproof.cases.files import load_file
 from batchproof.cases.runner import run_case
 from batchproof.findings.finding import CaseNote, Failure, Rule, Run, Scene, Subject, found
 from batchproof.models.embedded import NAN_MODEL
+from batchproof.records.decode import decode, encode
 from batchproof.records.journal import entries
 from batchproof.replay import replay_command
 from batchproof.replay.record import FailureFile, FailureOrigin, read_failure, write
@@ -37,14 +38,10 @@ CURATED = "model-is-left-as-it-was"
 # Fault -> the test that finds it, and the rule.
 FAULTS = {
     "mask_ignores_sequence": ("rewriting_the_neighbours", "relation"),  # two runs compared
-    "last_prompt_token_fed_twice": ("generated_workloads", "token"),
-    "prompt_cut_to_the_context": ("fails_alone", "refused"),
     "batch_barrier": ("filled_at_once", "refill"),
     "first_token_streamed_twice": ("events_add_up", "cap"),
-    "abort_of_a_finished_request_frees_again": ("cancelled_at_any_step", "pool or accounting"),
     "abort_of_a_waiting_request_ignored": ("a_waiting_request", "cancelled-token"),
     "building_seeds_the_global_generator": (CURATED, "world"),
-    "future_key_visible": ("moves_exactly_the_queries", "logits"),
     "nan_passes_the_mask": ("what_is_not_finite", "token"),  # some requests have no right answer
 }
 MODEL_OF = {"nan_passes_the_mask": NAN_MODEL}
@@ -113,7 +110,7 @@ def test_a_failure_is_reproduced_by_its_file_and_its_case_and_gone_on_an_honest_
     monkeypatch.setattr(replay_command, "Laboratory", lambda *_: lab)
     kept = read_failure(path)
     assert kept.is_shown_again
-    assert kept.failure.rule.id in rule.split(" or ")
+    assert kept.failure.rule.id == rule
     assert (kept.failure.case is not None) == (test == CURATED), "a case is replayed as it stands"
     assert replay(path) == 1
     assert capsys.readouterr().out.startswith("REPRODUCED: ")
@@ -130,40 +127,6 @@ def test_a_hang_is_reproduced(tmp_path: Path, laboratory_for: LaboratoryFor) -> 
     assert read_failure(path).failure.rule is Rule.HANG
     assert replay(path) == 1
     assert replay(path, "--engine=ragged") == 0
-
-
-LIAR = """
-from dataclasses import replace
-from batchproof_paged import paged
-
-
-class Engine:
-    def __init__(self, model, config):
-        self._honest = paged(model, config)
-        self.capabilities = frozenset({"tracing", "logits", "prefix_caching"})
-        self.generate, self._size = self._honest.generate, config.block_size
-
-    @property
-    def trace(self):
-        return [replace(each, rows=tuple(map(self._taken, each.rows))) for each in self._honest.trace]
-
-    def _taken(self, row):
-        '''What was computed of the first block passes for taken over.'''
-        if row.context_len or row.query_len <= self._size:
-            return row
-        return replace(row, context_len=self._size, query_len=row.query_len - self._size)
-"""
-
-
-def test_a_prefix_that_nobody_computed_is_reproduced(
-    tmp_path: Path, lab: SharedLaboratory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was computed is a matter of all calls, not of the last alone."""
-    (tmp_path / "liar.py").write_text(LIAR, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    path = written("liar.py:Engine", "share_prefixes", tmp_path / "kept", lab)
-    assert read_failure(path).failure.rule is Rule.PREFIX
-    assert (replay(path), replay(path, "--engine=paged")) == (1, 0)
 
 
 def made_up(name: str = "r0") -> FailureFile:
@@ -191,11 +154,13 @@ def filed(
     )
 
 
-@pytest.mark.parametrize("name", ["r0", "", "'quoted'", 'dou"ble', "line\nbreak", "ü"])
+@pytest.mark.parametrize("name", ["r0", "'dou\"ble'\nü"])
 def test_a_file_is_read_back_as_it_was_written(name: str, tmp_path: Path) -> None:
     path = tmp_path / "failure.json"
     path.write_text(made_up(name).text(), encoding="utf-8")
     assert read_failure(path) == made_up(name)
+    text = CaseNote("\ud800", "cases/a.yaml:3", "because")
+    assert decode(CaseNote, encode(text)) == replace(text, name="?"), "it is no Unicode"
 
 
 def changed(**changes: Any) -> Callable[[], str]:
@@ -209,14 +174,10 @@ SUBJECT = json.loads(made_up().text())["subject"]
     ("content", "words"),
     [
         (lambda: "{", "cannot be read as a failure file"),
-        (lambda: "[]", "is no failure file: it holds no object"),
         (changed(schema=99), "has the schema 99, but must have 1"),
         (changed(rule="no-such-rule"), "is damaged: rule is 'no-such-rule', not one of "),
-        (changed(runs=[]), "is damaged: runs is empty"),
         (changed(runs=[{"engine_number": "1"}]), "is damaged: runs[0].engine_number is '1', not a"),
-        (lambda: json.dumps({"schema": 1}), "is damaged: it has no 'headline'"),
         (changed(subject=SUBJECT | {"engine": "none"}), "is no engine"),
-        (changed(subject=SUBJECT | {"model": "no/such"}), "neither an embedded model"),
     ],
 )
 def test_what_cannot_be_run_again_is_one_sentence_and_exit_code_2(

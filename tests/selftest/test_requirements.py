@@ -134,7 +134,6 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
     for name, change, words in (
         ("part", {"verdict": "held"}, "its verdict is stated as 'held', but is 'incomplete'"),
         ("part", {"is_complete": True}, "stated to be complete, but requirements were not run"),
-        ("verdict", {"held": ["P1"]}, "its list 'held' is P1, but must be P1, P4"),
         ("verdict", {"outcomes": {}}, "its outcomes are not those of the requirements of 2000.01"),
         (
             "verdict",
@@ -159,8 +158,6 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
         assert f"3 requirements compared: {end}\n" in capsys.readouterr().out
     monkeypatch.setattr(verify_command, "suite_stamp", lambda: SuiteStamp("0", "another"))
     assert main(["judge", "verify", path]) == 2
-    assert verify_command.sample(verdict, 0.5, 1) == verify_command.sample(verdict, 0.5, 1)
-    assert len(verify_command.sample(verdict, 0.01, 1)) == 1
     assert verify_command.sample(verdict, 1.0, 1) == sorted([*HELD, OTHER_HELD]), "those that ran"
     with pytest.raises(UsageError, match="holds no outcome"):
         verify_command.sample(replace(verdict, outcomes={}), 1.0, 1)
@@ -251,12 +248,3 @@ def test_every_requirement_of_every_set_is_still_asked(laboratory: Laboratory) -
     for name in sets.names():
         then = terms(sets.load(name))
         assert {each: current.get(each) for each in then} == then
-
-
-def test_sets_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = "test_isolation::test_rewriting_the_neighbours_moves_no_bit[llama-hash]"
-    assert main(["judge", "requirements", "list"]) == 0
-    assert main(["judge", "requirements", "show", "2026.12"]) == 0
-    said = capsys.readouterr().out
-    assert f"| 2026.12 | 2026-11-23 | {len(sets.load('2026.12').by_id)} |" in said
-    assert f"  S  {asked}\n" in said

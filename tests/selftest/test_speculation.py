@@ -15,7 +15,6 @@ from batchproof.api import (
     Request,
     RowRecord,
     StepRecord,
-    TokenEvent,
 )
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.happened import has_acceptance, has_rejection
@@ -24,11 +23,7 @@ from batchproof.checks.trace import LateEnds, end_findings, position_findings
 from batchproof.decoding.speculation import dialled_draft, disagreeing_tokens, proposed_instead
 from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model
-from batchproof.run.registry import resolve_engine
 from batchproof.workload.workloads import Workload
-from batchproof_paged.rows import Rows
-from batchproof_paged.sequence import Sequence as Drafted
-from batchproof_paged.speculation import NgramDrafter
 
 CPU = torch.device("cpu")
 CONFIG = EngineConfig(max_num_batched_tokens=8, num_speculative_tokens=3, draft_agreement=0.5)
@@ -95,8 +90,8 @@ def test_impossible_speculation_is_refused(fields: dict[str, object], says: str)
 
 
 def test_a_dialled_draft_disagrees_where_it_should() -> None:
-    """Its logits are the model's, but for the rows that changed places; its keys are turned."""
-    for name, layer in (("gpt2-hash", "c_attn"), ("llama-hash", "k_proj")):
+    """Its logits are the model's, but for the rows that changed places."""
+    for name in ("gpt2-hash", "llama-hash"):
         model = load_model(name, CPU, torch.float32).model
         draft = dialled_draft(model, 0.75)
         assert draft is dialled_draft(model, 0.75)
@@ -111,50 +106,3 @@ def test_a_dialled_draft_disagrees_where_it_should() -> None:
         assert torch.equal(said != drafted, disagrees)
         assert drafted.tolist() == [proposed_instead(token, 256, 0.75) for token in said.tolist()]
         assert torch.equal(of_model.sort().values, of_draft.sort().values)
-        mine, theirs = (
-            next(values for name, values in each.named_parameters() if layer in name)
-            for each in (model, draft)
-        )
-        assert not torch.equal(mine, theirs)
-        assert torch.equal(mine.abs(), theirs.abs())
-
-
-def test_a_share_of_tokens_is_never_one_alone() -> None:
-    assert disagreeing_tokens(256, 1.0) == []
-    assert disagreeing_tokens(256, 1 - 1 / 256) == []  # a single token has none to change places with
-    assert len(disagreeing_tokens(256, 0.5)) == 128
-    assert disagreeing_tokens(8, 0.0) == [*range(8)]
-
-
-def test_n_grams_find_what_followed_last_time() -> None:
-    request = Request("a", (1, 2, 3, 4, 5, 2, 3, 9, 9, 2, 3), 9)
-    sequence = Drafted(request, list(request.prompt_token_ids))
-    drafter = NgramDrafter()
-    rows = Rows.decodes([sequence], [sequence.num_tokens - 1])
-    assert drafter.propose(rows, [3]) == [[9, 9, 2]]  # behind the later of two earlier (2, 3)
-    sequence.token_ids += [4, 5, 2]
-    assert drafter.propose(rows, [2]) == [[3, 9]]  # (4, 5, 2)
-    assert drafter.propose(rows, [0]) == [[]]
-    sequence.token_ids += [77]
-    assert drafter.propose(rows, [2]) == [[]]
-
-
-def test_drafts_have_events_logits_and_a_rate_of_their_own() -> None:
-    """With a draft that is always right, n drafts and one step bring n + 1 tokens."""
-    model = load_model("llama-hash", CPU, torch.float32).model
-    asked = Request("a", (5, 6, 7), 11)
-    config = EngineConfig(num_speculative_tokens=4, draft_agreement=1.0, return_logits=True)
-    right = resolve_engine("reference").factory(model, EngineConfig()).generate([asked])
-    engine = resolve_engine("paged").factory(model, config)
-    (answer,) = engine.generate([asked])
-    assert [answer] == right
-    assert answer.logits is not None
-    assert answer.logits.argmax(-1).tolist() == list(answer.token_ids)
-    assert len(engine.trace) == 3  # type: ignore[attr-defined]
-    engine.add(asked)  # type: ignore[attr-defined]
-    steps: list[list[TokenEvent]] = []
-    while engine.has_unfinished:  # type: ignore[attr-defined]
-        steps.append(engine.step())  # type: ignore[attr-defined]
-    assert [len(each) for each in steps] == [1, 5, 5]
-    assert [event.token_id for each in steps for event in each] == list(answer.token_ids)
-    assert [event.finish_reason for event in steps[-1]] == [None] * 4 + [FinishReason.LENGTH]

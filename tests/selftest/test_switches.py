@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
-from tests.selftest.conftest import RunSuite
 
 MODEL = "gpt2-random"
 
@@ -91,30 +89,3 @@ def test_an_engine_that_leaves_a_switch_otherwise_is_caught(lab: Laboratory, sta
 
 def test_comparisons_compute_exactly_here() -> None:
     assert {each.name: each.read() for each in EXACT} == {each.name: each.exact for each in EXACT}
-
-
-def loosen() -> None:
-    """torch's own defaults, and TF32."""
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
-    torch.backends.cudnn.allow_tf32 = True
-    torch.set_float32_matmul_precision("high")
-
-
-ASKING = """
-import torch
-from batchproof_engines.static import StaticEngine
-def factory(model, config):
-    assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, "built too early"
-    return StaticEngine(model, config)
-"""
-
-
-def test_an_engine_is_built_for_the_first_time_with_exact_switches(
-    run_suite: RunSuite, tmp_path: Path
-) -> None:
-    """An engine that was named was tried before they were set: what it kept of that was inexact."""
-    (tmp_path / "asking.py").write_text(ASKING)
-    (tmp_path / "test_none.py").write_text("def test_none(trial): ...\n")
-    loosen()
-    session = run_suite("--collect-only", f"--engine={tmp_path}/asking.py:factory")
-    assert "built too early" not in session.output, session.output

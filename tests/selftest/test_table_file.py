@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
-from batchproof.records.provenance import TYPED
-from batchproof.records.trial_record import FailureRecord, TrialRecord
+from batchproof.records.journal import entries
 from batchproof.records.verdict import VERDICT
 from tests.selftest.conftest import HEAD, LACKING, RIGHT, RunSuite
 
@@ -66,30 +62,6 @@ def test_the_file_says_what_the_terminal_says(run_suite: RunSuite, suite: Path) 
     assert (table["models"], table["device"], table["dtype"]) == (["gpt2-random"], "cpu", "float32")
     assert table["made"]["command"].startswith("pytest ")
     assert "--table=table.json" in table["made"]["command"]
-
-
-def test_a_session_that_was_cut_short_is_incomplete(
-    run_suite: RunSuite, suite: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(TYPED, "batchproof test static")
-    run_suite("--table=table.json", "--maxfail=1")
-    table = json.loads((suite / "table.json").read_text())
-    assert table["made"]["command"] == "batchproof test static", "what started pytest is what was typed"
-    assert not table["is_complete"]
-
-
-def test_what_json_cannot_hold_is_written_as_text(tmp_path: Path) -> None:
-    facts = {"got": -math.inf, "logits": [math.nan, 1.5], "text": "\ud800"}
-    failure = FailureRecord("P18", "logprob", "P18 is broken", facts=facts)
-    record = TrialRecord("mine", "gpt2-hash", ("P18",), failure=failure)
-    path = tmp_path / "journal.jsonl"
-    with TESTS.append_to(path, NoHead()) as journal:
-        journal.append(JournalEntry("t", "failed", record=record))
-    (entry,) = entries(path)
-    assert entry.record is not None
-    assert entry.record.failure == replace(
-        failure, facts={"got": "-inf", "logits": ["nan", 1.5], "text": "?"}
-    )
 
 
 def test_a_finding_that_holds_infinity_reaches_every_file(run_suite: RunSuite, suite: Path) -> None:

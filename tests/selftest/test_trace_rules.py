@@ -18,11 +18,9 @@ from batchproof.api import (
     Request,
     RowRecord,
     StepRecord,
-    TokenEvent,
 )
-from batchproof.checks.answers import structure_findings
 from batchproof.checks.broken import BrokenPromise, require
-from batchproof.checks.conduct import stream_findings, trace_findings
+from batchproof.checks.conduct import trace_findings
 from batchproof.checks.happened import (
     has_chunk,
     has_mixed_step,
@@ -37,7 +35,7 @@ from batchproof.checks.scheduling import limit_findings, queue_findings, schedul
 from batchproof.checks.trace import LateEnds, accounting_findings, end_findings, position_findings
 from batchproof.findings.finding import Rule
 from batchproof.requirements.promises import Promise
-from batchproof.workload.workloads import Outcome, Workload
+from batchproof.workload.workloads import Workload
 
 # a: 3 prompt tokens, cap 2; b: 2 and 1; c: 2 and 2. Two slots, blocks of two tokens, pool of eight.
 REQUESTS = (Request("a", (1, 2, 3), 2), Request("b", (4, 5), 1), Request("c", (6, 7), 2))
@@ -111,13 +109,11 @@ Broken = dict[Promise, dict[str, list[StepRecord]]]  # by the words of the findi
 BROKEN: Broken = {
     Promise.P7: {
         "context_len is 4, but 3 tokens": honest(1, rows="a4+1 c0+2"),
-        "query_len is 4, but 3 tokens were due": honest(0, rows="a0+4 b0+2"),
         "is_sampled is True": honest(0, rows="a0+2 b0+2"),
         "the trace names 'z', which was not requested": [step("z0+2", "abc", "z"), *HONEST[1:]],
     },
     Promise.P9: {
         "'a' waits, but has a slot": honest(0, waiting="ac"),
-        "'b' waits, but has ended": honest(1, waiting="b"),
         "'a' was admitted, but runs already": honest(1, admitted="ac"),
         "3 rows, but max_num_seqs is 2": [step("a0+3 b0+2 c0+1!", "", "abc"), *HONEST[1:]],
         "7 tokens were fed": [*HONEST[:2], step("c2+7")],
@@ -128,12 +124,10 @@ BROKEN: Broken = {
     Promise.P10: {
         "step 3 fed nothing": [*HONEST, step("")],
         "'b' finished 2 times": honest(1, finished="ab"),
-        "'c' finished 0 times": HONEST[:2],
     },
     Promise.P11: {
         "1 blocks are used, but those running can own 0 to 0": honest(2, num_free_blocks=7),
         "9 blocks of 8 are free": honest(2, num_free_blocks=9),
-        "1 blocks are used, but those running can own 2": honest(0, num_free_blocks=7),
     },
 }
 
@@ -164,15 +158,6 @@ def test_a_broken_trace_names_its_promise(
     promise: Promise, trace: list[StepRecord], words: str
 ) -> None:
     require_broken(promise, trace, words, CHECKS)
-
-
-def test_blocks_may_be_reserved_early() -> None:
-    early = [
-        step("a0+3 b0+2", "c", "ab", "b", free=5),  # a holds its whole life of three
-        step("a3+1 c0+2", "", "c", "a", free=6),
-        step("c2+1", "", "", "c", free=8),
-    ]
-    require(accounting_findings(early, WORKLOAD))
 
 
 def test_a_trace_shows_what_a_test_is_about() -> None:
@@ -216,24 +201,15 @@ def begins(trace: Sequence[StepRecord], earlier: Sequence[Computed] = ()) -> Non
     require(position_findings(trace, ALIKE, ComputedPrefixes(ALIKE, ANSWERS, earlier)))
 
 
-BEGINNINGS = {
-    "of another one": [D_IS_COMPUTED, step("e4+1", admitted="e")],
-    "of no whole block": [D_IS_COMPUTED, step("e3+2", admitted="e")],
-    "of one in the same step, as vLLM does": [step("e4+1 d0+5", admitted="de")],
-    "with its answer": [D_IS_COMPUTED, step("d5+1"), step("f6+1", admitted="f")],
-    "its own, before it was preempted": [
-        D_IS_COMPUTED,
-        step("e4+1", "d", "e", preempted="d"),
-        step("d4+2", admitted="d"),
-    ],
-    "and then in chunks": [D_IS_COMPUTED, step("f4+1!", admitted="f"), step("f5+2")],
-}
-
-
-@pytest.mark.parametrize("trace", BEGINNINGS.values(), ids=BEGINNINGS)
-def test_a_request_may_begin_behind_what_was_computed(trace: list[StepRecord]) -> None:
-    begins(trace)
-    assert has_prefix_hit(trace)
+def test_a_request_may_begin_behind_what_was_computed() -> None:
+    for trace in (
+        [D_IS_COMPUTED, step("e3+2", admitted="e")],  # of no whole block
+        [step("e4+1 d0+5", admitted="de")],  # of one in the same step, as vLLM does
+        [D_IS_COMPUTED, step("d5+1"), step("f6+1", admitted="f")],  # with its answer
+        [D_IS_COMPUTED, step("e4+1", "d", "e", preempted="d"), step("d4+2", admitted="d")],
+    ):
+        begins(trace)
+        assert has_prefix_hit(trace)
 
 
 NO_BEGINNINGS: Broken = {
@@ -242,15 +218,12 @@ NO_BEGINNINGS: Broken = {
             D_IS_COMPUTED,
             step("g2+2", admitted="g"),
         ],
-        "step 1, request 'f': it begins behind 6 tokens": [D_IS_COMPUTED, step("f6+1", admitted="f")],
         "step 1, request 'e': it begins behind 4 tokens": [
             step("d0+2!", admitted="d"),
             step("e4+1", admitted="e"),
             step("d2+3"),
         ],
-        "step 0, request 'd': it begins behind 4 tokens": [step("d4+1 e4+1", admitted="de")],
         "query_len is 0, but 1 tokens were due": [D_IS_COMPUTED, step("e4+0", admitted="e")],
-        "query_len is 5, but 1 tokens were due": [D_IS_COMPUTED, step("e4+5", admitted="e")],
         "context_len is 0, but 5 tokens were fed before": [D_IS_COMPUTED, step("d0+5")],
     },
 }
@@ -345,26 +318,15 @@ def judged(trace: Sequence[StepRecord], delay: int, workload: Workload = LATE) -
     require(trace_findings(workload, LATE_ANSWERS, trace, SCHEDULED, delay=delay))
 
 
-@pytest.mark.parametrize(
-    ("taken", "surplus", "declared"),
-    [(0, 0, 0), (0, 0, 1), (1, 1, 1), (1, 0, 1)],
-    ids=["in time", "never late", "late", "late without a row"],
-)
-def test_an_eos_may_be_read_as_late_as_declared(taken: int, surplus: int, declared: int) -> None:
-    judged(ends(taken, surplus), declared)
-
-
-@pytest.mark.parametrize(
-    ("taken", "surplus", "declared"), [(1, 1, 0), (1, 0, 0), (2, 2, 0), (2, 2, 1), (2, 1, 1), (2, 0, 1)]
-)
+@pytest.mark.parametrize(("taken", "surplus", "declared"), [(1, 0, 0), (2, 2, 1)])
 def test_an_eos_that_is_read_later_than_declared_breaks_p9(
     taken: int, surplus: int, declared: int
 ) -> None:
+    judged(ends(declared), declared)
     words = f"step {1 + taken}: request 'l' finishes, but its last token was sampled in step 1"
-    with pytest.raises(BrokenPromise) as caught:
+    with pytest.raises(BrokenPromise, match=words) as caught:
         judged(ends(taken, surplus), declared)
     assert caught.value.finding.promise is Promise.P9
-    assert words in str(caught.value) or "running request 'l' got no token" in str(caught.value)
 
 
 LATE_BY_ONE = ends(1)
@@ -373,15 +335,8 @@ HIDDEN: Broken = {
         "step 0: request 'l' finishes, but its last token was sampled in step 1": changed(
             changed(LATE_BY_ONE, 0, finished="l"), 2, finished=""
         ),
-        "request 'n' finishes, but its last token was sampled in step 4": [
-            *changed(LATE_BY_ONE, 4, finished="")[:-1],
-            step("m5+1", finished="mn"),
-        ],
         "step 2: 3 tokens of request 'l' are fed": changed(
             LATE_BY_ONE, 2, preempted="l", rows="l0+3! m2+1"
-        ),
-        "step 2: request 'l' is admitted, but its last token was sampled in step 1": changed(
-            LATE_BY_ONE, 2, preempted="l", admitted="l", rows="l0+4 m2+1"
         ),
         "step 2: 3 requests hold 2 slots": [
             *UP_TO_THE_EOS,
@@ -390,13 +345,7 @@ HIDDEN: Broken = {
             step("m4+1", free=5),
             step("m5+1", "", "", "m"),
         ],
-        "step 3: 1 of 2 slots are used, but 'n' waits": changed(
-            LATE_BY_ONE, 3, admitted="", waiting="n", rows="m3+1"
-        ),
         "step 2: running request 'm' got no token": changed(LATE_BY_ONE, 2, rows="l3+1"),
-    },
-    Promise.P10: {
-        "request 'l' finished 0 times": changed(LATE_BY_ONE, 2, finished=""),
     },
     Promise.P11: {
         "step 2: 5 blocks are used, but those running can own 2 to 4": changed(
@@ -431,32 +380,3 @@ def test_an_eos_at_the_cap_is_foreseen() -> None:
     judged(ends(0), 1, at_the_cap)
     with pytest.raises(BrokenPromise, match="step 2: request 'l' finishes"):
         judged(ends(1), 1, at_the_cap)
-
-
-def test_who_was_preempted_before_its_eos_was_read_finishes_while_it_waits() -> None:
-    for waiting in ("n", "ln"):  # it may stand there still, once admission was done
-        left = {"rows": "m2+1", "waiting": waiting, "num_free_blocks": 6}
-        trace = changed(LATE_BY_ONE, 2, preempted="l", **left)
-        judged(trace, 1)
-        with pytest.raises(BrokenPromise, match="step 2: request 'l' finishes"):
-            judged(trace, 0)
-
-
-def test_a_discarded_token_that_is_delivered_is_one_too_many() -> None:
-    """In a completion it stands behind the EOS (P3), in the stream behind the finish reason (P14)."""
-    given = Completion("l", (7, 9, 7), FinishReason.STOP)
-    with pytest.raises(BrokenPromise, match="goes on after its EOS") as caught:
-        require(structure_findings(LATE.requests[0], given))
-    assert caught.value.finding.promise is Promise.P3
-    events = (TokenEvent("l", 7), TokenEvent("l", 9, FinishReason.STOP), TokenEvent("l", 7))
-    outcome = Outcome((given,), tuple(enumerate(events)))
-    with pytest.raises(BrokenPromise, match="its last event, and no other") as caught:
-        require(stream_findings(LATE.with_requests(LATE.requests[:1]), outcome))
-    assert caught.value.finding.promise is Promise.P14
-
-
-def test_a_surplus_row_feeds_the_eos_that_others_may_begin_behind() -> None:
-    """It computes the last of the keys that prompt and answer have, so nothing is unknown."""
-    trace = ends(1)
-    prefixes = ComputedPrefixes(LATE, LATE_ANSWERS).note_all(trace)
-    assert prefixes.computed[0] == Computed((1, 2, 7, 9), 4)

@@ -6,18 +6,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from time import sleep
 
 import pytest
-import torch
 
 from batchproof.__main__ import main
 from batchproof.api import EngineConfig, Request, SamplingParams
-from batchproof.models import llama_hash_oracle
-from batchproof.models.catalogue import load_model
 from batchproof.oracle import oracle
 from batchproof.oracle.distributions import answer_probabilities
-from batchproof.oracle.oracle import teacher_forced
 from batchproof.oracle.precision import Precision
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, TRIAGE, EngineTriage
 from batchproof.run.registry import resolve_engine
@@ -26,9 +21,6 @@ from batchproof.triage import triage as triage_rule
 from batchproof.triage.configurations import Answered, measured_bounds
 from tests.selftest.adapters.stand_in_server import Handler, StandIn, answer
 from tests.selftest.conftest import oracle_of
-
-PAIR_MARGIN = 2.4
-
 
 FEW_AND_SHORT = (
     (probes, "LENGTHS", (1, 3, 7, 16)),
@@ -132,67 +124,17 @@ def test_a_server_is_found_by_its_url_and_given_words_if_it_takes_text_alone(
     assert found.engine.endswith("&prompts=words")
 
 
-@pytest.mark.parametrize(
-    ("listed", "words"),
-    [((), "'openai?base_url={}&model=NAME&listed=false'"), (("mine",), "with --model")],
-)
 def test_a_server_whose_model_is_not_known_must_name_it(
-    server: StandIn,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    listed: tuple[str, ...],
-    words: str,
+    server: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.listed = listed
+    server.listed = ("mine",)
     assert main(["triage", "--output", str(tmp_path), server.base_url]) == 2
-    assert words.format(server.base_url) in capsys.readouterr().err
+    assert "with --model" in capsys.readouterr().err
 
 
-def test_a_server_whose_answers_follow_its_load_is_corrupt(server: StandIn, tmp_path: Path) -> None:
-    at_work: list[object] = []  # left before the answer, so that the next request alone is alone
-
-    def crowded(handler: Handler, body: dict[str, object]) -> None:
-        at_work.append(handler)
-        sleep(0.005)
-        if len(at_work) > 1:
-            body["prompt"] = [7, *body["prompt"]]  # type: ignore[misc]
-        at_work.remove(handler)
-        answer(handler, body)
-
-    server.behaviour = crowded
-    code, found = triage(tmp_path, server.base_url)
-    assert (code, found.verdict) == (1, CORRUPTION)
-
-
-@pytest.mark.parametrize(
-    ("counts", "temperature"),
-    [((400, 0), None), ((200, 200), None), ((4000, 0), "temperature 1")],
-)
-def test_a_temperature_explains_draws_and_no_other_frequencies(
-    counts: tuple[int, int], temperature: str | None
-) -> None:
-    known = oracle_of("gpt2-hash")
-    prompt = (5, 9, 17)
+def test_a_temperature_explains_no_frequencies_but_those_of_draws() -> None:
+    known, prompt = oracle_of("gpt2-hash"), (5, 9, 17)
     asked = Request("draw", prompt, 1, sampling=SamplingParams(temperature=1.0))
-    first, *others = Counter(answer_probabilities(known, asked)).most_common()
-    shares = Counter({first[0]: counts[0]}) + Counter({others[0][0]: counts[1]})
-    if temperature is not None:  # what the model itself gives
-        total = sum(counts)
-        shares = Counter({each: round(share * total) for each, share in (first, *others)})
-    found = configurations.drawn_configuration(known, prompt, +shares)
-    assert (found is None) == (temperature is None)
-    assert found is None or "temperature 1 by default" in found.name
-
-
-def test_twins_are_named_by_the_hash_and_told_apart_by_any_margin() -> None:
-    subject = load_model("llama-twins", torch.device("cpu"), torch.float32)
-    generator = torch.Generator().manual_seed(0)
-    prompts = torch.randint(256, (24, 40), generator=generator).tolist()
-    scores = teacher_forced(subject, [(tuple(each[:8]), tuple(each[8:])) for each in prompts])
-    for prompt, logits in zip(prompts, scores, strict=True):
-        (named,) = llama_hash_oracle.generate(prompt[:8], 1)
-        best, twin, third = logits.topk(3).indices[0].tolist()
-        assert best // 2 == twin // 2 == named // 2
-        assert logits[0, best] - logits[0, third] > PAIR_MARGIN
-    margins = torch.cat([-each.topk(2).values.diff() for each in scores])
-    assert margins.min() < 1e-3 < margins.max() < 1
+    first, second = (each for each, _ in Counter(answer_probabilities(known, asked)).most_common(2))
+    for counts in ({first: 400}, {first: 200, second: 200}):
+        assert configurations.drawn_configuration(known, prompt, counts) is None

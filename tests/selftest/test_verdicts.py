@@ -154,30 +154,10 @@ def test_a_near_tie_in_bfloat16_is_proven_by_regret_and_counted() -> None:
         judge(oracle, request, replace(flipped, token_ids=(*answer.token_ids[:-1], worst)))
 
 
-def test_the_constructed_model_tolerates_nothing_in_any_dtype() -> None:
-    oracle = oracle_of("gpt2-hash", torch.bfloat16)
-    request = Request("r", PROMPT, 4)
-    answer = replace(right(oracle, request), logits=None)
-    judge(oracle, request, answer)
-    second = int(oracle.answer(PROMPT, 4).logits[3].topk(2).indices[1])
-    with pytest.raises(BrokenPromise, match="step 3"):
-        judge(oracle, request, replace(answer, token_ids=(*answer.token_ids[:-1], second)))
-
-
-def test_the_error_unit_is_small_in_float32_and_larger_in_bfloat16(oracle: Oracle) -> None:
-    assert 0 < oracle.error.max_abs < 1e-4
-    assert oracle.error.rms < oracle.error.max_abs
-    assert oracle.error.num_steps == 12 * 24
-    assert 0 < oracle.least_error.max_abs <= oracle.error.max_abs
-    assert 0 < oracle.least_error.rms <= oracle.error.rms
-    assert oracle_of("gpt2-random", torch.bfloat16).error.max_abs > 100 * oracle.error.max_abs
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("error", [1e-5, 1e-3, 0.1])
-def test_the_share_of_near_ties_is_bounded_though_few_steps_show_any(error: float, seed: int) -> None:
+@pytest.mark.parametrize("error", [1e-5, 0.1])
+def test_the_share_of_near_ties_is_bounded_though_few_steps_show_any(error: float) -> None:
     """Margins are exponential, as those of random models are; most calibrations see none below 1e-3."""
-    rng = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(0)
     margins = torch.empty(288, dtype=torch.float64).exponential_(generator=rng)
     exact = torch.stack([margins, torch.zeros_like(margins)], dim=-1)
     unit = ErrorUnit.measured([([0] * 288, exact + torch.tensor([error, 0.0]), exact)], kappa=8)

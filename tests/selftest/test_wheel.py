@@ -6,7 +6,6 @@ seen without a build.
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 import tomllib
@@ -27,7 +26,6 @@ from batchproof.records.provenance import ENDED
 from batchproof_lab.__main__ import COMMANDS as LAB_COMMANDS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-LIBRARIES = {"batchproof", "hypothesis", "pytest", "pytest_benchmark", "torch"}
 OPTIONS_OF_PYTEST = ["-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
 
 FOREIGN_CONFTEST = """
@@ -65,14 +63,6 @@ def test_the_wheel_holds_what_the_installed_package_looks_for() -> None:
     for name in folders:  # pytest finds only packages with a module of their own by --pyargs
         assert not (places.PACKAGE / name).exists(), "the wheel would hold two of them"
     assert all((folder / "__init__.py").is_file() for folder in (SUITE, BENCHMARKS))
-
-
-def test_the_suite_imports_nothing_that_the_wheel_lacks() -> None:
-    for path in (*SUITE.glob("*.py"), *BENCHMARKS.glob("*.py")):
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        names = [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
-        names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-        assert {name.partition(".")[0] for name in names} <= LIBRARIES | sys.stdlib_module_names, path
 
 
 def test_entry_points_commands_and_options_resolve(pytestconfig: pytest.Config) -> None:
@@ -127,20 +117,6 @@ def test_a_clash_with_another_projects_options_is_one_sentence(
     assert "clash with those of this project's conftest.py" in said.err
     assert "use `batchproof test`" in said.err
     assert "Traceback" not in said.err
-
-
-def test_ctrl_c_ends_the_command_when_pytest_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = iter([KeyboardInterrupt, 2])
-
-    def wait() -> int:
-        if (result := next(waits)) is KeyboardInterrupt:
-            raise KeyboardInterrupt
-        return int(result)
-
-    process = nullcontext(SimpleNamespace(wait=wait))
-    monkeypatch.setattr(pytest_process.subprocess, "Popen", lambda _, env: process)  # noqa: ARG005
-    assert main(["test", "paged"]) == 130
-    assert not list(waits)
 
 
 @pytest.mark.parametrize(

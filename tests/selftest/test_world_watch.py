@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchproof_lab.suite_run import Effort, SharedLaboratory, run_suite
-from tests.selftest.conftest import HEAD, RIGHT, LaboratoryFor
+from tests.selftest.conftest import LaboratoryFor
 
 ONCE = """
 import os
@@ -35,17 +35,9 @@ class InFirstCall(ReferenceEngine):
         once(self._model)
         return super().generate(requests)
 """
-MOVED = """
-@pytest.fixture(autouse=True)
-def moved(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", "x")
-"""
 TEST = "tests/conformance/test_side_effects.py::test_serving_leaves_the_world_as_it_was"
 CHANGES = {
-    "attention implementation": "model.config._attn_implementation = 'eager'",
     "training mode": "model.train()",
-    "number of threads": "torch.set_num_threads(3)",
     "weights and buffers": "model.lm_head.weight.data[0, 0] += 1",
     "working directory": "os.chdir('/')",
     "environment variables": "os.environ['HOME'] = '/nowhere'",
@@ -72,13 +64,3 @@ def test_a_change_made_once_and_first_is_seen_and_harms_nobody_else(
     assert place in catch.test, "the engine after it is not blamed"
     assert f"P15 no side effects is broken: the {thing} changed while the engine was" in catch.report
     assert findings.num_passed == 1
-
-
-def test_what_changes_between_the_uses_of_an_engine_is_not_its_doing(
-    tmp_path: Path, lab: SharedLaboratory
-) -> None:
-    """A test may move to a folder of its own, and set what it likes."""
-    (tmp_path / "test_moves.py").write_text(HEAD + MOVED + RIGHT)
-    node = f"{tmp_path}/test_moves.py::test_right"
-    findings = run_suite("static", [node, "--model=gpt2-random"], lab)
-    assert (findings.catches, findings.num_passed) == ([], 1), findings.output

@@ -14,7 +14,6 @@ from typing import Any
 from batchproof.bench.growth import measure_growth
 from batchproof.bench.hardware import device_facts
 from batchproof.bench.interleaved import compare_engines
-from batchproof.bench.processes import adopt_orphans
 from batchproof.bench.reading import Document, is_complete
 from batchproof.bench.result_rows import Terms
 from batchproof.bench.roofline import measure_ceilings
@@ -37,7 +36,6 @@ class BenchmarkRun:
 
     def __init__(self, lab: Laboratory, terms: Terms, growth_s: float, path: Path) -> None:
         """`growth_s`: wall-clock seconds for cost growth."""
-        adopt_orphans()
         self.path = path
         self._lab = lab
         self._growth_s = growth_s

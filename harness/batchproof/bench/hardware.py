@@ -1,10 +1,12 @@
-"""The device a figure was measured on. Versions and commit: `batchproof.records.provenance`."""
+"""The device a figure was measured on, and its peak of memory. Versions and commit:
+`batchproof.records.provenance`."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,3 +61,28 @@ def _query_nvidia_smi(uuid: str) -> dict[str, str]:
     # A MIG slice has its own id, which is not in the list.
     own = next((cells for cells in gpus if cells[0] == uuid), gpus[0] if gpus else None)
     return dict(zip(NVIDIA_FIELDS, own[1:], strict=True)) if own else {}
+
+
+class PeakMemory:
+    """`start()`, run, `stop()` returns the peak in bytes above what was held at the start.
+
+    It is that of torch's allocator, summed over all GPUs of this process; None on other devices.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
+        self._before_bytes = 0
+
+    def start(self, touch: Callable[[], object] = lambda: None) -> None:
+        """Begins. `touch` uses what all engines share (weights, buffers of libraries), so that the
+        first engine measured is not charged for it."""
+        touch()
+        for gpu in self._gpus:
+            torch.cuda.reset_peak_memory_stats(gpu)
+        self._before_bytes = sum(map(torch.cuda.memory_allocated, self._gpus))
+
+    def stop(self) -> int | None:
+        """Returns the peak in bytes above the start, or None where it cannot be measured."""
+        if not self._gpus:
+            return None
+        return sum(map(torch.cuda.max_memory_allocated, self._gpus)) - self._before_bytes

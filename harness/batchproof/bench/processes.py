@@ -5,26 +5,14 @@ Only Linux tells what another process does; elsewhere this process alone is seen
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
-PR_SET_CHILD_SUBREAPER = 36
 CPUCLOCK_SCHED = 2  # in the id of the CPU clock of a process, beside its number: clock_getcpuclockid(3)
-
-
-def adopt_orphans() -> None:
-    """Makes this process the parent of those whose parent ends: so they remain its descendants.
-
-    Only Linux can do that (prctl(2)); elsewhere an orphan is out of sight.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants() -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from batchproof.api import Capability, Engine, EngineConfig, SteppingEngine, StepRecord
 from batchproof.bench.drive import Round, serve_at_once, serve_stepping
-from batchproof.bench.memory import PeakMemory
+from batchproof.bench.hardware import PeakMemory
 from batchproof.bench.schedule import Forward
 from batchproof.bench.spec import Laps
 from batchproof.bench.verification import Verifier, blaming, judging

@@ -1,7 +1,7 @@
-"""`batchproof site DIR`: verdicts, benchmarks and grades as static pages, without JavaScript.
+"""`batchproof site DIR`: verdicts and benchmarks as static pages, without JavaScript.
 
-`inputs` reads the files. `history` sorts verdicts by engine and release. `findings`, `benchmarks` and
-`grades` make the values that the pages show, each a pure function of records. `pages` renders them.
+`inputs` reads the files. `history` sorts verdicts by engine and release. `findings` and `benchmarks`
+make the values that the pages show, each a pure function of records. `pages` renders them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from batchproof.site.inputs import KNOWN, RESULTS, read_inputs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="where the pages go")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where the pages go")
     parser.add_argument(
         "paths",
         nargs="*",
@@ -27,13 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[RESULTS],
         metavar="FILE|FOLDER",
         help=f"{KNOWN}; of a folder, all in it and below (default: {RESULTS}/)",
-    )
-    parser.add_argument(
-        "--markdown",
-        type=Path,
-        metavar="FILE",
-        help="instead of a site, write a benchmark file as tables in Markdown and its ratios as SVG, "
-        "beside FILE",
     )
 
 
@@ -43,13 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if find_spec("matplotlib") is None:
         raise UsageError("the charts are drawn with matplotlib, so install it: pip install matplotlib")
-    if (arguments.folder is None) == (arguments.markdown is None):
-        raise UsageError("name the folder DIR of the site, or a benchmark file with --markdown")
-    if arguments.markdown is not None:
-        module = importlib.import_module("batchproof.site.benchmarks")  # imports matplotlib
-        for path in module.write_markdown(arguments.markdown):
-            print(f"written: {path}", file=sys.stderr)
-        return 0
     folder: Path = arguments.folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"'{folder}' must be a new or an empty folder: delete it, or name another")

@@ -3,9 +3,8 @@ figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 from matplotlib.axes import Axes
@@ -16,10 +15,8 @@ from batchproof.bench.ratios import Ratio
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID, exceeds_slots
 from batchproof.errors import UsageError
 from batchproof.figures import LIGHT, SERIES, Chart, write_beside
-from batchproof.records.benchmark import BenchmarkRecord
-from batchproof.records.file_kinds import replace_text
-from batchproof.records.texts import counted, header, line
-from batchproof.site.inputs import BenchmarkFile, Data, read_input
+from batchproof.records.texts import counted
+from batchproof.site.inputs import BenchmarkFile, Data
 from batchproof.site.tables import (
     NOTHING,
     Chip,
@@ -245,45 +242,3 @@ def _ceiling(dtype: str, ceiling: Data) -> Fact:
         f"{number(ceiling['matmul_flop_per_s'] / 1e9)} GFLOP/s multiplied",
     ]
     return Fact(f"ceilings, {dtype}", ", ".join(rates))
-
-
-def write_markdown(path: Path) -> list[Path]:
-    """Writes the page and its chart beside a benchmark file. Raises `UsageError` for another file.
-
-    Returns the paths that were written.
-    """
-    file = read_input(path)
-    if file is None or not isinstance(file.record, BenchmarkRecord):
-        raise UsageError(f"--markdown '{path}' is no benchmark file")
-    shown = benchmark(file)
-    written = [path.with_suffix(".md")]
-    lines = [*_head(shown)]
-    if chart := shown.ratios:
-        picture = path.with_name(f"{path.stem}-ratios.svg")
-        replace_text(picture, chart.standalone(f"{shown.about}, {shown.name}"))
-        lines += ["", f"![{chart.title}]({picture.name})", "", chart.caption]
-        written.append(picture)
-    lines += [each for comparison in shown.comparisons for each in _comparison_lines(comparison)]
-    replace_text(written[0], "\n".join(lines) + "\n")
-    return written
-
-
-def _head(shown: Benchmark) -> Iterator[str]:
-    yield f"# Benchmark: {shown.name}"
-    yield ""
-    yield from (
-        f"* {each.name}: `{each.text}`" if each.is_code else f"* {each.name}: {each.text}"
-        for each in shown.facts
-    )
-    yield ""
-    yield "Every token of every timed round was checked; TTFT and ITL are median / 99th percentile."
-
-
-def _comparison_lines(each: Comparison) -> Iterator[str]:
-    yield f"\n## {each.title}\n"
-    yield f"{each.size}\n"
-    yield from header(*each.table.head)
-    yield from (line(row.head, *(cell.text for cell in row.cells)) for row in each.table.rows)
-    if each.reasons:
-        yield ""
-        yield from (f"* {engine}: {reason}" for engine, reason in each.reasons.items())

@@ -11,13 +11,12 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 from batchproof.errors import UsageError
 from batchproof.records.benchmark import BENCHMARK, BenchmarkRecord
 from batchproof.records.file_kinds import FileKind, parsed
-from batchproof.records.invariance import INVARIANCE, InvarianceRecord
 from batchproof.records.provenance import Provenance
 from batchproof.records.verdict import VERDICT, EngineVerdict
 
 RESULTS = Path("results")
-KNOWN = "verdicts (verdict.json), benchmarks and invariance"
-KINDS: tuple[FileKind[Any], ...] = (VERDICT, BENCHMARK, INVARIANCE)
+KNOWN = "verdicts (verdict.json) and benchmarks"
+KINDS: tuple[FileKind[Any], ...] = (VERDICT, BENCHMARK)
 Record = TypeVar("Record")
 Data: TypeAlias = Mapping[str, Any]  # a document, or a part of it: figures by name
 
@@ -47,7 +46,6 @@ class SiteInputs:
 
     verdicts: Sequence[VerdictFile]
     benchmarks: Sequence[BenchmarkFile]
-    invariance: Sequence[InputFile[InvarianceRecord]]
 
 
 def read_inputs(paths: Sequence[Path]) -> SiteInputs:

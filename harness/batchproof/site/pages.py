@@ -14,7 +14,6 @@ from batchproof.records.verdict import PromiseResult
 from batchproof.requirements.promises import Promise
 from batchproof.site.benchmarks import benchmark
 from batchproof.site.findings import attachments, findings, scripts, verdict_facts
-from batchproof.site.grades import MEANINGS, grade_tables
 from batchproof.site.history import Engine, Judged, engines_of
 from batchproof.site.inputs import SiteInputs
 from batchproof.site.tables import TableCell
@@ -23,7 +22,6 @@ from batchproof.site.verdict_summary import TITLES, summary
 TITLES_OF_PAGES = {
     "index.html": "Verdicts",
     "benchmarks.html": "Benchmarks",
-    "grades.html": "Grades",
 }
 
 
@@ -35,9 +33,6 @@ def pages(inputs: SiteInputs) -> dict[str, bytes]:
     values: dict[str, dict[str, object]] = {"index.html": _index(engines)}
     if inputs.benchmarks:
         values["benchmarks.html"] = {"files": [benchmark(each) for each in inputs.benchmarks]}
-    if inputs.invariance:
-        grades = [(each, list(grade_tables(each.record))) for each in inputs.invariance]
-        values["grades.html"] = {"files": grades, "meanings": MEANINGS}
     renderer = _Renderer({name: TITLES_OF_PAGES[name] for name in values})
     files = {"site.css": renderer.style()}
     for name, each in values.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 UNDEFINED = "-"
@@ -40,14 +39,13 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """One cell. `under` is a smaller line below the text; `note` is the number of a note below the
-    table; `title` is shown when the mouse rests on the cell.
+    """One cell. `under` is a smaller line below the text; `title` is shown when the mouse rests on
+    the cell.
     """
 
     text: str
     kind: str = ""  # as of a chip; empty for a plain cell
     title: str = ""
-    note: int | None = None
     chip: Chip | None = None
     href: str = ""
     under: str = ""
@@ -66,12 +64,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. `head` names all columns, including that of the row heads; notes count from 1."""
+    """A table. `head` names all columns, including that of the row heads."""
 
     label: str
     head: tuple[str, ...]
     rows: tuple[Row, ...]
-    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -21,7 +20,7 @@ from batchproof.models.random_models import build_llama_random
 from batchproof.run.registry import resolve_engine, source_of
 from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.fingerprint import code_digest
-from batchproof_lab.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict, check_toy
+from batchproof_lab.model_sweep.toy_check import ToyTask, ToyVerdict, check_toy
 from batchproof_lab.model_sweep.toys import model_types, toys_of
 from batchproof_lab.pages import page
 from batchproof_lab.record_kinds import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
@@ -58,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         question=Question("models", asked, code_digest(sources)),
         state=state,
         function=_judge,
-        lost_outcome=lambda task, lost: _toy_record(task, ToyResult(ToyVerdict.WRONG, lost.why)),
+        lost_outcome=lambda task, lost: task.record(ToyVerdict.WRONG, lost.why),
         progress=Progress("models", "toy", len(toys), arguments.progress),
     )
     tasks = [ToyTask(toy, arguments.engine, arguments.seed, arguments.time_limit) for toy in toys]
@@ -94,11 +93,7 @@ def _try(engine: str) -> None:
 def _judge(task: ToyTask) -> ToyRecord:
     """Checks a toy in a worker, on one thread since workers share the cores."""
     torch.set_num_threads(1)
-    return _toy_record(task, check_toy(task))
-
-
-def _toy_record(task: ToyTask, found: ToyResult) -> ToyRecord:
-    return ToyRecord(task.toy.model_type, task.toy.form, **asdict(found))
+    return check_toy(task)
 
 
 def _write(record: ModelSweepRecord, is_whole: bool, output: Path) -> int:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from transformers import PreTrainedModel
@@ -32,6 +33,7 @@ from batchproof.run.registry import EngineSpec, reference_factory, resolve_engin
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 from batchproof_lab.model_sweep.toys import Toy, quiet
+from batchproof_lab.record_kinds import ToyRecord
 
 ABORTED = "aborted"
 PROMPT_LENS = (9, 4, 21, 4, 33, 14)  # two are equally long
@@ -64,20 +66,6 @@ class ToyVerdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ToyResult:
-    """A verdict with its reason. `worst`: the largest difference of a logit from float64, in units of
-    E; `worst_bfloat16`: the same in bfloat16, None where its rounding is too large to judge."""
-
-    verdict: ToyVerdict
-    reason: str = ""
-    layers: str = ""
-    worst: float | None = None
-    worst_bfloat16: float | None = None
-    error_unit: float | None = None  # E
-    num_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class ToyTask:
     """One toy, one engine."""
 
@@ -90,34 +78,41 @@ class ToyTask:
     def key(self) -> str:
         return str(self.toy)
 
+    @property
+    def record(self) -> Callable[..., ToyRecord]:
+        """Returns what makes the record of this toy of a verdict, its reason and its figures."""
+        return partial(ToyRecord, self.toy.model_type, self.toy.form)
 
-def check_toy(task: ToyTask) -> ToyResult:
+
+def check_toy(task: ToyTask) -> ToyRecord:
     """Returns the verdict. Raises nothing: what the engine raises is part of it."""
     with quiet():
         return _judge(task)
 
 
-def _judge(task: ToyTask) -> ToyResult:
+def _judge(task: ToyTask) -> ToyRecord:
     try:
         model = task.toy.build(task.seed)
         model(input_ids=torch.arange(4)[None], use_cache=False)
     except Exception as error:
-        return ToyResult(ToyVerdict.UNBUILDABLE, _in_a_line(error))
+        return task.record(ToyVerdict.UNBUILDABLE, _in_a_line(error))
     layers = _kinds_of_layers(model)
     try:
         return _served(task, model, layers)
     except UnsupportedModelError as error:
-        return ToyResult(ToyVerdict.REFUSED, _in_a_line(error).partition(": ")[2], layers)
+        return task.record(ToyVerdict.REFUSED, _in_a_line(error).partition(": ")[2], layers)
     except UnprovenError as why:
-        return ToyResult(ToyVerdict.UNPROVEN, _in_a_line(why), layers)
+        return task.record(ToyVerdict.UNPROVEN, _in_a_line(why), layers)
     except ConformanceFailure as error:
         found = error.failure.finding
-        return ToyResult(ToyVerdict.WRONG, f"{found.promise.id}: {_in_a_line(headline(found))}", layers)
+        return task.record(
+            ToyVerdict.WRONG, f"{found.promise.id}: {_in_a_line(headline(found))}", layers
+        )
     except (Exception, EngineHang) as error:
-        return ToyResult(ToyVerdict.WRONG, f"{type(error).__name__}: {_in_a_line(error)}", layers)
+        return task.record(ToyVerdict.WRONG, f"{type(error).__name__}: {_in_a_line(error)}", layers)
 
 
-def _served(task: ToyTask, model: PreTrainedModel, layers: str) -> ToyResult:
+def _served(task: ToyTask, model: PreTrainedModel, layers: str) -> ToyRecord:
     spec = resolve_engine(task.engine)
     # It serves the model, or refuses it.
     notes = "; ".join(getattr(spec.factory(model, EngineConfig()), "notes", ()))
@@ -127,7 +122,7 @@ def _served(task: ToyTask, model: PreTrainedModel, layers: str) -> ToyResult:
     if (rounded := rounded_oracle(str(task.toy), model)) is not None:
         worst_bfloat16, _ = _worst(task, spec, rounded)
     unit = oracle.error.max_abs
-    return ToyResult(ToyVerdict.SERVED, notes, layers, worst, worst_bfloat16, unit, num_tokens)
+    return task.record(ToyVerdict.SERVED, notes, layers, worst, worst_bfloat16, unit, num_tokens)
 
 
 def _worst(task: ToyTask, spec: EngineSpec, oracle: Oracle) -> tuple[float, int]:

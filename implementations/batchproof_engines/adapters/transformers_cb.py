@@ -15,6 +15,8 @@ dtype of the model. There are no logits and no trace: the library exposes neithe
 
 from __future__ import annotations
 
+from functools import partial
+
 from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig
@@ -34,13 +36,9 @@ def transformers_cb(
     config: EngineConfig,
     *,
     attention: str | None = None,
-    page_size: int | None = None,
-    max_batch_tokens: int | None = None,
-    prefix_sharing: bool | None = None,
     compile_level: int = 0,
     cuda_graphs: bool | None = None,
     overlap: bool | None = None,
-    scheduler: str = "fifo",
     sampling: bool = False,
     stepping: bool = False,
     guarded: bool = True,
@@ -49,8 +47,6 @@ def transformers_cb(
 
     * `attention`: sdpa, eager, flash_attention_2 ...; by default flash attention if the library finds
       it, otherwise the model's own.
-    * `page_size`, `max_batch_tokens` and `prefix_sharing` override `block_size`,
-      `max_num_batched_tokens` and `prefix_caching`.
     * `sampling`: requests may have a temperature, top_k and top_p of their own. All tokens are drawn,
       those of greedy requests with a top_k of 1.
     * `stepping`: the engine can be stepped, see `transformers_stepping.py`.
@@ -63,29 +59,16 @@ def transformers_cb(
     that is not available or parameters that this release does not take for each request.
     """
     refuse_unbatchable(NAME, model)
-    is_shared = config.prefix_caching if prefix_sharing is None else prefix_sharing
     implementation = attention_of(model, attention)
+    library = (config.prefix_caching, compile_level, cuda_graphs, overlap)
 
-    def tuning(config: EngineConfig) -> Tuning:
+    def built(kind: type[TransformersEngine], config: EngineConfig) -> TransformersEngine:
         page, budget = _fastest(model, config, implementation)
-        return Tuning(
-            implementation,
-            page_size or page,
-            max_batch_tokens or budget,
-            is_shared,
-            compile_level,
-            cuda_graphs,
-            overlap,
-            scheduler,
-            sampling,
-            guarded,
-        )
+        tuning = Tuning(implementation, page, budget, *library, sampling, guarded)
+        return kind(model, config, tuning)
 
-    def plain(config: EngineConfig) -> TransformersEngine:
-        return TransformersEngine(model, config, tuning(config))
-
-    probe_tokens(NAME, model, implementation, plain)
-    return SteppingTransformersEngine(model, config, tuning(config)) if stepping else plain(config)
+    probe_tokens(NAME, model, implementation, partial(built, TransformersEngine))
+    return built(SteppingTransformersEngine if stepping else TransformersEngine, config)
 
 
 def _fastest(model: PreTrainedModel, config: EngineConfig, attention: str) -> tuple[int, int]:

@@ -48,7 +48,6 @@ class Tuning:
     compile_level: int  # 0 to 3
     cuda_graphs: bool | None
     overlap: bool | None  # the next step is prepared while the current one runs
-    scheduler: str
     sampling: bool  # each request has a temperature, top_k and top_p
     is_guarded: bool
 
@@ -91,7 +90,6 @@ def manager_for(
         "default_compile_level": tuning.compile_level,
         "use_cuda_graph": tuning.cuda_graphs,
         "use_async_batching": tuning.overlap,
-        "scheduler_type": tuning.scheduler,
     }
     if tuning.sampling:
         if "per_request_processors" not in _FIELDS:

@@ -104,14 +104,11 @@ def test_the_suite_judges_a_good_server_clean(server: StandIn) -> None:
     assert server.most_running > 1
 
 
-@pytest.mark.parametrize("way", ["", "&stream=true"])
-def test_an_eos_that_is_counted_but_left_out_is_put_back(
-    build: Build, server: StandIn, way: str
-) -> None:
+def test_an_eos_that_is_counted_but_left_out_is_put_back(build: Build, server: StandIn) -> None:
     usage = {"completion_tokens": 2}
     named = choice("t007", finish_reason="stop", stop_reason=9) | {"usage": usage}
     server.behaviour = saying(named)
-    engine = build(f"{way}&eos=stop_token_ids")
+    engine = build("&stream=true&eos=stop_token_ids")
     (completion,) = engine.generate([Request("a", (1,), 5, frozenset({9, 4}))])
     assert (completion.token_ids, completion.finish_reason) == ((7, 9), FinishReason.STOP)
     server.behaviour = saying(choice("t007", finish_reason="stop") | {"usage": usage})
@@ -131,20 +128,6 @@ def test_tokens_come_back_up_to_their_first_eos(build: Build, server: StandIn, w
     server.bodies.clear()
     build(f"{way}&eos=generation_config").generate([Request("a", (1, 2), 2, frozenset({9, 4}))])
     assert server.bodies[0]["generation_config"] == '{"eos_token_id": [4, 9]}'
-
-
-@pytest.mark.parametrize("way", ["", "&stream=true"])
-def test_thirty_two_requests_are_under_way_at_once(build: Build, server: StandIn, way: str) -> None:
-    all_there = threading.Barrier(32, timeout=10)
-
-    def wait_for_all(handler: Handler, body: Body) -> None:
-        all_there.wait()
-        answer(handler, body)
-
-    server.behaviour = wait_for_all
-    requests = [Request(f"r{i}", (i, i + 1), 2) for i in range(64)]
-    assert build(way).generate(requests) == right(requests)
-    assert server.most_running == 32
 
 
 @pytest.mark.parametrize("way", ["", "&stream=true"])
@@ -175,34 +158,17 @@ NONSENSE: dict[str, tuple[str, Callable[[Handler, Body], None], str]] = {
     "no choices": ("", saying({"object": "x"}), "without exactly one choice: \"{'object'"),
     "an error and 200": ("", saying({"error": {"message": "oom"}}), "answered with an error: "),
     "a strange word": ("", saying(choice("t001 hello", finish_reason="stop")), f"'hello', {NO_WORD}"),
-    "no reason": ("", saying(choice("t001 t002")), "after 2 of 6 tokens without a finish_reason"),
-    "a text that is a number": ("", saying(choice(7)), "answered with a text of type int"),  # type: ignore[arg-type]
+    "no reason": ("&stream=true", saying(choice("t001 t002")), "after 2 of 6 tokens without a finish"),
     "no ids": (
         "&tokens=ids",
         saying(choice("t001", finish_reason="stop")),
         "answered without token_ids, which tokens=ids reads",
     ),
-    "ids that are texts": (
-        "&tokens=ids",
-        saying(choice("", token_ids=["1"], finish_reason="stop")),
-        "answered with the token id '1', which is not an integer",
-    ),
     "a 500": ("", lambda h, _: h.say(500, b"Traceback: boom"), "HTTP 500 Internal Server Error: 'T"),
-    "a stream cut off": (
-        "&stream=true",
-        saying(choice("t001"), choice(" t002")),
-        "ended its answer after 2 of 6 tokens without a finish_reason",
-    ),
-    "an event that is no JSON": ("&stream=true", saying("{'a'"), "invalid JSON: \"{'a'\""),
     "a line that is no event": (
         "&stream=true",
         lambda h, _: h.say(200, b"hello\n"),
         "sent a line that is not a server-sent event: 'hello'",
-    ),
-    "an error in a stream": (
-        "&stream=true",
-        saying(choice("t001"), {"error": "worker died"}),
-        "answered with an error: 'worker died'",
     ),
     "words merged across events": (
         "&stream=true",
@@ -242,6 +208,7 @@ def test_a_server_that_dies_in_mid_run_is_one_error_that_keeps_the_answers(
     answered = caught.value.completions  # type: ignore[attr-defined]
     assert 2 <= len(answered) <= 5
     assert set(answered) <= set(right(requests))
+    assert server.most_running <= 4
     assert f"Of 40 requests {len(answered)} were answered" in str(caught.value)
     assert "were never sent" in str(caught.value)
 
@@ -310,13 +277,10 @@ def test_a_request_that_is_cancelled_or_closed_is_a_closed_connection(
     assert server.num_hung_up == 4
 
 
-@pytest.mark.parametrize("way", ["&eos=stop_token_ids", "&eos=generation_config&stream=true"])
-def test_a_finish_reason_is_passed_on_even_if_it_is_wrong(
-    build: Build, server: StandIn, way: str
-) -> None:
+def test_a_finish_reason_is_passed_on_even_if_it_is_wrong(build: Build, server: StandIn) -> None:
     """An EOS on the cap is STOP to the contract; what the server says is for the suite to judge."""
     server.behaviour = saying(choice("t007 t009", finish_reason="length"))
-    engine = build(way)
+    engine = build("&eos=stop_token_ids")
     (completion,) = engine.generate([Request("a", (1,), 2, frozenset({9}))])
     assert (completion.token_ids, completion.finish_reason) == ((7, 9), FinishReason.LENGTH)
     assert any("finish reason is passed on" in note for note in engine.notes)
@@ -336,10 +300,8 @@ def test_a_finish_reason_is_passed_on_even_if_it_is_wrong(
         ),
         ("&seeded=true", "seeded is true, which needs sampling with a seed"),
         ("&logprobs=true&tokens=words", "logprobs is true, which needs tokens that are read as ids"),
-        ("&speed=9", "unknown option 'speed'"),
         ("?model=x", "openai needs to know its server"),
         ("?base_url=localhost:8000&model=x", "base_url .* must read http"),
-        ("?base_url=http://x:port/v1&model=x", "base_url .* must read http"),
     ],
 )
 def test_wrong_options_are_refused_in_one_sentence(server: StandIn, options: str, words: str) -> None:
@@ -434,9 +396,7 @@ def test_logprobs_of_another_length_are_named(build: Build, server: StandIn) -> 
     ("options", "fields", "words"),
     [
         ("", {"temperature": 0.5}, "temperature is 0.5, but of sampling this engine takes nothing"),
-        ("&sampling=openai", {"min_p": 0.1}, "min_p is 0.1, but of sampling this engine takes temp"),
         ("&sampling=vllm", {"min_tokens": 2}, "min_tokens is 2, but of sampling"),  # EOS ids are here
-        ("&sampling=vllm", {"logprobs": 2}, "logprobs is 2, but of sampling"),
         (
             "&sampling=vllm&eos=stop_token_ids",
             {"stop_token_sequences": ((1,),)},
@@ -444,12 +404,11 @@ def test_logprobs_of_another_length_are_named(build: Build, server: StandIn) -> 
         ),
     ],
 )
-@pytest.mark.parametrize("way", ["", "&stream=true"])
 def test_what_a_server_cannot_be_told_is_refused_by_name(
-    build: Build, server: StandIn, way: str, options: str, fields: dict[str, Any], words: str
+    build: Build, server: StandIn, options: str, fields: dict[str, Any], words: str
 ) -> None:
     asked = replace(REQUESTS[0], sampling=SamplingParams(**fields))
-    engine = build(way + options)
+    engine = build(options)
     refused, served = engine.generate([asked, REQUESTS[1]])
     assert (refused.finish_reason, [served]) == (FinishReason.ERROR, right(REQUESTS[1:2]))
     assert re.match(words, refused.error)

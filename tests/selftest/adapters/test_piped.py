@@ -57,13 +57,12 @@ FAILURES = {
     "os.close(1); time.sleep(60)": "closed its stdout before it answered 'generate'",
     "say('{\"compl'); os._exit(0)": "exited with status 0 in the middle of its answer to 'generate': "
     "'{\"compl'",
-    "print('Loading...'); print('ready', flush=True)": f"{NO_OBJECT}: 'Loading...'",
+    "print('Loading...', flush=True)": f"{NO_OBJECT}: 'Loading...'",
     "OUT.buffer.write(b'\\xff\\xfe\\n')": NO_OBJECT,
     "say('{}\\n{}\\n')": "answered 'generate' with more than one line; then came '{}",
     "[say('0' * 10**6) for _ in range(99)]": "answered 'generate' with a line of more than 64 MB: '000",
     "raise SystemExit(os.system('sleep 60 &'))": "exited with status 0 before it answered 'generate'",
 }
-SOME = "smoke or with_one_id_the_later"  # of the conformance tests
 
 
 def is_there(pid: int) -> bool:
@@ -179,7 +178,6 @@ def test_a_failure_is_reported_and_the_next_engine_has_a_new_process(body: str, 
         ("def hello(question):\n    while True: pass", "hello"),
         ("def build(question):\n    return {} if question['engine'] == 1 else time.sleep(60)", "build"),
         (generating("time.sleep(60)"), "generate"),
-        (generating("while True: sys.stderr.write('x' * 99 + chr(10))"), "generate"),
     ],
 )
 def test_a_hang_ends_with_the_time_limit_and_its_process(
@@ -217,18 +215,6 @@ def test_an_interrupt_ends_the_process_and_closing_has_a_limit(
         signal.signal(signal.SIGALRM, outer)
     assert not is_there(process_of(engine)._popen.pid)
     with pytest.raises(ProgramFailed, match="killed by KeyboardInterrupt while answering 'gener"):
-        engine.generate(REQUESTS)
-
-
-def test_a_question_that_is_never_read_is_a_hang(build: Build) -> None:
-    stops = "def build(question):\n    say('{}' + chr(10))\n    time.sleep(3600)"
-    long = Request("a", tuple(range(250)) * 1000, 1)  # more than a pipe holds
-    engine = build(stops)
-    with pytest.raises(EngineHang), time_limit(0.3, "generate"):
-        engine.generate([long])
-    with pytest.raises(
-        ProgramFailed, match="did not answer 'generate' within the time limit and was kil"
-    ):
         engine.generate(REQUESTS)
 
 
@@ -285,27 +271,12 @@ def test_saving_a_model_leaves_the_world_as_it_was(capfd: pytest.CaptureFixture[
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(
-    ("body", "arguments", "broken", "reported"),
-    [
-        ("os.abort()", [], ("P1", "P12"), "the engine raised ProgramFailed: the program"),
-        (
-            "time.sleep(60)",
-            ["--engine-time-limit=0.2"],
-            ("P10",),
-            "generate did not return within 0.2 s",
-        ),
-    ],
-)
-def test_the_suite_reports_a_crash_and_a_hang(
-    body: str, arguments: list[str], broken: tuple[str, ...], reported: str, command: Command
-) -> None:
-    engine = f"cmd:{command(generating(body))}"
-    findings = run_suite(engine, ["-k", SOME, "--model=gpt2-random", "--diagnose-for=0", *arguments])
-    assert len(findings.catches) == 2, "the second test has a process of its own"
+def test_the_suite_reports_a_crash(command: Command) -> None:
+    engine, which = f"cmd:{command(generating('os.abort()'))}", "smoke or with_one_id_the_later"
+    findings = run_suite(engine, ["-k", which, "--model=gpt2-random", "--diagnose-for=0"])
+    assert {catch.broken for catch in findings.catches} == {"P1", "P12"}
     for catch in findings.catches:
-        assert catch.broken in broken
-        assert reported in catch.report, catch.report
+        assert "the engine raised ProgramFailed: the program" in catch.report, catch.report
 
 
 def test_the_example_answers_as_the_reference_does(model: PreTrainedModel) -> None:

@@ -14,11 +14,8 @@ from tests.selftest.adapters.stand_in_program import ANSWERS, PLAIN, REQUESTS, S
 GOOD = {"request_id": "a", "token_ids": [7], "finish_reason": "length"}
 # What a completion has besides or instead, and what is said of it.
 CHANGES: list[tuple[dict[str, Any], str]] = [
-    ({"token_ids": [1.0]}, "completions[0].token_ids[0] is 1.0, not a whole number"),
     ({"token_ids": [True]}, "completions[0].token_ids[0] is true, not a whole number"),
     ({"finish_reason": "aborted"}, "finish_reason is 'aborted', not one of stop, length, error"),
-    ({"text": "x"}, "completions[0] has the key 'text', but may have request_id, token_ids, "),
-    ({"logprobs": [{"rank": 1, "top": []}]}, "completions[0].logprobs[0] has no 'logprob'"),
     ({"logprobs": [{"logprob": -1, "top": [[1.0, 2]]}]}, "logprobs[0].top[0][0] is 1.0, not a whole"),
 ]
 
@@ -26,7 +23,6 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("answer", "reported"),
     [
-        ({}, "does not fit: it has no 'completions'"),
         ({"completions": {}}, "completions is an object, not a list"),
         ({"completions": [GOOD, {}]}, "completions[1] has no 'request_id'"),
         ({"tokens": []}, "it has the key 'tokens', but may have completions"),
@@ -45,29 +41,17 @@ def test_a_wrong_answer_is_named_and_the_process_goes_on(
     assert engine.generate(REQUESTS) == ANSWERS
 
 
-@pytest.mark.parametrize(
-    ("event", "reported"),
-    [
-        ({"request_id": "a"}, "events[0] has no 'token_id'"),
-        ({"request_id": "a", "token_id": "7"}, "events[0].token_id is '7', not a whole number"),
-        ({"request_id": "a", "token_id": 7, "finish_reason": "done"}, "stop, length, aborted, error"),
-    ],
-)
-def test_a_wrong_event_is_named(event: dict[str, Any], reported: str, build: Build) -> None:
-    engine = build(f"{STEPPING}\ndef step(question):\n    return {{'events': [{event!r}]}}")
-    with pytest.raises(
-        ProgramFailed, match="answered 'step' with an object that does not fit"
-    ) as caught:
+def test_a_wrong_event_is_named(build: Build) -> None:
+    events = [{"request_id": "a", "token_id": 7, "finish_reason": "done"}]
+    engine = build(f"{STEPPING}\ndef step(question):\n    return {{'events': {events!r}}}")
+    with pytest.raises(ProgramFailed, match=r"'step' with an object .*stop, length, aborted, error"):
         engine.step()
-    assert reported in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("change", "error", "reported"),
     [
         ("HELLO['capabilities'] = ['tracing']", UsageError, "declares the capability 'tracing', but"),
-        ("HELLO['capabilities'] = 'stepping'", ProgramFailed, "capabilities is 'stepping', not a list"),
-        ("del HELLO['version']", ProgramFailed, "does not fit: it has no 'version'"),
         ("HELLO['protocol'] = 2", ProgramFailed, "it has the key 'protocol', but may have"),
         ("def hello(question): return {'error': 'no GPU'}", RuntimeError, "^no GPU$"),
         ("1 / 0", ProgramFailed, "exited with status 1 before it answered 'hello'; the last lines of"),
@@ -89,7 +73,6 @@ def test_a_program_with_an_invalid_hello_is_started_anew(
             UnsupportedModelError,
             "^engine 'stand-in' cannot serve GPT2LM",
         ),
-        ({"ok": 1}, ProgramFailed, "it has the key 'ok', but may have unsupported"),
         ({"error": "no room"}, RuntimeError, "^no room$"),
     ],
 )

@@ -14,7 +14,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from batchproof.api import EngineConfig, FinishReason, Request, SamplingParams
 from batchproof.checks.environment import require_same, world_of
-from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
 from tests.selftest.conftest import needs_psutil
@@ -142,11 +141,6 @@ def test_what_was_cancelled_is_out_of_the_model_when_it_is_given_back(build: Bui
     assert [event.finish_reason for event in engine.step()] == [FinishReason.ABORTED]
     assert not engine.has_unfinished
     engine.generate(REQUESTS)
-
-
-def test_an_attention_that_is_not_there_is_a_mistake_of_the_user(build: Build) -> None:
-    with pytest.raises(UsageError, match="attention 'flash_attention_2' is not available here"):
-        build("?attention=flash_attention_2")
 
 
 DRAWN = SamplingParams(temperature=1e-3, top_k=3, top_p=0.9)  # so cold that the likeliest is drawn

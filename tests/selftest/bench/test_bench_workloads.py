@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -107,16 +106,12 @@ def test_lengths_and_caps_reach_both_ends_of_their_ranges_and_stay_inside() -> N
         ("[3, 9]", "[9, 3]", "4: prompt_len is [9, 3], but must be [LOW, HIGH] with LOW <= HIGH"),
         ("[3, 9]", "[3, 4000]", "1: max_num_batched_tokens is 2048, but must be at least 4000, for a"),
         ("[2, 4]", "[{share: 0.5, range: [2, 4]}]", "5: cap has the shares 0.5, but they must be"),
-        ("[2, 4]", "[{share: .inf, range: [2, 4]}]", "5: share is '.inf', a decimal number, but"),
         (
             "seed: 0",
             "seed: 0\nshared_prefix: {length: 3, num_groups: 2}",
             "4: prompt_len is 3..9, but must be above 3",
         ),
-        ("seed: 0", "seed: 0\nshared_prefix: {length: 2, num_groups: 6}", "3: num_requests is 6, but"),
-        ("{num_requests: 3}", "{num_requests: 0}", "8: num_requests is 0, but must be at least 1"),
         ("name: small", "name: big", "1: name is 'big', but must be that of the file, 'small'"),
-        ("To see.", '" "', "2: why is empty, but must say what the workload shows"),
     ],
 )
 def test_every_slip_in_a_file_is_named_with_its_line(
@@ -155,19 +150,8 @@ def test_flags_change_the_size_and_nothing_else() -> None:
     assert changed == replace(spec, prompt_len=Range(7, 9), cap=((1.0, Range(4, 4)),), **numbers)
     assert override(SPEC, prompt_len="10:4000").max_num_batched_tokens == 4000
     assert override(SPEC, slots=3000).config.max_num_batched_tokens == 3000
-
-
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        ({"prompt_len": "9:3"}, "--prompt-len is 9..3, but must be a range LOW..HIGH with 1 <= LOW"),
-        ({"cap": "3-9"}, "--cap is '3-9', but must be LO:HI or N, in whole numbers of tokens"),
-    ],
-)
-def test_a_wrong_flag_is_named_with_its_value_and_the_rule(flags: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        override(SPEC, **flags)
-    assert str(caught.value).startswith(says)
+    with pytest.raises(UsageError, match="--cap is '3-9', but must be LO:HI or N, in whole numbers"):
+        override(SPEC, cap="3-9")
 
 
 def test_laps_ask_other_tokens_of_the_same_lengths() -> None:
@@ -179,5 +163,3 @@ def test_laps_ask_other_tokens_of_the_same_lengths() -> None:
         assert one.prompt_token_ids[:2] == other.prompt_token_ids[:2]  # a shared prefix stays
     assert laps[1] is laps[1]
     assert renamed(requests, 256, laps.seeds[0]) == laps[1]
-    known = Request("a", tuple(range(50)), 4)
-    assert Laps([known], 256)[1] != Laps([known], 256)[1], "nor does another run tell"

@@ -3,15 +3,12 @@ looks fast comes out INVALID."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from subprocess import PIPE, Popen, check_output
+from subprocess import PIPE, Popen
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
@@ -30,14 +27,13 @@ from batchproof.api import (
 )
 from batchproof.bench.drive import Round, serve_at_once
 from batchproof.bench.interleaved import clock_for, compare_engines
-from batchproof.bench.processes import adopt_orphans
 from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec, Range
 from batchproof.errors import OracleError, UnsupportedModelError
 from batchproof.plugin.bench_table import table
 from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
-from batchproof.run.registry import EngineSpec, isolated, resolve_engine
+from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof.run.trial import Trial
 
 MODEL = "gpt2-random"
@@ -165,33 +161,6 @@ def test_in_a_sample_each_choice_is_scored_and_all_lengths_are_checked(compare: 
     assert "not the best choice" in rows[liars[1]]["reason"]
 
 
-class FillsIn(Wrapper):
-    """Hands out lists, and writes the tokens into them when it is closed."""
-
-    capabilities = frozenset({Capability.CLOSING})
-
-    def __init__(self, model: Any, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._owed: list[tuple[Sequence[Request], list[list[int]]]] = []
-        self._has_served = False
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        if not self._has_served:
-            self._has_served = True
-            return super().generate(requests)
-        blanks = [[0] * request.max_new_tokens for request in requests]
-        self._owed.append((requests, blanks))
-        return [
-            Completion(r.request_id, cast(Any, blank), FinishReason.LENGTH)
-            for r, blank in zip(requests, blanks, strict=True)
-        ]
-
-    def close(self) -> None:
-        for requests, blanks in self._owed:
-            for blank, right in zip(blanks, self._inner.generate(requests), strict=True):
-                blank[:] = right.token_ids
-
-
 class Spins(Wrapper):
     """Leaves a thread behind that computes on."""
 
@@ -221,27 +190,6 @@ class LyingTrace(Wrapper):
         self.trace = [StepRecord(rows, (), (), (), ())] * 9
 
 
-class LeavesAnOrphan(Wrapper):
-    """Leaves a process behind whose parent has ended, in a session of its own."""
-
-    capabilities = frozenset({Capability.CLOSING})
-
-    def __init__(self, model: Any, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._pids: list[int] = []
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        busy = "[sys.executable, '-c', 'while True: pass'], stdout=subprocess.DEVNULL"
-        code = f"import subprocess, sys; print(subprocess.Popen({busy}, start_new_session=True).pid)"
-        self._pids.append(int(check_output([sys.executable, "-c", code])))
-        return super().generate(requests)
-
-    def close(self) -> None:
-        for pid in self._pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)  # it is ours by now
-
-
 class Damages(Wrapper):
     def __init__(self, model: Any, config: EngineConfig) -> None:
         super().__init__(model, config)
@@ -263,8 +211,6 @@ def test_damage_to_the_model_leaves_no_figures_and_blames_its_engine_alone() -> 
         ([[1.0], [0.98]], "process"),
         ([[0.4], [0.35]], "process"),  # a busy machine: all of them wait for a core
         ([[1.0], [0.02]], "wall"),  # the second one's work is done elsewhere
-        ([[0.05]], "wall"),
-        ([], "process"),
     ],
 )
 def test_the_clock_is_that_of_the_wall_where_an_engine_stands_out(
@@ -355,69 +301,41 @@ def test_an_engine_in_more_slots_than_asked_is_compared_with_none(compare: Compa
     [
         (Parrot, "INVALID", "P1 parity is broken"),
         (Picky, "UNVERIFIED", "not with two slots"),
-        (FillsIn, "INVALID", "got token 0"),
         (LyingTrace, "INVALID", ""),
         (Greeter, "INVALID", "'stranger', which was not requested"),
         (Greedy, "INVALID", "number of threads"),
         (Raises, "INVALID", "the engine raised OracleError: not ours"),
-        (Sleeper, "UNVERIFIED", "generate did not return within 0.2 s (--engine-time-limit)"),
+        (Sleeper, "UNVERIFIED", "generate did not return within 1 s (--engine-time-limit)"),
     ],
 )
 def test_a_lie_or_a_problem_of_one_engine_ends_no_other(
     compare: Compare, engine: type[Wrapper], verdict: str, words: str
 ) -> None:
     before = torch.get_num_threads()
-    limit_s = 0.2 if engine is Sleeper else TERMS.time_limit_s
+    limit_s = 1.0 if engine is Sleeper else TERMS.time_limit_s
     row, other = compare(engine, "static", terms=replace(ONE_LAP, time_limit_s=limit_s))["rows"]
     assert (row["verdict"], row["metrics"], other["verdict"]) == (verdict, None, "VALID")
     assert words in row["reason"]
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize("engine", [Spins, LeavesAnOrphan])
-def test_an_engine_that_works_on_between_rounds_is_invalid(
-    compare: Compare, engine: type[Wrapper]
-) -> None:
-    adopt_orphans()
-    other, row = compare("static", engine, terms=ONE_LAP)["rows"]
+def test_an_engine_that_works_on_between_rounds_is_invalid(compare: Compare) -> None:
+    other, row = compare("static", Spins, terms=ONE_LAP)["rows"]
     harm = "something computes although no request is being served"
     assert (row["verdict"], row["reason"]) == ("INVALID", harm)
     assert (other["verdict"], other["metrics"]) == ("UNVERIFIED", None)
 
 
 def test_what_is_put_off_to_the_first_look_is_done_before_the_clock_stops() -> None:
+    blank: Any = [0, 0]  # a list that is filled in later
+
     class Lazy:
         """Its answers are worked out when they are read."""
 
         def generate(self, _requests: Sequence[Request]) -> Any:
             time.sleep(0.1)
-            yield Completion("a", (1, 2), FinishReason.LENGTH)
+            yield Completion("a", blank, FinishReason.LENGTH)
 
-    assert serve_at_once(Lazy(), (Request("a", (1,), 2),), torch.device("cpu"), 5.0).wall_s >= 0.1
-
-
-CLOCK_STOPPER = """
-import time
-from batchproof_engines.static import static
-
-def Engine(model, config):
-    inner, sleep = static(model, config), time.sleep
-    time.perf_counter = time.process_time = time.monotonic = lambda: 0.0
-    class Slow:
-        def generate(self, requests):
-            sleep(0.2)
-            return inner.generate(requests)
-    return Slow()
-"""
-
-
-def test_an_engine_in_a_process_of_its_own_does_not_touch_the_clock(
-    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "stopper.py").write_text(CLOCK_STOPPER)
-    monkeypatch.chdir(tmp_path)
-    spec = isolated(resolve_engine("stopper.py:Engine"), "cpu")
-    (row,) = compare(spec, terms=ONE_LAP)["rows"]
-    assert (row["engine"], row["verdict"]) == ("stopper.py:Engine", "VALID")
-    assert 0.2 < row["rounds"][0]["wall_s"] < 20
-    assert row["cores"] > 0
+    round_ = serve_at_once(Lazy(), (Request("a", (1,), 2),), torch.device("cpu"), 5.0)
+    blank[:] = 1, 2
+    assert (round_.wall_s >= 0.1, round_.completions[0].token_ids) == (True, (0, 0))

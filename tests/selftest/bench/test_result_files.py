@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -60,29 +59,3 @@ def test_what_is_no_number_is_never_written(path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         ResultFile(tmp_path / "missing" / "result.json").write(samples.header())
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "words"),
-    [
-        ((), {"header": None}, "header"),
-        (("comparisons", 0, "rows", 1, "rounds", 2), {"wall_s": "1.0"}, "rounds[2].wall_s is '1.0'"),
-    ],
-)
-def test_damage_is_said_with_its_place(
-    path: Path, place: tuple[str | int, ...], value: Result, words: str
-) -> None:
-    result = part = samples.made()
-    for key in place:
-        part = part[key]  # type: ignore[index]
-    part.update(value)
-    with pytest.raises(UsageError, match=re.escape(words)) as caught:
-        load(samples.saved(path, result))
-    assert str(path) in str(caught.value)
-
-
-def test_a_file_of_another_version_is_a_usage_error(path: Path) -> None:
-    path.write_text('{"schema": "batchproof.benchmark/4"}')
-    with pytest.raises(UsageError, match=r"its schema is 'batchproof.benchmark/4', not") as caught:
-        load(path)
-    assert str(path) in str(caught.value)

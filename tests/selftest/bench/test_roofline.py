@@ -22,13 +22,10 @@ from transformers import (
 )
 
 from batchproof.api import RowRecord, StepRecord
-from batchproof.bench import ceilings as ceilings_module
-from batchproof.bench.ceilings import _Sizes
 from batchproof.bench.roofline import (
     Ceilings,
     ModelCosts,
     least_time,
-    measure_ceilings,
     num_keys,
     pairs,
     step_costs,
@@ -161,14 +158,3 @@ def test_a_model_whose_work_is_not_so_simple_is_refused_with_the_reason(
     reason = ModelCosts.of(on_meta(config))
     assert isinstance(reason, str)
     assert words in reason
-
-
-def test_a_ceiling_is_the_rate_of_the_fastest_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter((2.0, 1.0, 0.5, 0.25, 0.125, 8.0))  # copy, read, two kernels at 256 and at 512
-    monkeypatch.setitem(ceilings_module.SIZES, "cpu", _Sizes(1 << 10, 512, 1))
-    monkeypatch.setattr(ceilings_module, "PATIENCE_S", 10.0)
-    monkeypatch.setattr(ceilings_module, "_best_s", lambda *_: next(seconds))
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    found = measure_ceilings(torch.device("cpu"), torch.float32)
-    assert found.bytes_per_s == found.copy_bytes_per_s == found.read_bytes_per_s == 1024
-    assert found.matmul_flop_per_s == 2 * 512**3 / 0.125

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -144,15 +145,6 @@ NO_IDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request of a call with its index there."""
-
-    index: int
-    request: Request
-    exchange: Exchange
-
-
 class OpenAIEngine:
     """Sends each request on a thread of its own; the server forms the batches."""
 
@@ -177,17 +169,19 @@ class OpenAIEngine:
         Raises `EngineFailed`, with the other answers, if a request gets no valid one. Requests in
         progress are then waited for; no others are sent.
         """
-        outcomes: dict[int, Completion | Exception] = {}
-        asked: list[_Asked] = []
         refusals = self._filter.refusals(requests)
-        for index, (request, refusal) in enumerate(zip(requests, refusals, strict=True)):
-            if refusal is not None:
-                outcomes[index] = Completion.refused(request.request_id, refusal)
+        asked = {i: self._exchange(r) for i, r in enumerate(requests) if refusals[i] is None}
+        answers: dict[int, Completion] = {
+            index: Completion.refused(requests[index].request_id, refusal)
+            for index, refusal in enumerate(refusals)
+            if refusal is not None
+        }
+        errors: dict[int, BaseException] = {}
+        for index, future in self._ask(requests, asked).items():
+            if (error := future.exception()) is None:
+                answers[index] = future.result()
             else:
-                asked.append(_Asked(index, request, self._exchange(request)))
-        outcomes |= self._ask(asked)
-        answers = {i: each for i, each in outcomes.items() if isinstance(each, Completion)}
-        errors = {i: each for i, each in outcomes.items() if isinstance(each, Exception)}
+                errors[index] = error
         if errors:
             raise _failure(requests, answers, errors)
         return [answers[index] for index in range(len(requests))]
@@ -201,55 +195,34 @@ class OpenAIEngine:
     def _exchange(self, request: Request) -> Exchange:
         return self._server.exchange("POST", PATH, self._dialect.body(request))
 
-    def _ask(self, asked: Sequence[_Asked]) -> dict[int, Completion | Exception]:
+    def _ask(
+        self, requests: Sequence[Request], asked: dict[int, Exchange]
+    ) -> dict[int, Future[Completion]]:
         """Returns the outcome of each request by its index; those after a failure may be missing."""
-        waiting: SimpleQueue[_Asked] = SimpleQueue()
-        ended: SimpleQueue[None] = SimpleQueue()  # a thread each
-        outcomes: dict[int, Completion | Exception] = {}
-        is_over = threading.Event()
-        for each in asked:
-            waiting.put(each)
-        threads = range(min(self._concurrency, len(asked)))
-        self._under_way = [each.exchange for each in asked]
-        for _ in threads:
-            arguments = (waiting, outcomes, ended, is_over)
-            threading.Thread(target=self._serve, args=arguments, daemon=True).start()
+        self._under_way = [*asked.values()]
+        pool = ThreadPoolExecutor(self._concurrency)
         try:
-            for _ in threads:
-                ended.get()
+            futures = {
+                index: pool.submit(self._answer, requests[index], exchange)
+                for index, exchange in asked.items()
+            }
+            wait(futures.values(), return_when=FIRST_EXCEPTION)
+            pool.shutdown(cancel_futures=True)  # and waits for the requests in progress
         except BaseException:  # the time limit, or Ctrl-C
             self._server.on_failure()
             raise
         finally:
-            is_over.set()
             self.close()
-        return outcomes
+            pool.shutdown(wait=False, cancel_futures=True)
+        return {index: future for index, future in futures.items() if not future.cancelled()}
 
-    def _serve(
-        self,
-        waiting: SimpleQueue[_Asked],
-        outcomes: dict[int, Completion | Exception],
-        ended: SimpleQueue[None],
-        is_over: threading.Event,
-    ) -> None:
-        """Sends one request after another, on a thread, until none is left or one has failed."""
-        while not is_over.is_set():
-            try:
-                each = waiting.get_nowait()
-            except Empty:
-                break
-            try:
-                events = token_events(each.request, each.exchange, self._dialect)
-                outcomes[each.index] = completion_of(each.request, events)
-            except Exception as error:
-                is_over.set()
-                outcomes[each.index] = error
-        ended.put(None)
+    def _answer(self, request: Request, exchange: Exchange) -> Completion:
+        return completion_of(request, token_events(request, exchange, self._dialect))
 
 
 def _failure(
-    requests: Sequence[Request], answers: dict[int, Completion], errors: dict[int, Exception]
-) -> Exception:
+    requests: Sequence[Request], answers: dict[int, Completion], errors: dict[int, BaseException]
+) -> BaseException:
     """Returns one error for the call: the first failure, its request, and how many others were
     answered."""
     index, error = next(iter(errors.items()))
