@@ -22,7 +22,7 @@ from batchproof.__main__ import COMMANDS, PLUMBING
 from batchproof.cli.commands import Command
 from batchproof.findings.finding import Rule
 from batchproof.places import SUITE
-from batchproof.plugin.options import pytest_addoption
+from batchproof.plugin.active import pytest_addoption
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.journal import JournalKind
 from batchproof.requirements.promises import Promise

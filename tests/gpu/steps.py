@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from batchproof.bench.ceilings import Ceilings, measure_ceilings
 from batchproof.bench.roofline import ModelCosts, least_time
-from batchproof.models.shaped import build_model
+from batchproof.models.catalogue import build_model
 from batchproof.models.shapes import SHAPES
 from tests.gpu.crowd import Crowd
 from tests.gpu.measures import Measures, asked

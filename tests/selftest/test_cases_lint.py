@@ -14,7 +14,7 @@ from batchproof.errors import CaseError
 from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
-from batchproof.workload.paste import workload_as_yaml
+from batchproof.workload.paste import as_yaml
 from batchproof.workload.workloads import Workload
 from tests.selftest.conftest import oracle_of
 
@@ -206,7 +206,7 @@ def test_an_ending_the_right_answer_does_not_have_is_found(tmp_path: Path, oracl
 )
 def test_what_a_failure_prints_loads_as_the_same_workload(tmp_path: Path, workload: Workload) -> None:
     path = tmp_path / "printed.yaml"
-    path.write_text(workload_as_yaml(workload, "P5") + "\n", encoding="utf-8")
+    path.write_text(as_yaml([workload], "P5") + "\n", encoding="utf-8")
     (case,) = load_file(path)
     assert case.promise is Promise.P5
     assert case.config == workload.config

@@ -22,7 +22,7 @@ from batchproof.checks.logprobs import logprob_findings
 from batchproof.oracle.choosing import kept, num_until_end, probabilities, processed
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
-from batchproof.workload.paste import workload_as_yaml
+from batchproof.workload.paste import as_yaml
 from batchproof.workload.sampling_values import plain_values, sampling_params
 from batchproof.workload.workloads import Workload
 
@@ -138,8 +138,8 @@ def test_parameters_survive_files() -> None:
     written = json.loads(json.dumps(plain_values(EVERYTHING)))
     assert sampling_params(written) == EVERYTHING
     assert plain_values(SamplingParams()) == {}
-    text = workload_as_yaml(Workload((Request("r", (1,), 2, sampling=EVERYTHING),)), "P19")
-    assert '"logit_bias": [[1, 2.5], [3, -4.0]]' in text
+    text = as_yaml([Workload((Request("r", (1,), 2, sampling=EVERYTHING),))], "P19")
+    assert "logit_bias: [[1, 2.5], [3, -4.0]]" in text
 
 
 @pytest.mark.parametrize(

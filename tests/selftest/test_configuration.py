@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.__main__ import main
-from batchproof.cli import config_file, pytest_process
+from batchproof.cli import config_file
 from batchproof.errors import UsageError
-from batchproof.places import SUITE
 from batchproof.validation.toml_tables import key_lines, read_toml
 from tests.selftest.conftest import HEAD, RIGHT, RunSuite
 
@@ -52,12 +50,10 @@ CHOSEN = 'engine = "static"\nmodel = "gpt2-random"\n'
     ("text", "words"),
     [
         ("modle = 1", ":3: the configuration has no key 'modle'; do you mean model"),
-        ("[tool.batchproof]", ":3: [tool.batchproof] is for pyproject.toml: leave the header out"),
         ('dtype = "float8"', ":3: dtype 'float8' is unknown; choose one of float32"),
-        ('dtype = ["float32", "float64"]', ":3: dtype is a list, but must be one value; `batchproof"),
+        ('dtype = ["float32", "float64"]', ":3: dtype is a list, but must be one value"),
         ("table = true", ":3: table is true, but must be a text or a number, or a list of these"),
         ('isolate = "no"', ":3: isolate is 'no', but must be true or false"),
-        ('xfails = "x"\n[[expected_failures]]', ":3: xfails names a file beside expected_failures"),
     ],
 )
 def test_a_wrong_key_is_one_sentence_with_its_place(
@@ -68,22 +64,18 @@ def test_a_wrong_key_is_one_sentence_with_its_place(
     session.require_usage_error(f"ERROR: batchproof.toml{words}")
 
 
-def test_pyproject_is_read_and_its_stale_failure_fails(
-    run_suite: RunSuite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files of several runs have the part in their names."""
+def test_the_file_is_read_and_its_stale_failure_fails(run_suite: RunSuite, tmp_path: Path) -> None:
     (tmp_path / "test_mini.py").write_text(HEAD + RIGHT)
-    (tmp_path / "pyproject.toml").write_text(
-        f'[tool.batchproof]\n{CHOSEN}table = "t.json"\n'
-        "[[tool.batchproof.expected_failures]]\n"
+    (tmp_path / "batchproof.toml").write_text(
+        f'{CHOSEN}table = "t.json"\n'
+        "[[expected_failures]]\n"
         'test = "test_mini::test_right[gpt2-random]"\nreason = "slow"\nlink = "x"\n'
     )
-    monkeypatch.setenv(pytest_process.PART, "float32")
     session = run_suite("--dtype=float32", "--junitxml=j.xml", defaults=())
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
-    assert "batchproof: configured in pyproject.toml: engine, model, " in session.output
-    assert "pyproject.toml:6: this known failure passes now, so take the entry out" in session.output
-    assert sorted(path.name for path in tmp_path.glob("*.[jx]*")) == ["j-float32.xml", "t-float32.json"]
+    assert "batchproof: configured in batchproof.toml: engine, model, " in session.output
+    assert "batchproof.toml:5: this known failure passes now, so take the entry out" in session.output
+    assert sorted(path.name for path in tmp_path.glob("*.[jx]*")) == ["j.xml", "t.json"]
 
 
 def test_a_flag_wins_over_its_key_alone(run_suite: RunSuite, tmp_path: Path) -> None:
@@ -103,8 +95,7 @@ def test_the_nearest_file_of_the_repository_counts(
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)
     (tmp_path / "batchproof.toml").write_text("engine = 3")  # above the repository
-    (inner.parent / "pyproject.toml").write_text('[tool.batchproof]\nengine = ["a.py:E?x=1", "paged"]')
-    (inner / "pyproject.toml").write_text("[tool.black]\n")
+    (inner.parent / "batchproof.toml").write_text('engine = ["a.py:E?x=1", "paged"]')
     assert config_file.find() is None, "outside a repository, the current folder counts alone"
     (inner.parent / ".git").mkdir()
     found = config_file.find()
@@ -112,41 +103,3 @@ def test_the_nearest_file_of_the_repository_counts(
     assert found.engines == ["../a.py:E?x=1", "paged"]
     assert (found.from_here("t.json"), found.from_here("/t.json")) == ("../t.json", "/t.json")
     assert found.named_from_here(["cmd:./x.py:y", "a/b"]) == ["cmd:./x.py:y", "a/b"]
-    (inner.parent / "batchproof.toml").write_text("")
-    with pytest.raises(
-        UsageError, match=r"batchproof\.toml and \[tool\.batchproof\] in pyproject\.toml"
-    ):
-        config_file.find()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "statuses", "exit_code", "dtypes"),
-    [
-        ("", (1, 0), 1, ["float32", "bfloat16"]),
-        ("-k smoke", (4,), 2, ["float32"]),  # wrong input is told once
-        ("--dtype float64", (0,), 0, [None]),
-        ("paged --no-config", (0,), 0, [None]),
-    ],
-)
-def test_the_suite_runs_once_for_each_dtype(
-    arguments: str,
-    statuses: tuple[int, ...],
-    exit_code: int,
-    dtypes: list[str | None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "batchproof.toml").write_text('engine = "static"\ndtype = ["float32", "bfloat16"]')
-    parts: list[str | None] = []
-    codes = iter(statuses)
-
-    def status(command: list[str], environment: dict[str, str]) -> int:
-        assert str(SUITE) in command
-        parts.append(environment.get(pytest_process.PART))
-        Path(environment[pytest_process.ENDED]).touch()
-        return next(codes)
-
-    monkeypatch.setattr(pytest_process, "_status", status)
-    assert main(["test", *arguments.split()]) == exit_code
-    assert parts == dtypes

@@ -19,7 +19,7 @@ from torch import Tensor
 from batchproof.models.catalogue import moved
 from batchproof.models.embedded import EMBEDDED
 from batchproof.models.window_hash_oracle import WINDOW
-from batchproof.oracle.coarse import ROUNDED_ATTENTION, _register
+from batchproof.oracle.oracle import ROUNDED_ATTENTION, _register
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 from tests.selftest.conftest import LaboratoryFor
 

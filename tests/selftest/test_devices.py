@@ -13,7 +13,7 @@ import torch
 
 from batchproof.bench.hardware import PeakMemory
 from batchproof.errors import UsageError
-from batchproof.plugin.gpu_assignment import VISIBLE, pytest_xdist_setupnodes
+from batchproof.plugin.isolation import VISIBLE, pytest_xdist_setupnodes
 from batchproof.run.devices import synchronise
 from tests.selftest.conftest import RunSuite
 

@@ -18,10 +18,9 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.errors import UsageError
-from batchproof.judgement import judge_command, output, session
-from batchproof.judgement.output import write_verdict
-from batchproof.judgement.session import Session
-from batchproof.judgement.verdict_page import verdict_page
+from batchproof.judgement import judge_command, output
+from batchproof.judgement.judge_command import Session
+from batchproof.judgement.output import verdict_page, write_verdict
 from batchproof.places import ROOT
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import Machine, Provenance
@@ -272,7 +271,7 @@ def test_what_is_refused_deletes_nothing(
     kept = output.running_folder(folder, "static") / "kept.txt"
     kept.parent.mkdir(parents=True)
     kept.write_text("mine")
-    monkeypatch.setattr(session, "subprocess", SimpleNamespace(run=in_this_process))
+    monkeypatch.setattr(judge_command, "subprocess", SimpleNamespace(run=in_this_process))
     assert main(["judge", "..", f"--output={folder}"]) == 2
     assert "is no engine" in capsys.readouterr().err
     monkeypatch.setattr(Session, "count", lambda _self: 1)

@@ -12,10 +12,9 @@ import pytest
 
 from batchproof.api import Request
 from batchproof.errors import EngineHang
-from batchproof.findings.failure import Subject
-from batchproof.findings.finding import Rule
+from batchproof.findings.finding import Rule, Subject
+from batchproof.plugin.isolation import Ending, complete_report
 from batchproof.plugin.items import record_of
-from batchproof.plugin.process_death import Ending, complete_report
 from batchproof.records.journal import entries
 from batchproof.records.trial_record import TrialRecord
 from batchproof.run import time_limit
@@ -188,7 +187,7 @@ def test_a_diagnosis_that_hangs_keeps_the_finding(bad: Bad, monkeypatch: pytest.
     def hang(*_: object) -> None:
         raise EngineHang("the diagnosis hangs")
 
-    monkeypatch.setattr("batchproof.plugin.failure_report.diagnose", hang)
+    monkeypatch.setattr("batchproof.plugin.verdicts.diagnose", hang)
     run = bad({"x": "raise KeyError"}, "--diagnose-for=20")
     assert "the diagnosis itself failed: EngineHang: the diagnosis hangs" in run.output
     assert run.cell("P1 parity") == "FAIL 1"

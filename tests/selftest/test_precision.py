@@ -16,7 +16,7 @@ from batchproof_engines.reference import ReferenceEngine
 from tests.selftest.conftest import HEAD, RunSuite, oracle_of
 
 ROUNDING = """
-from batchproof.oracle.coarse import coarse
+from batchproof.oracle.oracle import coarse
 from batchproof.oracle.precision import Precision
 from batchproof.api import Capability, Completion
 from batchproof_engines.reference import ReferenceEngine

@@ -44,8 +44,7 @@ from batchproof.checks.environment import require_same, settings_of, world_of
 from batchproof.checks.prefixes import Computed
 from batchproof.checks.refusals import require_refused
 from batchproof.checks.trace import is_unforeseen
-from batchproof.findings.failure import CaseNote
-from batchproof.findings.finding import Facts, Finding, Rule
+from batchproof.findings.finding import CaseNote, Facts, Finding, Rule
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.choosing import is_drawn
 from batchproof.oracle.oracle import Oracle

@@ -1,4 +1,4 @@
-"""`batchproof.toml`, or `[tool.batchproof]` in `pyproject.toml`: what flags would say otherwise.
+"""`batchproof.toml`: what flags would say otherwise.
 
 The nearest one counts, from the current folder up to the root of the repository; outside a repository,
 that of the current folder. Its paths are relative to the folder that it lies in.
@@ -9,30 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import NoneType
 
 from batchproof.cli.option_names import CONFIG, KEYS
 from batchproof.errors import UsageError
-from batchproof.models.embedded import DTYPES
 from batchproof.places import repository
 from batchproof.run.engine_names import COMMAND_PREFIX, looks_like_engine
 from batchproof.validation.toml_tables import TomlTable, read_toml
-from batchproof.validation.values import near
 
-OWN, SHARED = "batchproof.toml", "pyproject.toml"
-SECTION = ("tool", "batchproof")
+OWN = "batchproof.toml"
 WHAT = "the configuration"
 DEST, NONE = "batchproof_config", ""  # where pytest keeps the file named, and what means: none at all
-
-
-def dtypes_in(table: TomlTable) -> list[str]:
-    """Returns the dtypes of a table: of the file, which the suite runs with in turn, or of one expected
-    failure. Raises `CaseError` for an unknown one."""
-    names = table.texts("dtype") if "dtype" in table.values else []
-    for name in names:
-        if name not in DTYPES:
-            raise table.place("dtype").error(f"dtype {name!r} is unknown; {near(name, DTYPES)}")
-    return names
 
 
 class ConfigFile:
@@ -67,33 +53,19 @@ class ConfigFile:
 
 
 def read(path: Path) -> ConfigFile:
-    """Returns a configuration. Raises `CaseError` if the file cannot be read, has an unknown key, or is
-    a `pyproject.toml` without `[tool.batchproof]`."""
+    """Returns a configuration. Raises `CaseError` if the file cannot be read, or has an unknown
+    key."""
     table = read_toml(path, WHAT)
-    if path.name == SHARED:
-        section = _section(table)
-        if section is None:
-            raise table.place().error("there is no [tool.batchproof] in this file")
-        table = section
-    elif SECTION[0] in table.values:
-        raise table.place(SECTION[0]).error(f"[tool.batchproof] is for {SHARED}: leave the header out")
-    return _checked(table, path)
+    table.require_keys(KEYS)
+    return ConfigFile(table, path.resolve().parent)
 
 
 def find() -> ConfigFile | None:
-    """Returns the configuration of the current folder. Raises `UsageError` if there are two."""
+    """Returns the configuration of the current folder, or None."""
     here = Path.cwd()
     folders = [here, *here.parents]
-    for folder in folders[: folders.index(repository()) + 1]:
-        own, shared = folder / OWN, folder / SHARED
-        section = _section(read_toml(shared, SHARED)) if shared.is_file() else None
-        if own.is_file() and section is not None:
-            raise UsageError(f"{own} and [tool.batchproof] in {SHARED}: keep one of the two")
-        if own.is_file():
-            return read(own)
-        if section is not None:
-            return _checked(section, shared)
-    return None
+    paths = (folder / OWN for folder in folders[: folders.index(repository()) + 1])
+    return next((read(path) for path in paths if path.is_file()), None)
 
 
 def select_config(asked: str | None) -> ConfigFile | None:
@@ -124,18 +96,3 @@ def require_no_engine(words: Iterable[str]) -> None:
     for word in words:
         if looks_like_engine(word):
             raise UsageError(f"ENGINE comes first: put {word!r} before all options")
-
-
-def _checked(table: TomlTable, path: Path) -> ConfigFile:
-    table.require_keys(KEYS)
-    return ConfigFile(table, path.resolve().parent)
-
-
-def _section(root: TomlTable) -> TomlTable | None:
-    """Returns `[tool.batchproof]`, or None if there is none."""
-    tool, name = SECTION
-    tools = root.values.get(tool)
-    found = tools.get(name) if isinstance(tools, dict) else None
-    if not isinstance(found, dict | NoneType):
-        raise root.place(*SECTION).error("tool.batchproof is no table: write [tool.batchproof]")
-    return None if found is None else TomlTable(found, WHAT, root.file, SECTION, root.lines)

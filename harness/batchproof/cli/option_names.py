@@ -19,7 +19,7 @@ OPTIONS = frozenset(
     )
 )
 OTHERS = {"hypothesis_profile": "--hypothesis-profile", "jobs": "--numprocesses"}  # of other plugins
-NO_KEYS = {CONFIG, NO_CONFIG, "--no-isolate", "--requirement"}
+NO_KEYS = {CONFIG, NO_CONFIG, "--no-isolate", "--requirement", "--xfails"}
 FLAGS = {flag[2:].replace("-", "_"): flag for flag in sorted(OPTIONS - NO_KEYS)} | OTHERS
 EXPECTED = "expected_failures"
 KEYS = frozenset((*FLAGS, EXPECTED))

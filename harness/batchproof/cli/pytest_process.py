@@ -18,17 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.cli.config_file import (
-    DEST,
-    NONE,
-    OWN,
-    dtypes_in,
-    required_engines,
-    select_config,
-)
+from batchproof.cli.config_file import DEST, NONE, OWN, required_engines, select_config
 from batchproof.cli.option_names import CONFIG, NO_CONFIG
-from batchproof.places import SUITE
-from batchproof.records.provenance import ENDED, PART, TYPED, command_line
+from batchproof.records.provenance import ENDED, TYPED, command_line
 
 WRONG_INPUT = 2
 EXIT_CODES = {  # of pytest -> of a command; the others are the same
@@ -54,10 +46,9 @@ def add_engines(parser: argparse.ArgumentParser) -> None:
 
 def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) -> int:
     """Runs the tests in a folder on the engines that `arguments` begin with, else on those of the
-    configuration, with further options of pytest. The suite runs once for each dtype of the
-    configuration, unless one is given; files that it writes then have the dtype in their names.
+    configuration, with further options of pytest.
 
-    Returns the exit code of a command, the worst of several. Raises `UsageError` without an engine.
+    Returns the exit code of a command. Raises `UsageError` without an engine.
     """
     engines = list(takewhile(lambda each: not each.startswith("-"), arguments))
     typed = [*(f"--engine={engine}" for engine in engines), *arguments[len(engines) :]]
@@ -65,28 +56,19 @@ def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) ->
     config = select_config(getattr(known, DEST))
     if not known.engine:
         required_engines(config, arguments[::-1])  # values of options are not the last
-    dtypes = dtypes_in(config.table) if config and tests == SUITE and not known.dtype else []
-    if len(dtypes) < 2:
-        return _run(tests, [*options, *typed])
-    codes: dict[str, int] = {}
-    for dtype in dtypes:
-        codes[dtype] = _run(tests, [*options, *typed, f"--dtype={dtype}"], dtype)
-        if codes[dtype] == WRONG_INPUT:
-            break
-    print("batchproof: " + ", ".join(f"{dtype}: exit status {code}" for dtype, code in codes.items()))
-    return max(codes.values())
+    return _run(tests, [*options, *typed])
 
 
 def _known(typed: Sequence[str]) -> argparse.Namespace:
     """Returns the options of pytest that the command itself has to know."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--engine", "--dtype", CONFIG):  # pytest says what is wrong with them
+    for option in ("--engine", CONFIG):  # pytest says what is wrong with them
         parser.add_argument(option, nargs="?", dest=DEST if option == CONFIG else None)
     parser.add_argument(NO_CONFIG, dest=DEST, action="store_const", const=NONE)
     return parser.parse_known_args(typed)[0]
 
 
-def _run(tests: Path, arguments: Sequence[str], part: str | None = None) -> int:
+def _run(tests: Path, arguments: Sequence[str]) -> int:
     command = [
         *(sys.executable, "-m", "pytest", str(tests)),
         *("-c", os.devnull, f"--rootdir={Path.cwd()}", f"--confcutdir={tests}"),
@@ -97,8 +79,6 @@ def _run(tests: Path, arguments: Sequence[str], part: str | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         ended = Path(folder) / "ended"
         variables = {TYPED: command_line("batchproof"), ENDED: str(ended)}
-        if part:
-            variables[PART] = part
         status = _status(command, os.environ | variables)
         has_ended = ended.exists()
     if status < 0:

@@ -31,7 +31,7 @@ from batchproof.diagnosis.reruns import (
     symptoms_of,
 )
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.findings.failure import Failure, Scene
+from batchproof.findings.finding import Failure, Scene
 from batchproof.findings.finding_text import headline
 from batchproof.findings.rules import CAUSE_OF_PROMISE, Replay, Rule
 from batchproof.oracle.oracle import Oracle

@@ -1,5 +1,5 @@
 """What a check finds: a broken promise, the rule that shows it, and the facts, as values without
-text.
+text; and a failure: a finding, the runs that show it, and what was under test.
 
 `findings.finding_text` renders a finding; nothing reads the rendered text back.
 """
@@ -12,11 +12,25 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Self
 
+from batchproof.api import Completion
 from batchproof.findings.causes import Cause
 from batchproof.findings.rules import Rule
 from batchproof.requirements.promises import Promise
+from batchproof.workload.workloads import Workload
 
-__all__ = ["Fact", "Facts", "Finding", "Rule", "found", "thawed"]
+__all__ = [
+    "CaseNote",
+    "Fact",
+    "Facts",
+    "Failure",
+    "Finding",
+    "Rule",
+    "Run",
+    "Scene",
+    "Subject",
+    "found",
+    "thawed",
+]
 
 Facts = dict[str, Any]  # as a check gives them
 Fact = None | bool | int | float | str | tuple["Fact", ...]
@@ -78,3 +92,79 @@ def _frozen(value: Any) -> Fact:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a fact is {value!r} of type {type(value).__name__}, but must be a JSON value")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One workload that an engine was given; `serial` distinguishes the engines of a test."""
+
+    serial: int
+    workload: Workload
+    completions: tuple[Completion, ...] = ()  # empty if the run did not end
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The runs that reproduce a failure on one engine, the failed one last."""
+
+    runs: tuple[Run, ...]
+    other: tuple[Run, ...] = ()  # the runs compared with those, if any
+
+    @property
+    def workload(self) -> Workload:
+        return self.runs[-1].workload
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was under test. `precision` is empty where the engine computes as the model does."""
+
+    engine: str
+    release: str | None
+    model: str
+    device: str
+    dtype: str
+    precision: str = ""
+
+
+@dataclass(frozen=True)
+class CaseNote:
+    """The curated case that was run, and why it exists."""
+
+    name: str
+    place: str  # file:line
+    why: str
+    link: str | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A finding with all that is known of it.
+
+    `finding` decides promise and verdict; `others` are what the same checks found besides, the first of
+    each further rule. `case` is the curated case that found it, if any; `is_repeatable` is False if the
+    same example gave another result when it was run again.
+    """
+
+    finding: Finding
+    scene: Scene
+    subject: Subject
+    case: CaseNote | None = None
+    is_repeatable: bool = True
+    others: tuple[Finding, ...] = ()
+
+    @property
+    def promise(self) -> Promise:
+        return self.finding.promise
+
+    @property
+    def rule(self) -> Rule:
+        return self.finding.rule
+
+    def in_case(self, case: CaseNote) -> Self:
+        return replace(self, case=case)
+
+    def under(self, promise: Promise, appeared: str) -> Self:
+        """Returns the same failure, counted for the promise of a relation; `appeared` is what was
+        changed."""
+        return replace(self, finding=self.finding.under(promise, appeared))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.findings.failure import Failure, Subject
-from batchproof.findings.finding import Finding, thawed
-from batchproof.workload.paste import Pasted, workload_as_yaml
+from batchproof.findings.finding import Failure, Finding, Subject, thawed
+from batchproof.workload.paste import NAME, as_yaml
 
 
 def headline(finding: Finding) -> str:
@@ -71,8 +70,8 @@ def _lines(failure: Failure, diagnosis: Diagnosis | None) -> Iterator[str]:
         yield from diagnosis_lines(diagnosis)
     yield f"engine: {failure.subject.engine}    model: {subject_words(failure.subject)}"
     yield WORKLOAD
-    name = f"{failure.case.name}-as-run" if failure.case else Pasted.name
-    yaml = workload_as_yaml(failure.scene.workload, failure.promise.id, name)
+    name = f"{failure.case.name}-as-run" if failure.case else NAME
+    yaml = as_yaml([failure.scene.workload], failure.promise.id, name)
     yield from (f"    {line}" for line in yaml.splitlines())
 
 

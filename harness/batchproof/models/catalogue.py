@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from batchproof.errors import UsageError
 from batchproof.models.checkpoints import load_checkpoint, load_tokenizer
 from batchproof.models.embedded import BENCHED, DEVICES, DTYPES, EMBEDDED, IntegerOracle
-from batchproof.models.shaped import build_model
 from batchproof.models.shapes import SHAPES
 from batchproof.validation.values import one_of
 
@@ -166,3 +171,35 @@ def resolve_dtype(name: str) -> torch.dtype:
     """Returns the dtype of that name. Raises `UsageError` for anything but the names in `DTYPES`."""
     dtype: torch.dtype = getattr(torch, one_of("--dtype", name, DTYPES))
     return dtype
+
+
+SEED = 0
+
+
+def build_model(config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """Returns a model with random weights of `SEED`, in eval mode, without gradients. The global
+    generators stay as they are.
+
+    The weights are drawn on the device in the dtype, so they differ between devices and dtypes. The
+    model is made in its dtype, not cast to it: a cast would also round RoPE's frequencies, which a
+    16-bit model keeps in float32.
+    """
+    # MPS generators cannot be restored, so the weights come from the CPU's there.
+    place = device if device.type in ("cpu", "cuda", "meta") else torch.device("cpu")
+    with _own_generator(place), place:
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return model.to(device=device).eval().requires_grad_(False)
+
+
+@contextmanager
+def _own_generator(device: torch.device) -> Iterator[None]:
+    """Seeds the generators that weights are drawn from, and restores them afterwards."""
+    gpus = []
+    if device.type == "cuda":
+        gpus = [torch.cuda.current_device() if device.index is None else device.index]
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(SEED)
+        for gpu in gpus:
+            with torch.cuda.device(gpu):
+                torch.cuda.manual_seed(SEED)
+        yield

@@ -16,6 +16,7 @@ nothing.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,16 +24,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from batchproof.api import EngineConfig, EngineFactory, FinishReason, Request
 from batchproof.errors import OracleError
-from batchproof.models.catalogue import ModelUnderTest
+from batchproof.models.catalogue import ModelUnderTest, moved, resolve_dtype
 from batchproof.oracle.choosing import num_until_end, processed, sampling_of
-from batchproof.oracle.coarse import coarse
 from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.statistics import share_bound
 
@@ -51,7 +54,6 @@ class ErrorUnit:
     max_abs: float
     rms: float  # over the vocabulary, at the worst step: an answer may have only one
     num_steps: int
-    num_flips: int  # steps at which float64 would have chosen another token
     near_tie_share: float  # at most this share of steps has a margin within 2 kappa E, so may flip
 
     @classmethod
@@ -59,7 +61,6 @@ class ErrorUnit:
         """Returns E of these answers; `kappa` is the bound on errors in units of E."""
         error = torch.cat([logits - exact for _, logits, exact in answers])
         exact = torch.cat([exact for _, _, exact in answers])
-        tokens = torch.tensor([token for token_ids, _, _ in answers for token in token_ids])
         margin = exact.topk(2).values.diff().abs().flatten()
         max_abs = error.abs().max().item()
         bound = 2 * kappa * max_abs
@@ -67,7 +68,6 @@ class ErrorUnit:
             max_abs=max_abs,
             rms=error.pow(2).mean(dim=-1).max().sqrt().item(),
             num_steps=len(margin),
-            num_flips=int((exact.argmax(-1) != tokens).sum()),
             near_tie_share=_share_within(bound, margin),
         )
 
@@ -373,3 +373,42 @@ def centred(logits: Tensor) -> Tensor:
     """Returns float64 logits on the CPU, minus their mean over the vocabulary; the shape stays."""
     logits = logits.detach().cpu().double()
     return logits - logits.mean(dim=-1, keepdim=True)
+
+
+ROUNDED_ATTENTION = "batchproof_int8_cache"
+NUM_LEVELS = 255  # steps between the ends of what 8 bits hold
+
+
+def coarse(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
+    """Returns the model under test, or a copy that rounds at this precision."""
+    if precision == AS_SERVED:
+        return model
+    dtype = resolve_dtype(precision.compute) if precision.compute else model.dtype
+    model = moved(copy.deepcopy(model), model.device, dtype)
+    if precision.is_cache_int8:
+        _register()
+        model.set_attn_implementation(ROUNDED_ATTENTION)
+    return model
+
+
+def _register() -> None:
+    AttentionInterface.register(ROUNDED_ATTENTION, _attend)
+    AttentionMaskInterface.register(ROUNDED_ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+
+
+def _attend(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any
+) -> Any:
+    """SDPA over keys and values as an 8-bit cache returns them. Rounding once is the same as rounding
+    at each step, since the rounded values do not change."""
+    return ALL_ATTENTION_FUNCTIONS["sdpa"](
+        module, query, in_8_bits(key), in_8_bits(value), mask, **more
+    )
+
+
+def in_8_bits(states: Tensor) -> Tensor:
+    """Rounds `states`, `(..., head_dim)`, to the nearest of 256 values between the least and the
+    greatest of each token and head: asymmetric 8-bit quantization. The shape stays."""
+    low, high = states.amin(-1, keepdim=True), states.amax(-1, keepdim=True)
+    unit = ((high - low) / NUM_LEVELS).clamp_min(torch.finfo(states.dtype).tiny)
+    return ((states - low) / unit).round() * unit + low

@@ -1,14 +1,32 @@
 """The plugin at work: options in, trials to the tests, a table engine x promise out.
 
 `batchproof.plugin` registers it in the runs that need it; the conftest.py of a checkout in all. It
-imports no torch: `batchproof.plugin.testing` joins it in the processes that run tests.
+imports no torch, so that a wrong option is reported at once: `batchproof.plugin.testing` joins it in
+the processes that run tests.
 """
 
 from __future__ import annotations
 
-from batchproof.plugin.gpu_assignment import pytest_xdist_setupnodes
-from batchproof.plugin.isolation import pytest_cmdline_main
-from batchproof.plugin.options import pytest_addoption, pytest_configure, pytest_report_header
+import gc
+import sys
+from importlib import import_module
+from importlib.metadata import version
+
+import pytest
+
+from batchproof.cli.config_file import DEST, NONE, OWN
+from batchproof.cli.option_names import CONFIG, NO_CONFIG
+from batchproof.errors import UsageError
+from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED
+from batchproof.oracle.precision import KV_CACHES
+from batchproof.plugin import bench_options, isolation, outputs, problems, recorder, scoring
+from batchproof.plugin.bench_options import seconds
+from batchproof.plugin.configuring import CONFIGURED
+from batchproof.plugin.isolation import pytest_cmdline_main, pytest_xdist_setupnodes
+from batchproof.plugin.selection import SELECTION, Selection, select
+from batchproof.plugin.xfails import KnownFailures, read_known_failures
+from batchproof.run.engine_names import BY_DEFAULT, FORMS
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 __all__ = [
     "pytest_addoption",
@@ -17,3 +35,130 @@ __all__ = [
     "pytest_report_header",
     "pytest_xdist_setupnodes",
 ]
+DIAGNOSE_FOR_S = 20.0
+TESTING = "batchproof.plugin.testing"  # imports torch
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds Batchproof's options to pytest's parser."""
+    group = parser.getgroup("batchproof", "Batchproof: what is under test")
+    group.addoption(
+        "--engine",
+        action="append",
+        metavar="ENGINE",
+        help=f"engine to test, repeatable: {FORMS} (default: {', '.join(BY_DEFAULT)})",
+    )
+    group.addoption(
+        "--model",
+        action="append",
+        metavar="MODEL",
+        help=f"model to test on, repeatable: {', '.join(EMBEDDED)} (default: the first "
+        f"{len(DEFAULT_MODELS)}, or all of these with the profile thorough), all, or a causal-LM "
+        "checkpoint by path or hub name (owner/name)",
+    )
+    group.addoption(
+        "--device", default="auto", help=f"{DEVICES} (default: auto, which is CUDA, else MPS, else CPU)"
+    )
+    group.addoption(
+        "--dtype",
+        default=None,
+        help=f"{', '.join(DTYPES)} (default: float32; benchmarks on a GPU: bfloat16)",
+    )
+    group.addoption(
+        "--compute-dtype",
+        default=None,
+        metavar="DTYPE",
+        help="what the engine computes in, if not in --dtype: rounding is then measured in this",
+    )
+    group.addoption(
+        "--kv-cache-dtype",
+        default="auto",
+        help=f"{' or '.join(KV_CACHES)} (default: auto, which is what the engine computes in)",
+    )
+    group.addoption(
+        "--xfails",
+        metavar="FILE",
+        help="take [[expected_failures]] (test, reason, link) from FILE. They are run; one that passes "
+        "fails the run. A test must be there, before -k and -m, unless its file, or its engine, "
+        "model and parameters, were not asked for",
+    )
+    group.addoption(
+        "--diagnose-for",
+        type=seconds("--diagnose-for"),
+        default=DIAGNOSE_FOR_S,
+        metavar="S",
+        help="seconds to look for the cause of a failure; 0: not at all (default: %(default)g)",
+    )
+    isolation.add_option(group)
+    outputs.add_options(group)
+    scoring.add_options(group)
+    text = f"the configuration (default: {OWN}, here or above)"
+    group.addoption(CONFIG, dest=DEST, metavar="FILE", help=text)
+    group.addoption(
+        NO_CONFIG, dest=DEST, action="store_const", const=NONE, help="read no configuration"
+    )
+    group.addoption(
+        "--engine-time-limit",
+        type=seconds("--engine-time-limit"),
+        default=DEFAULT_TIME_LIMIT_S,
+        metavar="S",
+        help="seconds after which one call of an engine counts as hung (default: %(default)g)",
+    )
+    bench_options.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Resolves the options and registers the plugins that they ask for. Raises `pytest.UsageError`."""
+    isolation.begin(config)
+    config.pluginmanager.register(problems.Problems(), "batchproof-problems")
+    try:
+        _configure(config)
+    except (UsageError, pytest.UsageError) as error:
+        problems.report(config, str(error))
+
+
+def _configure(config: pytest.Config) -> None:
+    asked = outputs.resolve_outputs(config)
+    limit_s = config.getoption("--diagnose-for")
+    if not 0 <= limit_s <= 3600:
+        raise UsageError(f"--diagnose-for is {limit_s:g}, but must be 0 to 3600 seconds")
+    if profile := config.getoption("--hypothesis-profile"):  # Hypothesis loads it after this
+        import_module("batchproof.plugin.profiles").require_profile(profile)
+    if not isolation.has_workers(config) and TESTING not in sys.modules:  # the first in this process
+        gc.disable()  # what is imported and collected stays; `testing` enables it afterwards
+    config.stash[SELECTION] = selection = select(config)
+    known_failures = read_known_failures(config.getoption("--xfails"))
+    if not isolation.has_workers(config):
+        import_module(TESTING).begin(config, selection)
+        if selection.bench is not None:
+            import_module("batchproof.plugin.benchmarks").register(config, selection.bench)
+    of_dtype = [each for each in known_failures if selection.dtype in (each.dtypes or DTYPES)]
+    config.pluginmanager.register(KnownFailures(of_dtype), "batchproof-xfails")
+    scoring.load_requirements(config)
+    recorder.register(config, asked)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Returns the lines that name engines, models, device, dtype and known failures; none in a worker
+    that found a problem before it knew them."""
+    selection = config.stash.get(SELECTION, None)
+    if selection is None:
+        return []
+    xfails, configured = config.getoption("--xfails"), config.stash.get(CONFIGURED, None)
+    return [
+        *([f"batchproof: configured in {configured}"] if configured else []),
+        "batchproof: engines " + ", ".join(spec.name for spec in selection.engines),
+        "batchproof: models " + ", ".join(selection.model_names),
+        f"batchproof: device {selection.device}, dtype {selection.dtype}, torch {version('torch')}, "
+        f"{_threads(selection)}",
+        *([f"batchproof: computed in {selection.precision}"] if str(selection.precision) else []),
+        *([f"batchproof: known failures from {xfails}"] if xfails else []),
+    ]
+
+
+def _threads(selection: Selection) -> str:
+    """Returns the threads of torch; a controller has none, and its workers choose for themselves."""
+    torch = sys.modules.get("torch")
+    number = selection.num_threads if torch is None else torch.get_num_threads()
+    return "torch's own number of threads" if number is None else f"{number} thread(s)"

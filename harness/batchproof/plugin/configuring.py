@@ -12,21 +12,19 @@ import re
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
 from batchproof.cli.config_file import DEST, ConfigFile, require_no_engine, select_config
-from batchproof.cli.option_names import CONFIG, EXPECTED, FLAGS
+from batchproof.cli.option_names import EXPECTED, FLAGS
 from batchproof.errors import UsageError
 from batchproof.plugin import bench_options
-from batchproof.records.provenance import PART, TYPED
+from batchproof.records.provenance import TYPED
 from batchproof.validation.source_lines import SourceLine
 
 KEY_OF = {flag: key for key, flag in FLAGS.items()}
 OF_BENCHMARKS = frozenset(each.replace("-", "_") for each in bench_options.OPTIONS)
 IN_BENCHMARKS = OF_BENCHMARKS | {"engine", "device"}  # the others are about the suite
-READ = {"--xfails", CONFIG}  # FILEs that are read, not written
 REASON = re.compile(r"error: argument [^:]*: (.*)")  # of argparse
 
 
@@ -58,8 +56,6 @@ def configure(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> 
             args[:] = [*_arguments(file, configured, parser, typed), *args]
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
-    if PART in os.environ:
-        args += _told_apart(parser, args, os.environ[PART])
 
 
 def located(config: pytest.Config, problem: str) -> str:
@@ -83,8 +79,6 @@ def _arguments(
             yield from _words(file, key, parser)
     if is_benchmark:
         return
-    if EXPECTED in table.values and "xfails" in table.values:
-        raise table.place("xfails").error(f"xfails names a file beside {EXPECTED}: keep one of the two")
     if EXPECTED in table.values and typed.xfails is None:
         configured.places[EXPECTED] = table.place(EXPECTED)
         yield f"--xfails={configured.file}"
@@ -112,8 +106,7 @@ def _words(file: ConfigFile, key: str, parser: pytest.Parser) -> list[str]:
     if unknown:
         raise table.place(key).error(f"{key} has no effect: the plugin that has {flag} is switched off")
     if isinstance(value, list) and not isinstance(getattr(parsed, _dest(flag)), list):
-        runs = "; `batchproof test` alone makes a run for each of several" if key == "dtype" else ""
-        raise table.wrong(key, f"one value{runs}")
+        raise table.wrong(key, "one value")
     return words
 
 
@@ -124,20 +117,11 @@ def _is_switch(parser: pytest.Parser, flag: str) -> bool:
         return False
 
 
-def _told_apart(parser: pytest.Parser, args: list[str], part: str) -> Iterator[str]:
-    """Yields the options for files that this run writes, with its part in their names."""
-    found = parser.parse_known_and_unknown_args(args)[0]
-    for flag, dest in {**_files(parser), "--junit-xml": "xmlpath"}.items():
-        if flag not in READ and (value := getattr(found, dest, None)):
-            path = Path(value)
-            yield f"{flag}={path.with_name(f'{path.stem}-{part}{path.suffix}')}"
-
-
-def _files(parser: pytest.Parser) -> dict[str, str]:
-    """Returns the options that take a file or a folder, and where pytest keeps their values."""
+def _files(parser: pytest.Parser) -> set[str]:
+    """Returns the options that take a file or a folder."""
     groups = (parser.getgroup(name) for name in ("batchproof", "batchproof-benchmarks"))
     options = [option for group in groups for option in group.options]
-    return {o.names()[0]: o.dest for o in options if o.attrs().get("metavar") in ("FILE", "DIR")}
+    return {each.names()[0] for each in options if each.attrs().get("metavar") in ("FILE", "DIR")}
 
 
 def _dest(flag: str) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from batchproof.api import EngineConfig, Request
 from batchproof.findings.causes import Diagnosis
-from batchproof.findings.failure import Failure
-from batchproof.findings.finding import Finding, thawed
+from batchproof.findings.finding import Failure, Finding, thawed
 from batchproof.findings.finding_text import first_line
 from batchproof.records.trial_record import FailureRecord, FindingRecord
 from batchproof.run.capabilities import PROBE

@@ -2,16 +2,25 @@
 returns, costs its own test alone.
 
 The worker writes notes of what it does (`batchproof.run.call_notes`). Once it is gone, its last note
-becomes the report of its test (`batchproof.plugin.process_death`), and another worker goes on. An
-engine that takes its worker along at first contact is not tried again.
+becomes the report of its test, with its stacks and its exit status, and another worker goes on. An
+engine that takes its worker along at first contact is not tried again. With `-n N` on a machine with
+several GPUs, each worker sees one of them, in turn.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import signal
+import sys
 from argparse import BooleanOptionalAction
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
+from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +28,20 @@ import pytest
 
 from batchproof.cli.interrupts import interruptible
 from batchproof.errors import EngineHang
-from batchproof.plugin.process_death import Ending, complete_report, ending
+from batchproof.findings.finding import Failure, Rule, Run, Scene, found
+from batchproof.findings.finding_text import failure_text
+from batchproof.places import PACKAGE
+from batchproof.plugin.failure_record import FIRST_CONTACT, record_failure
+from batchproof.plugin.items import attach_record
 from batchproof.plugin.scoring import ASKED, forgive
+from batchproof.records.trial_record import Ledger, TrialRecord
 from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
 from batchproof.run.engine_names import BY_DEFAULT, FAULT_PREFIX, ODD_PREFIX, has_own_process
+from batchproof.run.failures import Frame, innermost
 
 if TYPE_CHECKING:
     from batchproof.run.laboratory import Laboratory
+
 OPTION = "--isolate"
 HELP = (
     "run the tests in a process that is replaced if an engine ends it or never returns (default: if "
@@ -159,3 +175,120 @@ class Controller:
         record = complete_report(report, *self._ended[node.gateway.id])
         if record is not None:
             forgive(report, record, node.config.stash.get(ASKED, None))
+
+
+FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+MOST_FRAMES = 5
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a worker ended. `frames` are the engine's, innermost last."""
+
+    rule: Rule
+    what: str
+    frames: tuple[str, ...]
+    at: Frame | None = None  # the innermost of the repository under test
+
+
+def ending(path: Path, note: CallNote, node: Any) -> Ending:
+    """Returns how the worker ended whose stacks are in the file."""
+    dump = path.read_text(errors="replace")
+    inner = _frames(dump)
+    frames = tuple(f"{file}:{line} in {name}" for file, line, name in inner[-MOST_FRAMES:])
+    at = innermost(inner)
+    if dump.startswith("Timeout ("):
+        what = (
+            f"{note.call} did not return within {note.limit_s:g} s, nor when it was interrupted; its "
+            f"process was ended"
+        )
+        return Ending(Rule.HANG, what, frames, at)
+    when = f"in {note.call}" if note.is_open else f"after {note.call}"
+    return Ending(Rule.DIED, f"the process {_status(node)} {when}", frames, at)
+
+
+def _status(node: Any) -> str:
+    status = None
+    with suppress(AttributeError, TimeoutExpired):  # a worker on another machine has no process here
+        status = node.gateway._io.popen.wait(timeout=5)
+    if status is None:
+        return "ended"
+    with suppress(ValueError):
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
+
+
+def _frames(dump: str) -> list[Frame]:
+    """Returns the frames inside the harness's own, innermost last, of the thread that failed or, if all
+    hang, of the main one, which faulthandler lists last."""
+    failed = dump.rpartition("Current thread")[2]
+    stacks = re.split(r"^Thread .*$", failed, flags=re.MULTILINE)
+    found = FRAME.findall(stacks[0 if "Current thread" in dump else -1])
+    inner = takewhile(lambda frame: not frame[0].startswith(str(PACKAGE)), found)
+    return [(file, int(line), name) for file, line, name in inner][::-1]
+
+
+def complete_report(report: pytest.TestReport, note: CallNote, how: Ending) -> TrialRecord | None:
+    """Makes the report of a lost test that of a broken promise and returns the record that it carries;
+    None if it was no conformance test.
+
+    A failure whose cause was being sought keeps its own report.
+    """
+    record, subject = note.record, note.subject
+    if record is None or subject is None:
+        return None
+    if note.report:
+        text = f"{note.report}\nits cause was being sought when this happened: {how.what}"
+    else:
+        finding = found(how.rule, what=how.what, evidence=how.frames, at=how.at)
+        failure = Failure(finding, Scene((Run(0, note.workload or FIRST_CONTACT),)), subject)
+        said = Ledger(release=subject.release, precision=subject.precision)
+        record = replace(record, failure=record_failure(failure), ledger=said)
+        text = failure_text(failure)
+    report.longrepr = f"{text}\n{note.again}"
+    attach_record(report, record)
+    if note.known is not None:
+        report.outcome, report.wasxfail = "skipped", note.known
+    return record
+
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+DRIVERS = ("nvidia*", "nvmap", "kfd", "dxg")  # in /dev: CUDA, CUDA on Tegra, ROCm, either in WSL
+
+
+def may_have_gpu() -> bool:
+    """Returns False only if torch would find none: then the answer needs no import of it."""
+    is_known = sys.platform == "linux" and "torch" not in sys.modules
+    return not is_known or any(any(Path("/dev").glob(each)) for each in DRIVERS)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Assigns a GPU to each worker, in the controller and before a worker starts.
+
+    Which GPUs a process can see is settled when it first asks for CUDA, and imports do that. A worker
+    that replaces a dead one has the same specification.
+    """
+    gpus = gpus_for_workers(config)
+    for number, spec in enumerate(specs):
+        if len(gpus) > 1:
+            spec.env = {**(getattr(spec, "env", None) or {}), VISIBLE: gpus[number % len(gpus)]}
+
+
+def gpus_for_workers(config: pytest.Config) -> list[str]:
+    """Returns the GPUs that workers take turns on, as CUDA names them; none if one was asked for by
+    number.
+    """
+    if config.getoption("--device") not in ("auto", "cuda") or not may_have_gpu():
+        return []
+    cuda = import_module("torch").cuda
+    return visible_gpus(cuda.device_count()) if cuda.is_available() else []
+
+
+def visible_gpus(count: int) -> list[str]:
+    """Returns the visible GPUs: those in the environment variable, whose names need not be numbers,
+    else one number for each GPU.
+    """
+    listed = os.environ.get(VISIBLE)
+    names = [str(index) for index in range(count)] if listed is None else listed.split(",")
+    return [name.strip() for name in names][:count]

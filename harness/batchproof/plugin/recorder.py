@@ -40,8 +40,7 @@ from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
 from batchproof.records.provenance import ENDED, made_now, pytest_line
 from batchproof.records.table import CONFORMANCE, ConformanceTable
 from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
-from batchproof.requirements.tally import Outcome
-from batchproof.requirements.verdict_of_journal import without_local_paths
+from batchproof.requirements.verdict_of_journal import Outcome, without_local_paths
 
 SIGTERM_STATUS = 143
 

@@ -17,8 +17,7 @@ from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, DTYPES, EMBEDDED, THREE_MODELS
 from batchproof.oracle.precision import Precision, resolve_precision
 from batchproof.plugin import bench_options
-from batchproof.plugin.gpu_assignment import may_have_gpu
-from batchproof.plugin.isolation import has_workers
+from batchproof.plugin.isolation import has_workers, may_have_gpu
 from batchproof.run.engine_names import BY_DEFAULT, REFERENCE
 from batchproof.run.registry import EngineSpec, isolated, resolve_engine
 from batchproof.validation.values import one_of

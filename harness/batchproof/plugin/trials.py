@@ -11,8 +11,7 @@ import pytest
 from batchproof.api import Capability
 from batchproof.cases.schema import Case
 from batchproof.errors import EngineHang, UnsupportedModelError
-from batchproof.findings.failure import Failure, Run, Scene, Subject
-from batchproof.findings.finding import Rule, found
+from batchproof.findings.finding import Failure, Rule, Run, Scene, Subject, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.models.embedded import LONG_MODEL, NAN_MODEL, THREE_MODELS
 from batchproof.oracle.oracle import Oracle

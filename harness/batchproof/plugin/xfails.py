@@ -16,12 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.cli.config_file import dtypes_in, read
+from batchproof.cli.config_file import read
 from batchproof.cli.option_names import EXPECTED, KEYS
 from batchproof.errors import UsageError
+from batchproof.models.embedded import DTYPES
 from batchproof.places import SUITE
 from batchproof.plugin import problems
 from batchproof.plugin.items import INSTALLED_SUITE, name_of, requirement_id, trial_of
+from batchproof.validation.toml_tables import TomlTable
+from batchproof.validation.values import near
 
 REQUIRED = ("test", "reason", "link")
 
@@ -65,12 +68,20 @@ def read_known_failures(name: str | None) -> list[KnownFailure]:
         table.require_keys((*REQUIRED, "dtype"), REQUIRED)
         test_id, reason, link = map(table.text, REQUIRED)
         place = table.place("test")
-        dtypes = tuple(dtypes_in(table))
+        dtypes = tuple(_dtypes_in(table))
         known = KnownFailure(test_id, f"{reason} ({link})", str(place), file.engines, dtypes)
         first = found.setdefault((test_id, dtypes), known)
         if first is not known:
             raise place.error(f"{test_id!r} is listed already, in {first.place}")
     return list(found.values())
+
+
+def _dtypes_in(table: TomlTable) -> list[str]:
+    names = table.texts("dtype") if "dtype" in table.values else []
+    for name in names:
+        if name not in DTYPES:
+            raise table.place("dtype").error(f"dtype {name!r} is unknown; {near(name, DTYPES)}")
+    return names
 
 
 class KnownFailures:

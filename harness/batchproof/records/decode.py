@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -29,10 +29,6 @@ KINDS = {
     "mapping_type": "an object",
     "dataclass_type": "an object",
 }
-# An engine's texts may hold lone surrogates, which pydantic takes for no text: private characters stand
-# for them while it reads.
-LONE = {code: code + 0xF2800 for code in range(0xD800, 0xE000)}
-BACK = {private: code for code, private in LONE.items()}
 LONGEST_SHOWN = 40  # characters of a value in a message
 
 
@@ -41,17 +37,17 @@ class DecodeError(ValueError):
 
 
 def decode(kind: type[Record], value: object, is_closed: bool = True) -> Record:
-    """Returns the record that the JSON value holds. Unless `is_closed`, unknown keys are ignored.
+    """Returns the record that the JSON value holds. Unless `is_closed`, unknown keys are ignored. An
+    engine's texts may hold lone surrogates, which are no Unicode: they are read as question marks.
 
     Raises `DecodeError` naming the first place that does not fit."""
-    text = json.dumps([value], ensure_ascii=False)
-    is_unicode = text.isascii() or not any(0xD800 <= ord(each) < 0xE000 for each in text)
+    text = json.dumps([value], ensure_ascii=False).encode(errors="replace")
     reader = adapter(cast(Hashable, kind), is_closed)
     try:
-        (record,) = reader.validate_json(text if is_unicode else text.translate(LONE))
+        (record,) = reader.validate_json(text)
     except ValidationError as error:
         raise DecodeError(_sentence(kind, value, error.errors(include_url=False))) from None
-    return record if is_unicode else cast(Record, _restored(record))
+    return cast(Record, record)
 
 
 def encode(record: object) -> Any:
@@ -73,19 +69,6 @@ def adapter(kind: Hashable, is_closed: bool) -> TypeAdapter[list[Any]]:
         list[kind],  # type: ignore[valid-type]
         config=ConfigDict(strict=True, extra="forbid" if is_closed else "ignore"),
     )
-
-
-def _restored(value: object) -> object:
-    """Returns the value with the lone surrogates that its texts had."""
-    if isinstance(value, str):
-        return value.translate(BACK)
-    if isinstance(value, list | tuple):
-        return type(value)(map(_restored, value))
-    if isinstance(value, Mapping):
-        return {_restored(name): _restored(each) for name, each in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _restored(getattr(value, f.name)) for f in fields(value)})
-    return value
 
 
 @cache

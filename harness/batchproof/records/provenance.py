@@ -18,11 +18,10 @@ import batchproof
 from batchproof.places import CHECKOUT
 from batchproof.records.decode import encode
 
-# For the pytest that a command starts: what was typed, the file to touch when all tests have ended, and
-# the dtype of this run if there is one for each of several.
+# For the pytest that a command starts: what was typed, and the file to touch when all tests have
+# ended.
 TYPED = "BATCHPROOF_COMMAND"
 ENDED = "BATCHPROOF_ENDED"
-PART = "BATCHPROOF_PART"
 PACKAGES = ("torch", "transformers", "hypothesis", "pytest")
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from batchproof.api import Capability, Completion, Limits, Request
 from batchproof.cases.files import load_file
 from batchproof.cases.schema import Case
-from batchproof.findings.failure import Failure, Run
-from batchproof.findings.finding import Rule
+from batchproof.findings.finding import Failure, Rule, Run
 from batchproof.findings.finding_text import headline
 from batchproof.oracle.choosing import is_drawn
 from batchproof.run.cancelling import afterwards
 from batchproof.run.trial import Trial
-from batchproof.workload.paste import Expectations, Pasted, in_quotes
+from batchproof.workload.paste import Endings, as_yaml
 from batchproof.workload.workloads import Workload
 
 RightAnswers = tuple[Completion | None, ...]
@@ -59,9 +58,9 @@ def case_text(trial: Trial, failure: Failure, name: str, test: str) -> str | Non
     workloads = asked_workloads(trial, failure)
     if not workloads:
         return None
-    why = in_quotes(f"{headline(failure.finding)} ({failure.subject.engine}; {test})")
-    expected = _expectations(trial, failure, workloads)
-    return f"{Pasted(workloads, failure.promise.id, name, why, expected)}\n"
+    why = f"{headline(failure.finding)} ({failure.subject.engine}; {test})"
+    endings = _endings(trial, failure, workloads)
+    return f"{as_yaml(workloads, failure.promise.id, name, why, endings)}\n"
 
 
 def loaded_case(text: str) -> Case:
@@ -108,9 +107,9 @@ def _with_one_more(workload: Workload) -> Workload:
     )
 
 
-def _expectations(trial: Trial, failure: Failure, workloads: Sequence[Workload]) -> Expectations:
+def _endings(trial: Trial, failure: Failure, workloads: Sequence[Workload]) -> Endings:
     found = {
-        (call, index): "{finish: error}"
+        (call, index): "error"
         for call, workload in enumerate(workloads)
         for index in range(len(workload.requests))
         if is_bad(trial, workload, index)
@@ -118,5 +117,5 @@ def _expectations(trial: Trial, failure: Failure, workloads: Sequence[Workload])
     if failure.rule is Rule.CANCELLED_TOKEN:
         ids = [request.request_id for request in workloads[-1].requests]
         place = ids.index(str(failure.finding.request_id))
-        found[len(workloads) - 1, place] = "{finish: aborted}"
+        found[len(workloads) - 1, place] = "aborted"
     return found

@@ -16,8 +16,7 @@ from batchproof.cases.schema import Case
 from batchproof.checks.masks import require_mask, require_moves
 from batchproof.checks.refusals import require_refused, require_words
 from batchproof.errors import CaseError, OracleError
-from batchproof.findings.failure import Failure, Run, Scene
-from batchproof.findings.finding import thawed
+from batchproof.findings.finding import Failure, Run, Scene, thawed
 from batchproof.findings.finding_text import first_line
 from batchproof.findings.rules import Replay, Rule
 from batchproof.invariance.axes import AXES

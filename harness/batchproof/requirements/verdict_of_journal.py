@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from batchproof.places import SUITE
@@ -12,24 +12,23 @@ from batchproof.records.decode import decode, encode
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Provenance
 from batchproof.records.suite_stamp import suite_stamp
-from batchproof.records.table import PromiseCell
+from batchproof.records.table import PromiseCell, Totals
 from batchproof.records.texts import without_machine_paths
-from batchproof.records.trial_record import Ledger
+from batchproof.records.trial_record import FailureRecord, Ledger, TrialRecord
 from batchproof.records.verdict import (
     Conditions,
     EngineVerdict,
     FailureGroup,
     PromiseResult,
     RequirementFailure,
+    RequirementOutcome,
     Verdict,
 )
-from batchproof.requirements.groups import failure_groups, group_by_issue
 from batchproof.requirements.issues import KnownIssue
-from batchproof.requirements.outcomes import Outcomes, outcomes_of
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.sets import RequirementSet
-from batchproof.requirements.tally import Outcome, cells_of, totals_of
 
+Outcome = tuple[str, TrialRecord]  # passed, failed, skipped or known
 NOT_TESTED: Mapping[str, Verdict] = {
     "no cap": "no cap",
     "refused": "refused",
@@ -228,3 +227,186 @@ def _clean(value: object) -> object:
     if isinstance(value, list):
         return [_clean(each) for each in value]
     return without_machine_paths(value) if isinstance(value, str) else value
+
+
+def cells_of(engine: str, outcomes: Iterable[Outcome]) -> Mapping[str, PromiseCell]:
+    """Returns the cell of each promise id, in the order of the promises. Promises that no test
+    checked are left out.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for outcome, record in outcomes:
+        if record.engine == engine:
+            for promise_id in record.counted_for:
+                count = counts.setdefault(promise_id, Counter())
+                count[_kind(outcome, record)] += 1
+                count["near_ties"] += record.ledger.num_near_ties
+    return {p.id: _cell(counts[p.id]) for p in Promise if p.id in counts}
+
+
+def _kind(outcome: str, record: TrialRecord) -> str:
+    """Returns the field of `PromiseCell` that counts the test."""
+    if outcome == "passed" and record.is_inadequate:
+        return "inadequate"
+    if outcome == "skipped" and record.lacks is not None:
+        return "no_cap"
+    return "refused" if outcome == "skipped" and record.refused is not None else outcome
+
+
+def _cell(count: Counter[str]) -> PromiseCell:
+    return PromiseCell(_cell_text(count), **count)
+
+
+def _cell_text(count: Counter[str]) -> str:
+    """Returns the outcomes of one engine and promise in the form that `LEGEND` explains."""
+    known = [f"known {count['known']}"] if count["known"] else []
+    if count["failed"]:
+        return " ".join([f"FAIL {count['failed']}", *known])
+    if count["passed"]:
+        near_ties = [f"~{count['near_ties']}"] if count["near_ties"] else []
+        return " ".join([str(count["passed"]), *near_ties, *known])
+    others = (kind for kind in ("inadequate", "no_cap", "refused", "skipped") if count[kind])
+    return " ".join(known) or next(others).replace("_", " ")
+
+
+def totals_of(engine: str, outcomes: Iterable[Outcome]) -> Totals:
+    """Returns what all tests of an engine compared."""
+    ledgers = [record.ledger for _, record in outcomes if record.engine == engine]
+    return Totals(
+        num_runs=sum(each.num_runs for each in ledgers),
+        num_workloads=sum(each.num_workloads for each in ledgers),
+        num_requests=sum(each.num_requests for each in ledgers),
+        num_steps=sum(each.num_steps for each in ledgers),
+        num_logits=sum(each.num_logits for each in ledgers),
+        num_near_ties=sum(each.num_near_ties for each in ledgers),
+    )
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Outcomes by requirement id. By promise: how many of its requirements were not run, and how many
+    others say nothing of it."""
+
+    scored: Mapping[str, RequirementOutcome]
+    unscored: Mapping[str, RequirementOutcome]
+    not_run: Mapping[str, int]
+    undecided: Mapping[str, int]
+
+
+def outcomes_of(entries: Iterable[JournalEntry], asked: RequirementSet | None) -> Outcomes:
+    """Returns the outcomes of the set's requirements, none left out, and of what it lacks. Without a
+    set all that were met are scored."""
+    found = [(each.record, _outcome(each.outcome, each.record)) for each in entries if each.record]
+    met = {record.requirement: (record, outcome) for record, outcome in found if outcome}
+    counted = {name for name, (record, _) in met.items() if record.is_scored}
+    scored: dict[str, RequirementOutcome] = dict.fromkeys(asked.by_id if asked else met, "not run")
+    not_run, undecided = Counter[str](), Counter[str]()
+    for name in asked.by_id if asked else met:
+        if name in counted:
+            record, scored[name] = met[name]
+            promises = (asked.by_id[name].promise,) if asked else record.promises
+            undecided.update(each for each in promises if _says_nothing(each, scored[name], record))
+        elif asked:
+            not_run[asked.by_id[name].promise] += 1
+    unscored = {name: outcome for name, (_, outcome) in met.items() if name not in counted}
+    return Outcomes(scored, unscored, not_run, undecided)
+
+
+def _outcome(outcome: str, record: TrialRecord) -> RequirementOutcome | None:
+    """Returns the outcome of a test; None if it was skipped since a curated case is about other
+    models."""
+    if outcome == "passed" or record.is_stale:
+        return "inadequate" if record.is_inadequate else "held"
+    if outcome == "skipped":
+        return "no capability" if record.lacks else "refused" if record.refused else None
+    if record.is_own_failure:
+        return "error"
+    return "known" if outcome == "known" else "failed"
+
+
+def _says_nothing(promise: str, outcome: RequirementOutcome, record: TrialRecord) -> bool:
+    """Returns whether the test of a promise was ended by the harness, or by another promise that
+    broke."""
+    return outcome == "error" or (record.failure is not None and record.failure.promise != promise)
+
+
+IssueGroup = tuple[KnownIssue | None, tuple[JournalEntry, ...]]
+
+
+def group_by_issue(entries: Iterable[JournalEntry], issues: Sequence[KnownIssue]) -> list[IssueGroup]:
+    """Returns the failed tests by the first issue that fits, else by promise and by the place where the
+    engine raised or hung, or by test."""
+    groups: dict[object, tuple[KnownIssue | None, list[JournalEntry]]] = {}
+    for each in entries:
+        if each.outcome == "failed":
+            record = each.record
+            issue = next((one for one in issues if record is not None and one.fits(record)), None)
+            key: object = issue.record.title if issue else (*_promises(each), _place(each))
+            groups.setdefault(key, (issue, []))[1].append(each)
+    return [(issue, tuple(members)) for issue, members in groups.values()]
+
+
+def failure_groups(groups: Iterable[IssueGroup]) -> Iterator[FailureGroup]:
+    """Yields defects first, then by the order of the promises; groups that name
+    no promise come last.
+    """
+    yield from sorted((_group(issue, members) for issue, members in groups), key=_rank_of)
+
+
+def _group(issue: KnownIssue | None, members: Sequence[JournalEntry]) -> FailureGroup:
+    shown = min(members, key=_shortest_replayable)
+    failure = _failure(shown)
+    headline = failure.headline if failure else shown.report.partition("\n")[0]
+    promises = {promise for each in members for promise in _promises(each)}
+    return FailureGroup(
+        title=issue.record.title if issue else headline,
+        promises=tuple(sorted(promises, key=_rank)),
+        tests=tuple(dict.fromkeys(_test(each) for each in members)),
+        models=tuple(dict.fromkeys(each.record.model for each in members if each.record)),
+        num_tests=len(members),
+        shown_test=shown.test,
+        shown_report=shown.report,
+        failure=failure,
+        issue=issue.record if issue else None,
+    )
+
+
+def _shortest_replayable(entry: JournalEntry) -> tuple[bool, int]:
+    failure = _failure(entry)
+    return failure is None or failure.replay is None, len(entry.report)
+
+
+def _failure(entry: JournalEntry) -> FailureRecord | None:
+    return entry.record.failure if entry.record else None
+
+
+def _place(entry: JournalEntry) -> tuple[str, ...]:
+    """Returns file and function where the engine raised, whose lines may move; else the test."""
+    failure = _failure(entry)
+    at = failure and failure.raised_at
+    return (at.file, at.name) if at else (_test(entry),)
+
+
+def _promises(entry: JournalEntry) -> tuple[str, ...]:
+    """Returns the promises that the test counts for, as in the table; none if the process ended
+    before there was a record.
+    """
+    return entry.record.counted_for if entry.record else ()
+
+
+def _test(entry: JournalEntry) -> str:
+    """Returns the test function, with the curated case if there is one; without
+    a record the node id.
+    """
+    if entry.record is None or not entry.record.function:
+        return entry.test
+    failure = entry.record.failure
+    case = failure.case if failure else None
+    return f"{entry.record.function}, case {case}" if case else entry.record.function
+
+
+def _rank_of(group: FailureGroup) -> tuple[bool, int, str]:
+    return group.is_documented, min(map(_rank, group.promises), default=len(Promise)), group.title
+
+
+def _rank(promise: str) -> int:
+    return [each.id for each in Promise].index(promise)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from batchproof.findings.failure import Subject
+from batchproof.findings.finding import Subject
 from batchproof.records.trial_record import TrialRecord
 from batchproof.workload.workloads import Workload
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from batchproof.errors import EngineHang
-from batchproof.findings.failure import Failure
+from batchproof.findings.finding import Failure
 from batchproof.findings.finding_text import failure_text
 from batchproof.places import PACKAGE, SUITE, repository
 

@@ -1,23 +1,28 @@
 """Resolves the text behind `--engine` to a factory.
 
-This is the only module that imports from `implementations/`.
+This is the only module that imports from `implementations/`. A Python file may import its neighbours,
+but a process holds one module of a name: where the folders of two engine files both hold a helper of
+one name, the second engine would run the helper of the first, so that import is refused.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
 import inspect
 import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from batchproof.api import Engine, EngineFactory
 from batchproof.errors import UsageError
-from batchproof.run.engine_files import load_factory
 from batchproof.run.engine_names import (
     COARSE_PREFIX,
     COMMAND_PREFIX,
@@ -132,3 +137,107 @@ def _planted(prefix: str, target: str) -> Callable[..., Engine]:
         raise UsageError(f"--engine {target!r} is no {COLLECTIONS[prefix][0]}; {hint}")
     factory: Callable[..., Engine] = known[name].factory
     return factory
+
+
+_folders: list[Path] = []  # of engine files, as `sys.path` has them: searched last
+
+
+class TwoHelpersError(ImportError):
+    """The folders of two engine files each hold a helper of the same name."""
+
+
+def load_factory(text: str, target: str) -> Callable[..., Engine]:
+    """Returns the factory of `pkg.mod:factory` or `path.py:factory`. `text` names the engine in errors.
+
+    Raises `UsageError` if it cannot be imported, or is no factory.
+    """
+    module_name, _, attribute = target.rpartition(":")
+    is_file = module_name.endswith(".py")
+    if is_file and not Path(module_name).resolve().is_file():
+        where = "" if Path(module_name).is_absolute() else f" in {str(Path.cwd())!r}"
+        raise engine_error(text, f"there is no file {module_name!r}{where}")
+    try:
+        module = engine_module(Path(module_name)) if is_file else importlib.import_module(module_name)
+    except TwoHelpersError as error:
+        raise engine_error(text, str(error)) from None
+    except (Exception, SystemExit) as error:
+        what = f"{'running' if is_file else 'importing'} {module_name!r}"
+        raise engine_error(text, f"{what} raised {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        callables = [
+            name
+            for name, value in vars(module).items()
+            if callable(value)
+            and not name.startswith("_")
+            and getattr(value, "__module__", None) == module.__name__
+        ]
+        listed = ", ".join(callables) or "none"
+        raise engine_error(
+            text, f"{module_name} has no attribute {attribute!r}; its callables are {listed}"
+        )
+    factory = getattr(module, attribute)
+    if not callable(factory):
+        kind = type(factory).__name__
+        rule = "a factory(model, config) that returns an engine"
+        raise engine_error(text, f"{attribute!r} is a {kind}, but must be {rule}")
+    return factory
+
+
+def engine_module(path: Path) -> ModuleType:
+    """Runs the Python file as a module whose name no other file has, and returns it.
+
+    Raises `TwoHelpersError`, and what the file raises.
+    """
+    path = path.resolve()
+    name = f"batchproof_engine_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, f"{path} ends in .py"
+    assert spec.loader is not None, f"{path} ends in .py"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their own module up
+    _add_folder(path.parent)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _add_folder(folder: Path) -> None:
+    if folder in _folders:
+        return
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and "." not in name and (_holder(file) in _folders) and _holds(folder, name):
+            raise _two_helpers(name, [_holder(file), folder])
+    _folders.append(folder)
+    sys.path.append(str(folder))
+    if _AmbiguousHelpers not in sys.meta_path:
+        sys.meta_path.insert(0, _AmbiguousHelpers)
+
+
+class _AmbiguousHelpers:
+    """Refuses an import that would take its module from the folder of another engine's file."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, _target: object = None) -> ModuleSpec | None:
+        holders = [] if path or "." in name else [each for each in _folders if _holds(each, name)]
+        if len(holders) > 1:
+            others = [each for each in sys.path if Path(each).resolve() not in _folders]
+            if PathFinder.find_spec(name, others) is None:  # else that one comes first
+                raise _two_helpers(name, holders)
+        return None
+
+
+def _holds(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+
+
+def _holder(file: str) -> Path:
+    path = Path(file).resolve()
+    return path.parents[1] if path.name == "__init__.py" else path.parent
+
+
+def _two_helpers(name: str, folders: list[Path]) -> TwoHelpersError:
+    return TwoHelpersError(
+        f"{' and '.join(map(str, folders))} each hold a module {name!r}, of which a process can import "
+        f"only one; rename one, or give an engine a process of its own: "
+        f"cmd:{sys.executable} -m batchproof host FILE.py:FACTORY"
+    )

@@ -16,8 +16,7 @@ from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.contract_types import checked_trace
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.errors import EngineHang, OracleError, UsageError
-from batchproof.findings.failure import Failure, Run, Scene, Subject
-from batchproof.findings.finding import Facts, Finding, Rule, found
+from batchproof.findings.finding import Facts, Failure, Finding, Rule, Run, Scene, Subject, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
 from batchproof.records.trial_record import Ledger

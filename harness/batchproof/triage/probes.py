@@ -20,7 +20,7 @@ from batchproof.findings.finding_text import headline
 from batchproof.oracle.oracle import Oracle, Prompt
 from batchproof.records.texts import without_machine_paths
 from batchproof.replay.judge import is_shown_again
-from batchproof.replay.write import FailureOrigin, write
+from batchproof.replay.record import FailureOrigin, write
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
 from batchproof.triage.configurations import Answered

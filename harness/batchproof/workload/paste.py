@@ -2,118 +2,96 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 import yaml
 
-from batchproof.api import EngineConfig, Request
+from batchproof.api import EngineConfig
 from batchproof.workload.sampling_values import plain_values
 from batchproof.workload.workloads import Workload
 
-# Place of a request (its call, and its index there) -> what is expected of it, in YAML.
-Expectations = Mapping[tuple[int, int], str]
+NAME = "found-by-a-test"
+# Place of a request (its call, and its index there) -> how it is expected to end.
+Endings = Mapping[tuple[int, int], str]
 
 
-@dataclass(frozen=True)
-class Pasted:
-    """The calls to one engine, as one list item in the schema of `batchproof.cases.files`."""
-
-    workloads: Sequence[Workload]
-    promise: str
-    name: str = "found-by-a-test"
-    why: str = "..."
-    expected: Expectations = field(default_factory=dict)
-    events: Sequence[str] = ()  # that must show in the trace
-
-    def __str__(self) -> str:
-        lines = [f"- name: {self.name}", f"  promise: {self.promise}", f"  why: {self.why}"]
-        config = _config(self.workloads[0].config)
-        if config:
-            lines.append(f"  config: {{{', '.join(config)}}}")
-        is_one = len(self.workloads) == 1
-        lines.append("  requests:" if is_one else "  calls:")
-        unknown: list[str] = []
-        for call in range(len(self.workloads)):
-            requests, unknown = self._call(call)
-            first = "    - " if is_one else "    - - "
-            lines += [f"{first if i == 0 or is_one else '      - '}{r}" for i, r in enumerate(requests)]
-        if unknown and is_one:  # the schema has them only there
-            lines.append(f"  abort_unknown: {{{', '.join(unknown)}}}")
-        if self.events:
-            lines.append(f"  expect: {{{', '.join(f'{event}: true' for event in self.events)}}}")
-        return "\n".join(lines)
-
-    def _call(self, call: int) -> tuple[list[str], list[str]]:
-        """Returns the call as YAML: its requests, and aborts of ids that no request has."""
-        workload = self.workloads[call]
-        aborts: dict[str, list[int]] = {}
-        for request_id, step in workload.aborts:
-            aborts.setdefault(request_id, []).append(step)
-        requests = []
-        for index, request in enumerate(workload.requests):
-            arrival = None if workload.arrivals is None else workload.arrivals[index]
-            # Of two requests with one id the first carries the aborts.
-            steps = aborts.pop(request.request_id, [])
-            requests.append(_request(request, arrival, steps, self.expected.get((call, index))))
-        return requests, [f"{_text(name)}: {_steps(steps)}" for name, steps in aborts.items()]
+class OnOneLine(dict[str, Any]):
+    """A mapping that is written on one line."""
 
 
-def workload_as_yaml(workload: Workload, promise: str, name: str = Pasted.name) -> str:
-    """Returns the workloads as a YAML case.
+class CaseDumper(yaml.SafeDumper):
+    """Writes values out each time, without anchors, and indents lists, as people do."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+        super().increase_indent(flow)
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
+        return True
+
+
+CaseDumper.add_representer(
+    OnOneLine,
+    lambda dumper, pairs: dumper.represent_mapping("tag:yaml.org,2002:map", pairs, flow_style=True),
+)
+
+
+def as_yaml(
+    workloads: Sequence[Workload],
+    promise: str,
+    name: str = NAME,
+    why: str = "...",
+    endings: Endings | None = None,
+) -> str:
+    """Returns the calls to one engine as one list item in the schema of `batchproof.cases.files`.
 
     Its author only adds why the case exists and, for requests that are bad or aborted on purpose,
     what is expected.
     """
-    return str(Pasted([workload], promise, name))
+    case: dict[str, Any] = {"name": name, "promise": promise, "why": why}
+    if config := _config(workloads[0].config):
+        case["config"] = config
+    asked = [_requests(each, call, endings or {}) for call, each in enumerate(workloads)]
+    case |= {"requests": asked[0]} if len(asked) == 1 else {"calls": asked}
+    ids = {request.request_id for request in workloads[0].requests}
+    unknown = [request_id for request_id, _ in workloads[0].aborts if request_id not in ids]
+    if unknown and len(asked) == 1:  # the schema has them only there
+        case["abort_unknown"] = OnOneLine({each: _aborts(workloads[0], each) for each in unknown})
+    text: str = yaml.dump([case], Dumper=CaseDumper, sort_keys=False, allow_unicode=True, width=1 << 20)
+    return text.rstrip("\n")
 
 
-def _config(config: EngineConfig) -> list[str]:
-    return [
-        f"{each.name}: {str(getattr(config, each.name)).lower()}"
-        for each in fields(EngineConfig)
-        if each.name != "return_logits" and getattr(config, each.name) != each.default
-    ]
+def _config(config: EngineConfig) -> OnOneLine:
+    values = {each.name: (getattr(config, each.name), each.default) for each in fields(EngineConfig)}
+    changed = {name: value for name, (value, default) in values.items() if value != default}
+    return OnOneLine({name: value for name, value in changed.items() if name != "return_logits"})
 
 
-def _request(
-    request: Request, arrival: int | None, aborts: Sequence[int], expected: str | None = None
-) -> str:
-    parts = [
-        f"id: {_text(request.request_id)}",
-        f"prompt: {_ids(request.prompt_token_ids)}",
-        f"max_new_tokens: {request.max_new_tokens}",
-    ]
-    if request.eos_token_ids:
-        parts.append(f"eos: {_ids(sorted(request.eos_token_ids))}")
-    if request.sampling is not None:
-        parts.append(f"sampling: {json.dumps(plain_values(request.sampling))}")  # which is YAML as well
-    if arrival is not None:
-        parts.append(f"arrive: {arrival}")
-    if aborts:
-        parts.append(f"abort: {_steps(aborts)}")
-    if expected:
-        parts.append(f"expect: {expected}")
-    return f"{{{', '.join(parts)}}}"
+def _requests(workload: Workload, call: int, endings: Endings) -> list[OnOneLine]:
+    found = []
+    seen: set[str] = set()
+    for index, request in enumerate(workload.requests):
+        values = OnOneLine(
+            id=request.request_id,
+            prompt=list(request.prompt_token_ids),
+            max_new_tokens=request.max_new_tokens,
+        )
+        if request.eos_token_ids:
+            values["eos"] = sorted(request.eos_token_ids)
+        if request.sampling is not None:
+            values["sampling"] = plain_values(request.sampling)
+        if workload.arrivals is not None:
+            values["arrive"] = workload.arrivals[index]
+        # Of two requests with one id the first carries the aborts.
+        if request.request_id not in seen and (steps := _aborts(workload, request.request_id)):
+            values["abort"] = steps
+        if (call, index) in endings:
+            values["expect"] = {"finish": endings[call, index]}
+        seen.add(request.request_id)
+        found.append(values)
+    return found
 
 
-def in_quotes(text: str) -> str:
-    """Returns the text as YAML on one line, whatever it contains."""
-    quoted: str = yaml.safe_dump(text, default_style='"', width=1 << 20, allow_unicode=True)
-    return quoted.strip()
-
-
-def _text(text: str) -> str:
-    """Returns the text plain where YAML reads that back unchanged, else in quotes."""
-    is_plain = re.fullmatch(r"[A-Za-z][\w-]*", text, re.ASCII) and yaml.safe_load(text) == text
-    return text if is_plain else in_quotes(text)
-
-
-def _steps(steps: Sequence[int]) -> str:
-    return str(steps[0]) if len(steps) == 1 else _ids(steps)
-
-
-def _ids(token_ids: Iterable[int]) -> str:
-    return f"[{', '.join(map(str, token_ids))}]"
+def _aborts(workload: Workload, request_id: str) -> list[int]:
+    return [step for each, step in workload.aborts if each == request_id]

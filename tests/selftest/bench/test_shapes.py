@@ -9,8 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from batchproof.bench.roofline import ModelCosts
-from batchproof.models.catalogue import ModelUnderTest, load_model
-from batchproof.models.shaped import build_model
+from batchproof.models.catalogue import ModelUnderTest, build_model, load_model
 from batchproof.models.shapes import SHAPES
 from batchproof.oracle.adequacy import measure_adequacy
 

@@ -20,8 +20,7 @@ from transformers import PreTrainedModel
 
 import batchproof_paged
 from batchproof.api import EngineConfig, Request
-from batchproof.models.catalogue import load_model
-from batchproof.models.shaped import build_model
+from batchproof.models.catalogue import build_model, load_model
 from batchproof.models.shapes import SHAPES
 from batchproof_paged import build_unprobed, graphs, runner, torch_kernels
 from batchproof_paged.blocks import TRASH, BlockPool

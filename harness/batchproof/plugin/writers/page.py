@@ -14,8 +14,8 @@ from batchproof.records.table import ConformanceTable
 from batchproof.records.texts import counted, header, line
 from batchproof.records.trial_record import FailureRecord, SourcePlace
 from batchproof.records.verdict import EngineVerdict, FailureGroup
-from batchproof.requirements.groups import failure_groups, group_by_issue
 from batchproof.requirements.promises import Promise
+from batchproof.requirements.verdict_of_journal import failure_groups, group_by_issue
 
 
 def failed_tests(finished: Iterable[JournalEntry]) -> tuple[JournalEntry, ...]:

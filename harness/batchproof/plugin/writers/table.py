@@ -16,7 +16,7 @@ from batchproof.records.texts import counted
 from batchproof.records.verdict import Conditions
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.sets import RequirementSet
-from batchproof.requirements.tally import Outcome, cells_of, totals_of
+from batchproof.requirements.verdict_of_journal import Outcome, cells_of, totals_of
 
 
 @dataclass(frozen=True)
