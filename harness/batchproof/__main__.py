@@ -34,6 +34,7 @@ OF_VERDICTS = {
     "verify": Command(
         "batchproof.judgement.verify_command", "run a random share of a verdict again and compare"
     ),
+    "badge": Command("batchproof.judgement.badge_command", "turn a verdict into a badge of shields.io"),
 }
 COMMANDS = {
     "test": Command("batchproof.cli.conformance", "run the conformance suite on engines"),

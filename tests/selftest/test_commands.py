@@ -12,7 +12,7 @@ from batchproof.__main__ import main
 WRONG_INPUT = [
     ("", "COMMAND"),
     ("lab demo", "invalid choice: 'demo'"),
-    ("judge verify", "VERDICT.json (see `batchproof judge verify --help`)"),
+    ("judge badge", "VERDICT.json (see `batchproof judge badge --help`)"),
     ("demo -k parity", "unrecognized arguments: -k"),
     ("demo --slot 2", "--slot"),  # no abbreviation
     ("test -n 2 -q mine.py:Engine", "ENGINE comes first: put 'mine.py:Engine' before all options"),

@@ -13,6 +13,7 @@ from hypothesis import settings
 from batchproof.__main__ import main
 from batchproof.errors import UsageError
 from batchproof.judgement import requirements_command, verify_command
+from batchproof.judgement.badge_command import badge
 from batchproof.places import ROOT
 from batchproof.plugin import scoring
 from batchproof.plugin.scoring import forgive
@@ -116,6 +117,7 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
     assert failure.failure is not None
     assert (failure.requirement, failure.failure.facts["what"]) == (NEW, "planted")
     assert failure.command.endswith(f"--model=gpt2-random '--requirement={NEW}'")
+    assert badge(verdict)["message"] == "2000.01: 2 of 20 promises"
 
     ids = [f"--requirement={each}" for each in (OTHER_HELD, HELD[0])]
     session = run_suite("--requirements=2000.01", "--verdict=part.json", "--artifacts=out", *ids)
@@ -123,6 +125,7 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
     part = VERDICT.read(mini / "part.json")
     assert (part.verdict, part.held, part.is_complete) == ("incomplete", ("P4",), False)
     assert (part.outcomes[HELD[1]], part.promises["P1"].verdict) == ("not run", "incomplete")
+    assert badge(part)["message"] == "2000.01: 1 of 20 promises, incomplete"
     said = "incomplete; of 4 requirements 2 held, 2 not run"
     page = (mini / "out" / "summary.md").read_text()
     assert said in session.output
@@ -134,6 +137,7 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
     for name, change, words in (
         ("part", {"verdict": "held"}, "its verdict is stated as 'held', but is 'incomplete'"),
         ("part", {"is_complete": True}, "stated to be complete, but requirements were not run"),
+        ("verdict", {"held": ["P1"]}, "its list 'held' is P1, but must be P1, P4"),
         ("verdict", {"outcomes": {}}, "its outcomes are not those of the requirements of 2000.01"),
         (
             "verdict",
@@ -148,8 +152,9 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
     ):
         changed = json.loads((mini / f"{name}.json").read_text()) | change
         (mini / "changed.json").write_text(json.dumps(changed))
-        assert main(["judge", "verify", str(mini / "changed.json")]) == 2
+        assert main(["judge", "badge", str(mini / "changed.json")]) == 2
         assert words in capsys.readouterr().err
+    assert main(["judge", "badge", path]) == 0
     for changed, exit_code in (({}, 0), ({HELD[0]: "failed"}, 1)):
         again = replace(verdict, outcomes={**verdict.outcomes, **changed})
         monkeypatch.setattr(verify_command, "_run_again", lambda *_, again=again: again)
