@@ -150,7 +150,7 @@ def test_a_fault_that_no_model_shows_alone_is_tried_on_all_together(table: KillT
     for attempt in (together, replace(together, seed=2)):
         table.kills[attempt] = killed(attempt)
     assert not any(SMALL[1] in each for each in problems(whole(table)))
-    assert "together only" in kill_page(whole(table))
+    assert "by all tests on all models" in kill_page(whole(table))
 
 
 def test_an_idle_test_is_tried_on_one_fault_after_the_other(table: KillTable) -> None:

@@ -1,7 +1,8 @@
 """The embedded models are what their docstrings say on every machine: the constructed ones agree with
 their integer oracles in each dtype, and no shift, lost key or changed token goes unseen.
 
-Their weights are pinned, so what follows from weights alone is shown where it is about an engine.
+The weights of `llama-hash` and `bamba-hash` are pinned byte by byte, the others by golden tokens or by
+their oracles; what follows from weights alone is shown where it is about an engine.
 """
 
 from __future__ import annotations

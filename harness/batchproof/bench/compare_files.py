@@ -98,9 +98,12 @@ class RowPair:
         return [each[f"{self.key.place.clock}_s"] for each in row["rounds"]]
 
     @property
-    def has_become_invalid(self) -> bool:
-        """Whether the row is VALID in A and INVALID in B."""
-        return self.before["verdict"] == VALID and self.after["verdict"] == INVALID
+    def is_lost(self) -> bool:
+        """Whether the row is VALID in A and, in B, INVALID or, where a limit is set, without a figure:
+        no gate may pass what was not measured."""
+        is_gone = self.after["verdict"] == INVALID
+        is_gone |= self.limit is not None and self.after["verdict"] != VALID
+        return self.before["verdict"] == VALID and is_gone
 
     @property
     def is_too_slow(self) -> bool:
@@ -110,7 +113,7 @@ class RowPair:
 
     def __str__(self) -> str:
         if self.obstacle is not None:
-            return f"{'FAILED' if self.has_become_invalid else 'not compared'}, {self.obstacle}"
+            return f"{'FAILED' if self.is_lost else 'not compared'}, {self.obstacle}"
         ratio = self.ratio
         change = f"{'slower' if ratio.ratio < 1 else 'faster'} by {abs(ratio.ratio - 1):.1%}"
         if self.is_too_slow:
@@ -176,7 +179,7 @@ def run(arguments: argparse.Namespace) -> int:
     missing = [key for key in a if key not in b and key.place in places]
     for line in _summary(pairs, missing, arguments.fail_over):
         print(line)
-    failed = any(each.has_become_invalid or each.is_too_slow for each in pairs)
+    failed = any(each.is_lost or each.is_too_slow for each in pairs)
     return 1 if missing or failed else 0
 
 
@@ -190,7 +193,7 @@ def _matched_rows(a: Rows, b: Rows, limit: float | None) -> list[RowPair]:
             f"there is nothing to compare: A has {_contents(a)}; B has {_contents(b)}; but rows are "
             f"matched by workload, model, dtype, clock, engine and interface"
         )
-    if not any(each.obstacle is None or each.has_become_invalid for each in pairs):
+    if not any(each.obstacle is None or each.is_lost for each in pairs):
         raise UsageError(
             f"there is nothing to compare: no row is VALID in both A and B, the first being "
             f"{pairs[0].key}, {pairs[0].obstacle}"
@@ -260,8 +263,8 @@ def _summary(
     pairs: Sequence[RowPair], missing: Iterable[RowKey], fail_over: float | None
 ) -> Iterator[str]:
     yield f"{sum(each.obstacle is None for each in pairs)} of {len(pairs)} rows compared"
-    if num_invalid := sum(each.has_become_invalid for each in pairs):
-        yield f"FAILED: {num_invalid} VALID in A, INVALID in B"
+    if num_lost := sum(each.is_lost for each in pairs):
+        yield f"FAILED: {num_lost} VALID in A and not in B"
     if fail_over is not None:
         num_slower = sum(each.is_too_slow for each in pairs)
         verdict = f"FAILED: {num_slower}" if num_slower else "none"

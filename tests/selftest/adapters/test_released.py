@@ -115,8 +115,8 @@ def test_each_library_is_pinned_and_without_it_skipped_by_name(
 ) -> None:
     released = libraries.LIBRARIES[name]
     lines = [line.partition("#")[0].strip() for line in released.requirements.read_text().splitlines()]
-    assert list(filter(None, lines))
-    assert all("==" in line for line in lines if line)
+    assert list(filter(None, lines)), f"{released.requirements} pins nothing"
+    assert all("==" in line for line in lines if line), "each line is pinned with =="
     assert released.program is None or released.program.is_file()
     monkeypatch.setattr(libraries, "ENVIRONMENTS", tmp_path)
     with pytest.raises(UnsupportedModelError, match=f"python -m batchproof install {name}"):
