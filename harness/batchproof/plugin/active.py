@@ -17,7 +17,7 @@ import pytest
 from batchproof.cli.config_file import DEST, NONE, OWN
 from batchproof.cli.option_names import CONFIG, NO_CONFIG
 from batchproof.errors import UsageError
-from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED
+from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED, THREE_MODELS
 from batchproof.oracle.precision import KV_CACHES
 from batchproof.plugin import bench_options, isolation, outputs, problems, recorder, scoring
 from batchproof.plugin.bench_options import seconds
@@ -53,8 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         metavar="MODEL",
         help=f"model to test on, repeatable: {', '.join(EMBEDDED)} (default: the first "
-        f"{len(DEFAULT_MODELS)}, or all of these with the profile thorough), all, or a causal-LM "
-        "checkpoint by path or hub name (owner/name)",
+        f"{len(DEFAULT_MODELS)}, {len(THREE_MODELS)} of them without --engine, or all with the profile "
+        "thorough), all, or a causal-LM checkpoint by path or hub name (owner/name)",
     )
     group.addoption(
         "--device", default="auto", help=f"{DEVICES} (default: auto, which is CUDA, else MPS, else CPU)"
