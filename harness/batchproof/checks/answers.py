@@ -290,7 +290,7 @@ def processed_findings(request: Request, completion: Completion, oracle: Oracle)
     yield from _forbidden(request, tokens, is_allowed)
     best = exact.max(dim=-1)
     regret = best.values - chosen
-    bound = 2 * _slack(request, oracle)
+    bound = 2 * slack(request, oracle)
     is_wrong = is_allowed & ~(regret <= bound)  # `~`: a NaN must fail
     if bool(is_wrong.any()):
         step = int(is_wrong.nonzero()[0])
@@ -311,7 +311,7 @@ def drawn_findings(request: Request, completion: Completion, oracle: Oracle) -> 
     """Yields the first drawn token that may not be drawn."""
     tokens = completion.token_ids
     exact = _processed(request, tokens, oracle)
-    may_be = kept(exact, sampling_of(request), _slack(request, oracle))
+    may_be = kept(exact, sampling_of(request), slack(request, oracle))
     yield from _forbidden(request, tokens, of_each(may_be, tokens))
 
 
@@ -325,7 +325,7 @@ def of_each(values: Tensor, tokens: Tokens) -> Tensor:
     return values.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
 
 
-def _slack(request: Request, oracle: Oracle) -> float:
+def slack(request: Request, oracle: Oracle) -> float:
     """Returns by how much rounding may move a processed logit."""
     return amplification(sampling_of(request)) * oracle.logit_bound
 

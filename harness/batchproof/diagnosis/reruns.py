@@ -22,7 +22,7 @@ from batchproof.api import (
     Request,
     StepRecord,
 )
-from batchproof.checks.answers import structure_findings
+from batchproof.checks.answers import of_each, slack, structure_findings
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.trace import accounting_findings, position_findings
@@ -30,7 +30,7 @@ from batchproof.diagnosis.counterfactual import plain_schedule
 from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Finding
-from batchproof.oracle.choosing import amplification, is_drawn, processed, sampling_of
+from batchproof.oracle.choosing import is_drawn, processed, sampling_of
 from batchproof.oracle.oracle import Oracle, centred
 from batchproof.run.serving import serve
 from batchproof.run.time_limit import time_limit
@@ -197,15 +197,16 @@ def _symptom(call: int, request: Request, completion: Completion, oracle: Oracle
 def _first_wrong(request: Request, completion: Completion, oracle: Oracle) -> int | None:
     """Returns the first output whose token or logits are further from those of float64 than rounding
     reaches."""
-    asked, tokens = sampling_of(request), tuple(completion.token_ids)[: request.max_new_tokens]
+    tokens = tuple(completion.token_ids)[: request.max_new_tokens]
     is_known = [0 <= token < oracle.subject.vocab_size for token in tokens]
     known = tokens[: is_known.index(False)] if False in is_known else tokens
     if known:
         exact = oracle.score(request.prompt_token_ids, known)
         choices = processed(exact, request, known)
-        regret = choices.amax(dim=-1) - choices.gather(-1, torch.tensor(known)[:, None])[:, 0]
-        is_constructed = oracle.subject.oracle is not None and not asked.changes_logits
-        bound = 0.0 if is_constructed else 2 * amplification(asked) * oracle.logit_bound
+        regret = choices.amax(dim=-1) - of_each(choices, known)
+        is_plain = not sampling_of(request).changes_logits
+        is_constructed = oracle.subject.oracle is not None and is_plain
+        bound = 0.0 if is_constructed else 2 * slack(request, oracle)
         is_off = ~(regret <= bound)
         logits = completion.logits
         if logits is not None and tuple(logits.shape) == (len(completion.token_ids), exact.shape[1]):

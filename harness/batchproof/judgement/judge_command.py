@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -181,12 +181,20 @@ class SessionAsked:
 SESSION = FileKind("judgement to resume", "batchproof.session", 1, SessionAsked)
 
 
-def _num_lines(journal: Path) -> int:
-    """Returns the number of finished tests in a journal; its first line is the head."""
-    if not journal.exists():
-        return 0
-    with journal.open("rb") as file:
-        return max(0, sum(1 for _ in file) - 1)
+def _num_finished(journal: Path) -> Iterator[int]:
+    """Yields, for each look at a journal, how many tests have ended since the last one; its first line
+    is the head. A look reads whole new lines only: a torn last one may be cut and written again."""
+    num_read, num_heads = 0, 1
+    while True:
+        added = b""
+        if journal.exists():
+            with journal.open("rb") as file:
+                file.seek(num_read)
+                added = file.read()
+        num_read, num_lines = num_read + added.rfind(b"\n") + 1, added.count(b"\n")
+        head = min(num_heads, num_lines)
+        num_heads -= head
+        yield num_lines - head
 
 
 @dataclass(frozen=True)
@@ -272,16 +280,14 @@ class Session:
         """
         command = [*self._pytest, "-q", "-n", str(self.jobs)]
         command += [f"--journal={self.journal}", f"--repro={self.failures}"]
-        num_done = 0
+        finished = _num_finished(self.journal)
         with (self.folder / "pytest.log").open("a", encoding="utf-8") as log:
             process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
             try:
                 while True:
                     status = process.poll()
-                    num_lines = _num_lines(self.journal)
-                    if num_lines > num_done:
-                        progress.step(num_lines - num_done)
-                        num_done = num_lines
+                    if num_tests := next(finished):
+                        progress.step(num_tests)
                     if status is not None:
                         return status
                     time.sleep(SECONDS_BETWEEN_LOOKS)

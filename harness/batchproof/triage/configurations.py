@@ -10,11 +10,10 @@ from itertools import product
 from operator import add, itemgetter
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from batchproof.api import Completion, FinishReason, Request, SamplingParams
-from batchproof.checks.answers import are_known, structure_findings
+from batchproof.checks.answers import are_known, of_each, structure_findings
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.draws import LEAST_EXPECTED, check_counts
 from batchproof.findings.finding_text import headline
@@ -242,7 +241,7 @@ def _worst(request: Request, answer: Completion, logits: Tensor | None) -> tuple
     asked = sampling_of(request)
     if asked.changes_logits:
         logits = processed(logits, request, answer.token_ids)
-    taken = logits.gather(-1, torch.tensor(answer.token_ids)[:, None])[:, 0]
+    taken = of_each(logits, answer.token_ids)
     regret, step = (logits.amax(dim=-1) - taken).max(dim=0)
     words = f"token {int(step)}: {answer.token_ids[int(step)]} is {float(regret):.3g} below the best"
     return float(regret) / amplification(asked), words
