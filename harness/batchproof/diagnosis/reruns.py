@@ -204,9 +204,9 @@ def _first_wrong(request: Request, completion: Completion, oracle: Oracle) -> in
         exact = oracle.score(request.prompt_token_ids, known)
         choices = processed(exact, request, known)
         regret = choices.amax(dim=-1) - of_each(choices, known)
-        is_plain = not sampling_of(request).changes_logits
-        is_constructed = oracle.subject.oracle is not None and is_plain
-        bound = 0.0 if is_constructed else 2 * slack(request, oracle)
+        is_constructed = oracle.subject.oracle is not None
+        is_exact = is_constructed and not sampling_of(request).changes_logits
+        bound = 0.0 if is_exact else 2 * slack(request, oracle)
         is_off = ~(regret <= bound)
         logits = completion.logits
         if logits is not None and tuple(logits.shape) == (len(completion.token_ids), exact.shape[1]):

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from batchproof.judgement.output import running_folder, write_index, write_verdi
 from batchproof.places import ROOT, SUITE_ARGUMENTS
 from batchproof.plugin.scoring import SET
 from batchproof.records.file_kinds import FileKind
-from batchproof.records.journal import entries
+from batchproof.records.journal import entries, num_new_entries
 from batchproof.records.provenance import made_now
 from batchproof.records.verdict import Conditions, EngineVerdict, FailureGroup
 from batchproof.requirements.issues import DEFAULT_ISSUES, KnownIssue, read_issues
@@ -181,22 +181,6 @@ class SessionAsked:
 SESSION = FileKind("judgement to resume", "batchproof.session", 1, SessionAsked)
 
 
-def _num_finished(journal: Path) -> Iterator[int]:
-    """Yields, for each look at a journal, how many tests have ended since the last one; its first line
-    is the head. A look reads whole new lines only: a torn last one may be cut and written again."""
-    num_read, num_heads = 0, 1
-    while True:
-        added = b""
-        if journal.exists():
-            with journal.open("rb") as file:
-                file.seek(num_read)
-                added = file.read()
-        num_read, num_lines = num_read + added.rfind(b"\n") + 1, added.count(b"\n")
-        head = min(num_heads, num_lines)
-        num_heads -= head
-        yield num_lines - head
-
-
 @dataclass(frozen=True)
 class Session:
     """What is asked, and where its files are written."""
@@ -280,13 +264,13 @@ class Session:
         """
         command = [*self._pytest, "-q", "-n", str(self.jobs)]
         command += [f"--journal={self.journal}", f"--repro={self.failures}"]
-        finished = _num_finished(self.journal)
+        num_finished = num_new_entries(self.journal)
         with (self.folder / "pytest.log").open("a", encoding="utf-8") as log:
             process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
             try:
                 while True:
                     status = process.poll()
-                    if num_tests := next(finished):
+                    if num_tests := next(num_finished):
                         progress.step(num_tests)
                     if status is not None:
                         return status
