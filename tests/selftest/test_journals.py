@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from batchproof.errors import UsageError
-from batchproof.records.journal import num_new_entries
 from batchproof.records.provenance import Machine, Provenance
 from batchproof_lab.campaign import CAMPAIGN, CampaignState, Line, Question, Sitting, pool_of
 from tests.selftest.squares import QUESTION, killed_at_first, squares
@@ -90,17 +89,6 @@ def test_one_process_writes_a_journal(tmp_path: Path) -> None:
         pytest.raises(UsageError, match="is being written by another process"),
     ):
         CAMPAIGN.append_to(path, QUESTION)
-
-
-def test_entries_are_counted_as_they_come_but_neither_the_head_nor_a_torn_line(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    num_new = num_new_entries(path)
-    seen = [next(num_new)]
-    for added in (b'{"head', b'": 1}\n', b"{}\n{}\n{", b"", b"}\n"):
-        with path.open("ab") as file:
-            file.write(added)
-        seen.append(next(num_new))
-    assert seen == [0, 0, 0, 2, 0, 1]
 
 
 @pytest.fixture

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shutil
-import subprocess
+import signal
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from batchproof.__main__ import main
-from batchproof.errors import UsageError
-from batchproof.judgement import judge_command, output
+from batchproof.errors import Interrupt, UsageError
+from batchproof.judgement import judge_command
 from batchproof.judgement.judge_command import Session
 from batchproof.judgement.output import verdict_page, write_verdict
 from batchproof.places import ROOT
@@ -227,27 +224,17 @@ def test_a_failure_file_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert judge_command.replay_outcome(str(path)) == "reproduced"
 
 
-def test_a_judgement_is_written_and_goes_on_where_it_stopped(
-    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "engines"
-    found: list[int] = []
-
-    def run(self: Session, _progress: object) -> int:
-        found.append(len(list(entries(self.journal))))
+def test_a_judgement_is_written(journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(self: Session) -> int:
         self.journal.write_text(journal.read_text())
         return int(pytest.ExitCode.TESTS_FAILED)
 
-    monkeypatch.setattr(Session, "count", lambda _self: 4)
+    folder = tmp_path / "engines"
     monkeypatch.setattr(Session, "run", run)
     monkeypatch.setattr(
         judge_command, "_with_replays", lambda group: replace(group, replays=("reproduced",))
     )
-    arguments = ["judge", "static", f"--output={folder}", "--jobs=1"]
-    assert main(arguments) == 1
-    assert main([*arguments, "--resume"]) == 1
-    assert main(arguments) == 1
-    assert found == [0, 4, 0]
+    assert main(["judge", "static", f"--output={folder}", "--jobs=1"]) == 1
     verdict = VERDICT.read(folder / "static" / "verdict.json")
     assert (verdict.held, verdict.broken, verdict.is_complete) == (("P1",), ("P5",), True)
     page = (folder / "static" / "verdict.md").read_text()
@@ -257,34 +244,24 @@ def test_a_judgement_is_written_and_goes_on_where_it_stopped(
     assert "[static](static/verdict.md)" in (folder / "README.md").read_text()
 
 
-def in_this_process(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
-    """Runs pytest as the command would: `["python", "-m", "pytest", ...]`."""
-    with io.StringIO() as out, io.StringIO() as err, redirect_stdout(out), redirect_stderr(err):
-        status = int(pytest.main([*command[3:], "-p", "no:cacheprovider", "--assert=plain"]))
-        return subprocess.CompletedProcess(command, status, out.getvalue(), err.getvalue())
-
-
-def test_what_is_refused_deletes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_judgement_that_is_stopped_keeps_what_is_done_and_a_refused_one_writes_nothing(
+    journal: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "engines"
-    kept = output.running_folder(folder, "static") / "kept.txt"
-    kept.parent.mkdir(parents=True)
-    kept.write_text("mine")
-    monkeypatch.setattr(judge_command, "subprocess", SimpleNamespace(run=in_this_process))
-    assert main(["judge", "..", f"--output={folder}"]) == 2
-    assert "is no engine" in capsys.readouterr().err
-    monkeypatch.setattr(Session, "count", lambda _self: 1)
-    assert main(["judge", "static", f"--output={folder}"]) == 2
-    assert "is no folder of a judgement, and is not deleted" in capsys.readouterr().err
-    assert main(["judge", "ragged", f"--output={folder}", "--resume"]) == 2
-    assert "there is no judgement of 'ragged' to resume" in capsys.readouterr().err
-    assert [path.name for path in folder.iterdir()] == [kept.parent.parent.name]
-    assert kept.read_text() == "mine"
-    Session("static", ["-k", "smoke"], 1, tmp_path / "begun").start_over()
-    Session("static", ["-k", "smoke"], 2, tmp_path / "begun").require_same_as_before()
-    with pytest.raises(UsageError, match=r"was begun with .* -k smoke; it cannot be resumed with"):
-        Session("static", [], 1, tmp_path / "begun").require_same_as_before()
+    assert main(["judge", "..", f"--output={folder}", "--jobs=1"]) == 2
+    error = capfd.readouterr().err
+    assert "--engine '..' is no engine" in error
+    assert "error: '..' is not judged, since no test was run: see above" in error
+    assert not [*folder.iterdir()]
+
+    def stopped(self: Session) -> int:
+        self.journal.write_text(journal.read_text())
+        raise Interrupt(signal.SIGINT)
+
+    monkeypatch.setattr(Session, "run", stopped)
+    assert main(["judge", "static", f"--output={folder}", "--jobs=1"]) == 130
+    verdict = VERDICT.read(folder / "static" / "verdict.json")
+    assert (verdict.broken, verdict.is_complete) == (("P5",), False)
 
 
 def test_two_engines_of_one_release_have_a_folder_each(tmp_path: Path) -> None:

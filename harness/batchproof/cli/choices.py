@@ -17,16 +17,16 @@ DEFAULT_OUTPUT = ROOT / "results"
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Adds `--jobs`, `--output` and `--progress`."""
     add_output(parser)
-    parser.add_argument(
-        "--jobs",
-        type=positive,
-        default=num_cores(),
-        metavar="N",
-        help="worker processes (default: one a core, here %(default)s)",
-    )
+    add_jobs(parser)
     parser.add_argument(
         "--progress", action="store_true", help="draw the bar even if stderr is no terminal"
     )
+
+
+def add_jobs(parser: argparse.ArgumentParser) -> None:
+    """Adds `--jobs`."""
+    meaning = "worker processes (default: one a core, here %(default)s)"
+    parser.add_argument("--jobs", type=positive, default=num_cores(), metavar="N", help=meaning)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

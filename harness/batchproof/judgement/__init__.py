@@ -1,8 +1,8 @@
 """One engine under the whole suite, and the verdict on it as a page.
 
-`judge_command` is the command line: which engines, where to write, whether to resume; it also runs
-failure files again, and runs pytest in processes of its own, so that an engine that ends its process
-costs one test. `output` writes the folder of a verdict, without paths of this machine, with its page in
-Markdown, and the table of all verdicts. `requirements_command`, `verify_command` and
-`badge_command` are `batchproof judge requirements`, `verify` and `badge`.
+`judge_command` is the command line: which engines, where to write. It runs pytest in processes of its
+own, so that an engine that ends its process costs one test, and then failure files again. `output`
+writes the folder of a verdict, without paths of this machine, with its page in Markdown, and the table
+of all verdicts. `requirements_command`, `verify_command` and `badge_command` are
+`batchproof judge requirements`, `verify` and `badge`.
 """

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
-import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
 
 from batchproof.cli import choices
 from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.cli.option_names import NO_CONFIG
-from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
-from batchproof.judgement.output import running_folder, write_index, write_verdict
+from batchproof.judgement.output import write_index, write_verdict
 from batchproof.places import ROOT, SUITE_ARGUMENTS
 from batchproof.plugin.scoring import SET
-from batchproof.records.file_kinds import FileKind
-from batchproof.records.journal import entries, num_new_entries
+from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import made_now
 from batchproof.records.verdict import Conditions, EngineVerdict, FailureGroup
 from batchproof.requirements.issues import DEFAULT_ISSUES, KnownIssue, read_issues
@@ -32,7 +29,8 @@ from batchproof.requirements.sets import RequirementSet, load
 from batchproof.requirements.verdict_of_journal import Asked, verdict_of
 
 DEFAULT_OUTPUT = ROOT / "results" / "engines"
-ENDED = (0, 1, 5)  # pytest's statuses of a session that ran to its end; 5: nothing was left to run
+ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)  # of a session that ran to its end
+STDERR = 2  # the file descriptor
 
 REPLAY = (sys.executable, "-m", "batchproof", "replay")
 NUM_REPLAYS = 2
@@ -42,12 +40,6 @@ REPLAY_WORDS = {0: "not reproduced", 1: "reproduced", 2: "could not be run"}  # 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices.add_engines(parser, f"engines to judge, as for pytest --engine (default: those of {OWN})")
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue a judgement that was stopped; otherwise start over, since an engine may have "
-        "changed unseen",
-    )
     parser.add_argument(
         SET,
         metavar="SET",
@@ -66,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="what is known of failures (default: results/engines/findings.yaml)",
     )
-    choices.add_common(parser)
+    choices.add_output(parser)
+    choices.add_jobs(parser)
     parser.set_defaults(output=DEFAULT_OUTPUT)
 
 
@@ -86,19 +79,17 @@ def run(arguments: argparse.Namespace) -> int:
 def _judge(
     engine: str, arguments: argparse.Namespace, output: Path, issues: Sequence[KnownIssue]
 ) -> EngineVerdict:
-    session = _session(engine, arguments, running_folder(output, engine))
-    num_tests = session.count()  # count first, so that refused arguments leave no journal behind
-    if arguments.resume:
-        session.require_same_as_before()
-    else:
-        session.start_over()
-    progress = Progress(engine, "test", num_tests, arguments.progress)
-    is_complete = False
-    try:
-        is_complete = session.run(progress) in ENDED
-    finally:  # whatever stopped it: what is done is written
-        progress.close()
-        verdict = _conclude(session, is_complete, output, issues)
+    with TemporaryDirectory(prefix="batchproof-") as folder:
+        session = _session(engine, arguments, Path(folder))
+        is_complete = False
+        try:
+            is_complete = session.run() in ENDED
+        finally:  # whatever stopped it: what is done is written
+            found = entries(session.journal)
+            if found:
+                verdict = _conclude(session, found, is_complete, output, issues)
+    if not found:
+        raise UsageError(f"{engine!r} is not judged, since no test was run: see above")
     return verdict
 
 
@@ -120,12 +111,15 @@ def _session(engine: str, arguments: argparse.Namespace, folder: Path) -> Sessio
 
 
 def _conclude(
-    session: Session, is_complete: bool, output: Path, issues: Sequence[KnownIssue]
+    session: Session,
+    found: Sequence[JournalEntry],
+    is_complete: bool,
+    output: Path,
+    issues: Sequence[KnownIssue],
 ) -> EngineVerdict:
     command = shlex.join(["pytest", *session.arguments])
     options = (each for each in session.options if not each.startswith(f"{SET}="))
     asked = Asked(command, session.requirements, Conditions(tuple(options)))
-    found = entries(session.journal)
     verdict = verdict_of(session.engine, found, is_complete, made_now(), asked, issues)
     if is_complete:
         with ThreadPoolExecutor(session.jobs) as pool:  # each waits for a process of its own
@@ -165,25 +159,9 @@ def _print(verdict: EngineVerdict, path: Path) -> None:
     print(f"written: {path}", file=sys.stderr)
 
 
-ASKED = "asked.json"
-SECONDS_BETWEEN_LOOKS = 2.0
-TAKES = re.compile(r"(\d+)/(\d+) tests collected|(\d+) tests? collected")
-
-
-@dataclass(frozen=True)
-class SessionAsked:
-    """What the folder of a judgement was begun for."""
-
-    engine: str
-    arguments: tuple[str, ...]  # of pytest
-
-
-SESSION = FileKind("judgement to resume", "batchproof.session", 1, SessionAsked)
-
-
 @dataclass(frozen=True)
 class Session:
-    """What is asked, and where its files are written."""
+    """A run of the suite on one engine, and the folder for what it writes."""
 
     engine: str
     options: Sequence[str]  # more pytest arguments: models, dtype, -k
@@ -196,86 +174,20 @@ class Session:
         return self.folder / "journal.jsonl"
 
     @property
-    def failures(self) -> Path:
-        """The folder with a file for each failure; the verdict keeps those that it shows."""
-        return self.folder / "failures"
-
-    @property
     def arguments(self) -> list[str]:
         """What a person would type to see the same."""
         return [*SUITE_ARGUMENTS, f"--engine={self.engine}", *self.options]
 
-    def start_over(self) -> None:
-        """Deletes what an earlier run has left. Raises `UsageError` if the folder is not that of a
-        judgement.
+    def run(self) -> int:
+        """Returns the exit status of pytest, whose output goes to stderr. A worker that dies is
+        replaced; only its test is lost.
         """
-        if self.folder.exists():
-            if not (self.folder / ASKED).exists():
-                raise UsageError(
-                    f"{self.folder} is no folder of a judgement, and is not deleted: give another "
-                    f"--output"
-                )
-            shutil.rmtree(self.folder)
-        self.folder.mkdir(parents=True)
-        SESSION.write(self._asked, self.folder / ASKED)
-
-    def require_same_as_before(self) -> None:
-        """Raises `UsageError` if there is nothing to resume, or if something else was asked."""
-        path = self.folder / ASKED
-        if not path.exists():
-            raise UsageError(
-                f"there is no judgement of {self.engine!r} to resume in {self.folder.parent}"
-            )
-        before = SESSION.read(path)
-        if before != self._asked:
-            raise UsageError(
-                f"the judgement of {self.engine!r} was begun with {shlex.join(before.arguments)}; "
-                f"it cannot be resumed with {shlex.join(self.arguments)}"
-            )
-
-    @property
-    def _asked(self) -> SessionAsked:
-        return SessionAsked(self.engine, tuple(self.arguments))
-
-    @property
-    def _pytest(self) -> list[str]:
-        return [sys.executable, "-m", "pytest", *self.arguments]
-
-    def count(self) -> int:
-        """Returns the number of tests. Raises `UsageError` with pytest's own words if it refuses the
-        arguments.
-        """
-        command = [*self._pytest, "--collect-only", "-q", "-p", "no:xdist"]
-        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if ran.returncode < 0:
-            name = signal.Signals(-ran.returncode).name
-            raise UsageError(f"pytest was killed by {name} when {self.engine!r} was first built")
-        if ran.returncode != 0:
-            errors = [line for line in ran.stderr.splitlines() if line.startswith("ERROR: ")]
-            output = " ".join((ran.stdout + ran.stderr).split())
-            words = f"pytest ended with status {ran.returncode}: {output or 'no output'}"
-            raise UsageError(errors[0].removeprefix("ERROR: ") if errors else words)
-        matches = TAKES.findall(ran.stdout)
-        return int(next(filter(None, (matches[-1][0], matches[-1][2]))))
-
-    def run(self, progress: Progress) -> int:
-        """Runs what remains and returns the exit status of pytest. A worker that dies is replaced;
-        only its test is lost.
-        """
-        command = [*self._pytest, "-q", "-n", str(self.jobs)]
-        command += [f"--journal={self.journal}", f"--repro={self.failures}"]
-        num_finished = num_new_entries(self.journal)
-        with (self.folder / "pytest.log").open("a", encoding="utf-8") as log:
-            process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+        command = [sys.executable, "-m", "pytest", *self.arguments, "-q", "-n", str(self.jobs)]
+        command += [f"--journal={self.journal}", f"--repro={self.folder / 'failures'}"]
+        # In a session of its own it gets each signal once, from here.
+        with subprocess.Popen(command, cwd=ROOT, stdout=STDERR, start_new_session=True) as process:
             try:
-                while True:
-                    status = process.poll()
-                    if num_tests := next(num_finished):
-                        progress.step(num_tests)
-                    if status is not None:
-                        return status
-                    time.sleep(SECONDS_BETWEEN_LOOKS)
+                return process.wait()
             finally:
-                if process.poll() is None:
+                if process.returncode is None:
                     process.terminate()
-                    process.wait()

@@ -3,7 +3,6 @@
 README.md                              one line for each verdict
 <release>/verdict.md, verdict.json     the page, and the record it is made of
 <release>/failures/*.json              the failures that the page shows, to be run again
-.running/<engine>/                     what a judgement needs to go on; not tracked
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from batchproof.requirements.promises import Promise
 from batchproof.requirements.verdict_of_journal import without_local_paths
 from batchproof.site.verdict_summary import Paragraph, summary
 
-RUNNING = ".running"
 RECORD, PAGE, FAILURES = "verdict.json", "verdict.md", "failures"
 HEAD = """# Released engines before the suite
 
@@ -29,11 +27,6 @@ and the failure files that the page names. `findings.yaml` holds what is known o
 `reproductions/` scripts that show them with the library alone, and [reports/](reports/README.md) what
 is ready to be sent to the maintainers.
 """
-
-
-def running_folder(output: Path, engine: str) -> Path:
-    """Returns the folder of a judgement that is not finished."""
-    return output / RUNNING / slug(engine)
 
 
 def write_verdict(verdict: EngineVerdict, output: Path) -> Path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Generic, Self, TypeVar
@@ -127,18 +127,3 @@ TESTS = JournalKind("batchproof.journal/1", NoHead, JournalEntry)
 def entries(path: Path) -> list[JournalEntry]:
     """Returns the finished tests of a session, as `TESTS.read` does."""
     return TESTS.read(path)[1]
-
-
-def num_new_entries(path: Path) -> Iterator[int]:
-    """Yields, each time it is asked, how many entries a journal has gained since it was asked last. It
-    reads only what is new."""
-    num_read = 0  # bytes, of whole lines
-    while True:
-        added = b""
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(num_read)
-                added = file.read()
-        num_lines = added.count(b"\n")
-        yield num_lines - 1 if num_lines and num_read == 0 else num_lines  # the head is no entry
-        num_read += added.rfind(b"\n") + 1
