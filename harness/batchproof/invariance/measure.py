@@ -250,10 +250,10 @@ def _reason(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, ConformanceFailure | HangFailure):
         text = headline(error.failure.finding)
-    elif not isinstance(error, NotMeasuredError | OracleError | EngineHang):
-        text = f"it raised {type(error).__name__}: {text}"
-    if isinstance(error, EngineHang):
+    elif isinstance(error, EngineHang):
         text = f"time limit: {text}"
+    elif not isinstance(error, NotMeasuredError | OracleError):
+        text = f"it raised {type(error).__name__}: {text}"
     return shorten(without_machine_paths(text), LONGEST_REASON)
 
 
