@@ -13,6 +13,7 @@ from batchproof.api import (
     Capability,
     Completion,
     EngineConfig,
+    FinishReason,
     Request,
 )
 from batchproof.diagnosis.counterfactual import (
@@ -172,8 +173,7 @@ def test_a_cause_is_the_evidence_and_not_what_the_test_is_about(lab: Laboratory)
 
 
 def test_a_hang_says_which_request_waits(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("diagnose", "reruns"):
-        monkeypatch.setattr(f"batchproof.diagnosis.{module}.HANG_TIME_LIMIT_S", 0.5)
+    monkeypatch.setattr("batchproof.diagnosis.diagnose.HANG_TIME_LIMIT_S", 0.5)
     trial = trial_of(lab, resolve_engine("fault:only_slot_waits_for_itself"))
     trial.lab.time_limit_s = 1.0
     found = diagnosed(trial, workload(max_num_seqs=1, max_num_batched_tokens=8))
@@ -240,3 +240,42 @@ def test_the_counterfactual_without_a_mistake_is_the_reference(
     view = honest_view(table, cells, window, trial.subject.layer_kinds)
     for sample, found in zip(table.samples, logits_of(trial.subject, view), strict=True):
         assert off_by(trial, table, sample, found) < 1e-9
+
+
+class _ReturnsNone(RaggedEngine):
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        super().generate(requests)
+        return None  # type: ignore[return-value]
+
+
+class _GivesNaN(RaggedEngine):
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        answers = super().generate(requests)
+        return [
+            replace(each, logits=torch.full((len(each.token_ids), 256), torch.nan)) for each in answers
+        ]
+
+
+class _RefusesAll(RaggedEngine):
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        refused = FinishReason.ERROR
+        return [Completion(each.request_id, (), refused, "out of service") for each in requests]
+
+
+@pytest.mark.parametrize(
+    ("engine", "says", "evidence"),
+    [
+        (_ReturnsNone, "generate returned a NoneType", ()),
+        (_GivesNaN, "its logits hold NaN", ("alone on a fresh engine: wrong as well",)),
+        (_RefusesAll, "answered with an error: out of service", ("alone, on a fresh engine: refused",)),
+    ],
+)
+def test_what_shows_no_mistake_gets_no_cause(
+    lab: Laboratory, engine: type[RaggedEngine], says: str, evidence: Sequence[str]
+) -> None:
+    """Of these, diagnoses once invented ORDER, POSITION and right answers."""
+    found = diagnosed(trial_of(lab, EngineSpec(engine.__name__, engine)), workload())
+    assert (found.cause, says in found.text) == (Cause.UNKNOWN, True), found
+    lines = "\n".join(found.evidence)
+    assert all(each in lines for each in evidence), found
+    assert "right" not in lines

@@ -173,7 +173,8 @@ SUBJECT = json.loads(made_up().text())["subject"]
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (lambda: "{", "cannot be read as a failure file"),
+        (lambda: "{", "is no result file: it is not JSON"),
+        (lambda: "[]", "has the schema None, but must have 1"),
         (changed(schema=99), "has the schema 99, but must have 1"),
         (changed(rule="no-such-rule"), "is damaged: rule is 'no-such-rule', not one of "),
         (changed(runs=[{"engine_number": "1"}]), "is damaged: runs[0].engine_number is '1', not a"),
@@ -185,7 +186,7 @@ def test_what_cannot_be_run_again_is_one_sentence_and_exit_code_2(
 ) -> None:
     path = tmp_path / "failure.json"
     assert replay(path) == 2
-    assert "cannot be read: No such file or directory" in capsys.readouterr().err
+    assert "there is no result file" in capsys.readouterr().err
     path.write_text(content(), encoding="utf-8")
     assert replay(path) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -11,17 +11,17 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from batchproof.bench.ceilings import measure_ceilings
 from batchproof.bench.growth import measure_growth
 from batchproof.bench.hardware import device_facts
 from batchproof.bench.interleaved import compare_engines
-from batchproof.bench.reading import Document, is_complete
+from batchproof.bench.reading import Document
 from batchproof.bench.result_rows import Terms
-from batchproof.bench.roofline import measure_ceilings
 from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
 from batchproof.records.benchmark import BENCHMARK
-from batchproof.records.file_kinds import replace_text
+from batchproof.records.file_kinds import json_lines, replace_text
 from batchproof.records.provenance import provenance, pytest_line
 from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
@@ -97,7 +97,6 @@ class BenchmarkRun:
         ]
 
     def finish(self) -> None:
-        """Marks the file as complete."""
         self._file.finish()
 
 
@@ -121,17 +120,12 @@ class ResultFile:
     def add(self, part: str, entry: Mapping[str, object]) -> None:
         """Appends to `comparisons` or `growth` and writes the file. Raises `ValueError` for NaN or
         infinity."""
-        assert part in self._result, "`write` comes before the first addition"
-        assert not is_complete(self._result), "nothing is added after `finish`"
         content = json.loads(json.dumps(entry, allow_nan=False))  # a copy: later changes do not count
         self._result[part].append(content)
         self._save()
 
     def finish(self) -> None:
-        """Adds the footer; a second call changes nothing."""
-        assert "header" in self._result, "`write` comes before `finish`"
-        if is_complete(self._result):
-            return
+        """Adds the footer."""
         self._result["footer"] = {
             "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "num_comparisons": len(self._result["comparisons"]),
@@ -140,16 +134,7 @@ class ResultFile:
         self._save()
 
     def _save(self) -> None:
-        """Replaces the file in one step."""
-        parts = ",\n".join(f'"{key}": {_lines(value)}' for key, value in self._result.items())
-        replace_text(self._path, f"{{\n{parts}\n}}\n")
-
-
-def _lines(value: object) -> str:
-    """Returns JSON with one line for each entry of a list, so that a diff shows what changed."""
-    if not isinstance(value, list):
-        return json.dumps(value, allow_nan=False)
-    return "[" + ",".join(f"\n{json.dumps(each, allow_nan=False)}" for each in value) + "]"
+        replace_text(self._path, json_lines(self._result))
 
 
 def result_path(asked: str | None, device_type: str) -> Path:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchproof.bench.ratios import Ratio, unpaired_ratio
 from batchproof.bench.reading import INVALID, VALID, is_complete, load
@@ -24,47 +24,32 @@ MACHINE = ("cpu", "cores")
 Result = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonKey:
-    """What two comparisons must have in common to be compared."""
+class RowKey(NamedTuple):
+    """What two rows must have in common to be compared."""
 
     workload: str
-    workload_hash: str
     model: str
     dtype: str
     clock: str
-
-    @classmethod
-    def of(cls, comparison: Result) -> ComparisonKey:
-        """The key of an entry of `comparisons`."""
-        workload, model = comparison["workload"], comparison["model"]
-        place = workload["name"], workload["hash"], model["name"], model["dtype"]
-        return cls(*place, comparison["clock"])
-
-    @property
-    def name(self) -> tuple[str, str, str]:
-        """What a person calls it: two workloads of one name may differ."""
-        return self.workload, self.model, self.dtype
-
-    def __str__(self) -> str:
-        return f"{self.workload}, {self.model} {self.dtype}, {self.clock} time"
-
-
-@dataclass(frozen=True, slots=True)
-class RowKey:
-    """What two rows must have in common to be compared."""
-
-    place: ComparisonKey
+    workload_hash: str  # two workloads of one name may differ
     engine: str
     interface: str
 
     @property
+    def place(self) -> RowKey:
+        """The key of the whole comparison."""
+        return self._replace(engine="", interface="")
+
+    @property
+    def title(self) -> str:
+        return f"{self.workload}, {self.model} {self.dtype}, {self.clock} time"
+
+    @property
     def label(self) -> str:
-        """The engine, and its interface unless that is stepping."""
         return self.engine if self.interface == "stepping" else f"{self.engine} ({self.interface})"
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.label}"
+        return f"{self.title}: {self.label}"
 
 
 @dataclass(frozen=True)
@@ -85,7 +70,7 @@ class RowPair:
                 reason = " ".join((row.get("reason") or "no reason is given").split())
                 return f"{row['verdict']} in {letter}: {reason}"
             if not self._times(row) or min(self._times(row)) <= 0:
-                return f"{letter} has no {self.key.place.clock} times of it"
+                return f"{letter} has no {self.key.clock} times of it"
         return None
 
     @cached_property
@@ -95,7 +80,7 @@ class RowPair:
         return unpaired_ratio(self._times(self.before), self._times(self.after))
 
     def _times(self, row: Result) -> list[float]:
-        return [each[f"{self.key.place.clock}_s"] for each in row["rounds"]]
+        return [each[f"{self.key.clock}_s"] for each in row["rounds"]]
 
     @property
     def is_lost(self) -> bool:
@@ -127,15 +112,15 @@ Rows = Mapping[RowKey, Result]
 
 def rows_of(result: Result) -> Rows:
     """Returns the rows of a file by their keys; of equal keys the later one counts."""
-    return {
-        RowKey(ComparisonKey.of(comparison), row["engine"], row["interface"]): row
-        for comparison in result["comparisons"]
-        for row in comparison["rows"]
-    }
+    found: dict[RowKey, Result] = {}
+    for comparison in result["comparisons"]:
+        workload, model = comparison["workload"], comparison["model"]
+        place = (workload["name"], model["name"], model["dtype"], comparison["clock"], workload["hash"])
+        found |= {RowKey(*place, row["engine"], row["interface"]): row for row in comparison["rows"]}
+    return found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the command to its parser."""
     parser.add_argument("before", type=Path, metavar="A", help="the result file before a change")
     parser.add_argument("after", type=Path, metavar="B", help="the result file after it")
     parser.add_argument(
@@ -207,14 +192,15 @@ def _contents(rows: Rows) -> str:
 
 def _refuse_unlike(a: Rows, b: Rows) -> None:
     """Workloads of one name must be equal, unless the files share another one of that name."""
-    for place in {key.place for key in a}:
-        ours, theirs = (
-            {key.place.workload_hash for key in rows if key.place.name == place.name} for rows in (a, b)
-        )
-        if theirs and ours.isdisjoint(theirs):
+    hashes: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
+    for number, rows in enumerate((a, b)):
+        for key in rows:
+            hashes.setdefault(key[:3], ([], []))[number].append(key.workload_hash)
+    for (workload, model, dtype), (ours, theirs) in hashes.items():
+        if ours and theirs and set(ours).isdisjoint(theirs):
             raise UsageError(
-                f"the workload {place.workload!r} of {place.model} {place.dtype} is not the same: its "
-                f"hash is {', '.join(ours)} in A, {', '.join(theirs)} in B"
+                f"the workload {workload!r} of {model} {dtype} is not the same: its hash is "
+                f"{', '.join(dict.fromkeys(ours))} in A, {', '.join(dict.fromkeys(theirs))} in B"
             )
 
 
@@ -246,10 +232,9 @@ def _differences(a: Result, b: Result) -> list[str]:
 
 
 def _sections(pairs: Sequence[RowPair]) -> Iterator[str]:
-    """Yields one section for each workload and model."""
     width = max(len(each.key.label) for each in pairs)
     for place in dict.fromkeys(each.key.place for each in pairs):
-        yield from ("", str(place))
+        yield from ("", place.title)
         yield from (f"  {p.key.label:{width}}  {p}" for p in pairs if p.key.place == place)
 
 

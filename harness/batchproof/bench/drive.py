@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -26,8 +26,6 @@ from batchproof.run.time_limit import time_limit
 from batchproof.workload.workloads import assemble
 
 Stamped = tuple[float, Any]  # seconds since the round began, and a TokenEvent
-ReadStep = tuple[float, list[tuple[Any, ...]]]  # the same, and the events of a step as they were read
-_fields = attrgetter("request_id", "token_id", "finish_reason", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ def serve_stepping(
 ) -> Round:
     """Adds all requests and steps until all are done. Raises as `serve_at_once` does."""
     asked = [replace(each) for each in requests]
-    steps: list[ReadStep] = []
+    steps: list[tuple[float, list[object]]] = []
     synchronise(device)
     with time_limit(time_limit_s, "add and step"):
         cpu, began = CpuMeter(), perf_counter()
@@ -92,32 +90,31 @@ def serve_stepping(
         synchronise(device)
         wall_s = perf_counter() - began
         cpu.stop()
-    stamped = [(now, _event(each)) for now, read in steps for each in read]
+    stamped = [(now, each) for now, read in steps for each in read]
     completions, times = _per_request(requests, stamped)
     return Round(completions, wall_s, cpu.seconds(), times, _most_at_once(stamped))
 
 
-def _read(given: Sequence[object]) -> list[tuple[Any, ...]]:
-    """Returns the events of a step as tuples that stay as they are.
+def _read(given: Sequence[object]) -> list[object]:
+    """Returns the events of a step as they will stay.
 
-    Events are such tuples. Only those of another type are looked into: in timed code each look costs a
+    A `TokenEvent` is a tuple. Only one of a subclass is looked into: in timed code each look costs a
     third of a microsecond, and a step gives hundreds.
     """
     events = [*given]
     if {*map(type, events)} <= {TokenEvent}:
-        return cast("list[tuple[Any, ...]]", events)
-    return [_fields(each) if isinstance(each, TokenEvent) else (each,) for each in events]
-
-
-def _event(read: tuple[Any, ...]) -> object:
-    """Returns the event that was read, and whatever else a step gave as it is, for the checks."""
-    return TokenEvent(*read) if len(read) > 1 else read[0]
+        return events
+    return [
+        TokenEvent(e.request_id, e.token_id, e.finish_reason, e.error)
+        if isinstance(e, TokenEvent)
+        else e
+        for e in events
+    ]
 
 
 def _per_request(
     requests: Sequence[Request], stamped: Sequence[Stamped]
 ) -> tuple[tuple[Completion, ...], tuple[tuple[float, ...], ...]]:
-    """Returns each request's completion and the times of its tokens."""
     checked_events([event for _, event in stamped])  # types, before anything is read
     own: dict[str, list[Stamped]] = {request.request_id: [] for request in requests}
     for now, event in stamped:

@@ -27,7 +27,6 @@ from batchproof.api import Engine, EngineConfig, Request
 from batchproof.bench.drive import Round, serve_at_once
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
 from batchproof.bench.verification import Verifier, blaming, judging
-from batchproof.run.engine_names import REFERENCE
 from batchproof.run.trial import Trial
 from batchproof.statistics import fit_line
 
@@ -35,7 +34,7 @@ CONTEXT, NUM_STEPS = 64, 16
 NUM_LAPS = 3  # at most
 MIN_POINTS = 3  # a line through two points has no residual
 LEAST_SHARE = 0.1  # of the wall time; with less, the work is done in another process
-ALL_REQUESTS, NO_REQUEST = 1 << 60, 0  # sample sizes
+ALL_REQUESTS = 1 << 60  # sample size
 Sample = tuple[float, float]  # a size, and the seconds it took; both above 0
 
 
@@ -77,7 +76,7 @@ class Point:
 
     @property
     def caps(self) -> tuple[int, int]:
-        """The caps of the short and the long call. The first token comes from the prompt."""
+        """Those of the short and the long call. The first token comes from the prompt."""
         return 1, 1 + self.num_steps
 
     @property
@@ -131,16 +130,14 @@ def measure_growth(
 class GrowthEngine:
     """One engine on the axis: built for each lap of a point, timed, checked.
 
-    Each of its tokens must be the best choice in float64, up to rounding; the reference on a model
-    without an integer oracle is checked for form only.
+    Each of its tokens must be the best choice in float64, up to rounding.
     """
 
     def __init__(self, trial: Trial, call_limit_s: float) -> None:
         self.name = trial.spec.name
         self.verdict = VALID
         self.reason: str | None = None
-        is_exempt = self.name == REFERENCE and trial.subject.oracle is None
-        self._verifier = Verifier(trial.oracle, NO_REQUEST if is_exempt else ALL_REQUESTS)
+        self._verifier = Verifier(trial.oracle, ALL_REQUESTS)
         self._trial = trial
         self._call_limit_s = call_limit_s
         self._seconds: dict[int, list[float]] = {}  # sequences -> seconds of a step in each lap
@@ -216,7 +213,6 @@ class GrowthEngine:
 
 
 def words(points: Sequence[dict[str, Any]], power: PowerLaw | None) -> str:
-    """Describes the growth, and the largest cost over the smallest."""
     if power is None:
         return f"too few points to fit a growth: {len(points)}; give more seconds with --growth-for"
     first, last = points[0], points[-1]

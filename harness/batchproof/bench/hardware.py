@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from batchproof.bench.processes import PROC, bytes_in
 from batchproof.records.provenance import cpu_name
 
 NVIDIA_FIELDS = (
@@ -39,8 +38,9 @@ def device_facts(device: torch.device) -> dict[str, Any]:
             "clocks": found or None,
         }
     name = cpu_name() if device.type == "cpu" else f"{platform.machine()} GPU"
-    memory_bytes = bytes_in(PROC / "meminfo", "MemTotal")
-    return facts | {"name": name, "driver": None, "memory_bytes": memory_bytes}
+    sizes = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
+    pages, page_bytes = (os.sysconf(each) if each in os.sysconf_names else 0 for each in sizes)
+    return facts | {"name": name, "driver": None, "memory_bytes": pages * page_bytes or None}
 
 
 def _cores() -> list[int] | None:
@@ -82,7 +82,6 @@ class PeakMemory:
         self._before_bytes = sum(map(torch.cuda.memory_allocated, self._gpus))
 
     def stop(self) -> int | None:
-        """Returns the peak in bytes above the start, or None where it cannot be measured."""
         if not self._gpus:
             return None
         return sum(map(torch.cuda.max_memory_allocated, self._gpus)) - self._before_bytes

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import combinations
 from time import sleep
@@ -24,7 +24,7 @@ from batchproof.bench.reading import VALID, exceeds_slots
 from batchproof.bench.result_rows import Terms, row_of, times_s
 from batchproof.bench.spec import BenchWorkload, Laps
 from batchproof.bench.timed_engine import TimedEngine
-from batchproof.bench.verification import Verifier, default_sample_size
+from batchproof.bench.verification import MAX_TOKENS_CHECKED_IN_FULL, SAMPLE_SIZE, Verifier
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.environment import require_same, shared_of
 from batchproof.findings.finding_text import first_line
@@ -67,9 +67,9 @@ def _timed_engines(
     on_round: Callable[[str], None],
 ) -> list[TimedEngine]:
     """Runs all laps of all engines, checks every answer, and returns the engines, which are closed."""
-    size = terms.sample_size
-    if size is None:
-        size = default_sample_size(sum(r.max_new_tokens for r in workload.requests))
+    size, num_tokens = terms.sample_size, workload.totals()["max_output_tokens"]
+    if size is None and num_tokens > MAX_TOKENS_CHECKED_IN_FULL:
+        size = SAMPLE_SIZE
     engines = [
         TimedEngine(trial, workload.config, laps, Verifier(trial.oracle, size), terms.time_limit_s)
         for trial in trials
@@ -81,8 +81,6 @@ def _timed_engines(
         for each in engines:
             each.close()
     guard.finds_harm(None)
-    for each in engines:
-        each.learn()
     for each in engines:
         each.judge_rounds(partial(on_round, f"checking {each.name}"))
     return engines
@@ -178,6 +176,6 @@ def _ratios(
     ]
     return [
         {"engine": later.name, "over": earlier.name, "clock": clock}
-        | paired_ratio(times_s(later.rounds, clock), times_s(earlier.rounds, clock)).as_dict()
+        | asdict(paired_ratio(times_s(later.rounds, clock), times_s(earlier.rounds, clock)))
         for earlier, later in combinations(valid, 2)
     ]

@@ -51,7 +51,6 @@ def measure(rounds: Sequence[Round], requests: Sequence[Request]) -> dict[str, A
 
 
 def _latencies_ms(rounds: Sequence[Round]) -> dict[str, list[float]]:
-    """Each kind of latency, pooled over all requests of all rounds, sorted."""
     pooled: dict[str, list[float]] = {name: [] for name in LATENCIES}
     for token_times_s in (own for each in rounds for own in each.token_times_s or ()):
         ms = [1000 * seconds for seconds in token_times_s]

@@ -29,16 +29,6 @@ def descendants() -> tuple[int, ...]:
     return tuple(found)
 
 
-def bytes_in(file: Path, key: str) -> int | None:
-    """Returns a size that a file of `PROC` gives in KiB; None without the file or the key."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    sizes = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
-    return 1024 * int(sizes[0]) if sizes else None
-
-
 class CpuMeter:
     """`CpuMeter()`, run, `stop()`, `seconds()`: CPU time of this process and of those it has started.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from batchproof.statistics import Estimate, difference_estimate, mean_estimate
@@ -50,12 +50,8 @@ class Ratio:
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Self:
-        """Returns the ratio that `as_dict` has written to a result file."""
+        """Returns the ratio that a result file holds."""
         return cls(entry["ratio"], entry["low"], entry["high"], entry["num_laps"])
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns plain values for a result file."""
-        return asdict(self)
 
 
 def paired_ratio(times: Sequence[float], times_over: Sequence[float]) -> Ratio:

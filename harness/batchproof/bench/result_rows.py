@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 from batchproof.bench import schedule
+from batchproof.bench.ceilings import Ceilings
 from batchproof.bench.drive import Round
 from batchproof.bench.metrics import measure
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
-from batchproof.bench.roofline import Ceilings, ModelCosts, least_time
+from batchproof.bench.roofline import ModelCosts, least_time
 from batchproof.bench.spec import BenchWorkload
 from batchproof.bench.timed_engine import TimedEngine
 
@@ -50,7 +51,6 @@ def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[st
 
 
 def _verdict(timed: TimedEngine) -> tuple[str, str | None]:
-    """Returns the verdict of an engine, and the reason for one that is not VALID."""
     if timed.problem is not None:
         return UNVERIFIED if timed.is_blameless else INVALID, timed.problem
     adequacy = timed.trial.lab.adequacy(timed.trial.subject)
@@ -85,13 +85,7 @@ def _roofline(timed: TimedEngine, terms: Terms) -> dict[str, Any] | None:
         return None
     least = least_time(first.trace, costs, terms.ceilings)
     took_s = median(times_s(timed.rounds, terms.clock))
-    return {
-        "share": least.least_s / took_s,
-        "least_s": least.least_s,
-        "bytes": least.bytes,
-        "flop": least.flop,
-        "bound": least.bound,
-    }
+    return {"share": least.least_s / took_s, **asdict(least)}
 
 
 def times_s(rounds: Sequence[Round], clock: str) -> list[float]:

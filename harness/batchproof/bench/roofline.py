@@ -24,10 +24,8 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from batchproof.api import RowRecord, StepRecord
-from batchproof.bench.ceilings import Ceilings, measure_ceilings
+from batchproof.bench.ceilings import Ceilings
 from batchproof.models.catalogue import NUM_EXPERTS
-
-__all__ = ["Ceilings", "ModelCosts", "Roofline", "least_time", "measure_ceilings"]
 
 COUNTED_LAYERS = {"full_attention", "sliding_attention"}
 Window = int | None  # keys that a query sees at most; None: all before it
@@ -49,7 +47,6 @@ class ModelCosts:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of the keys and values of one token in all layers."""
         return self.kv_bytes * sum(num for _, num in self.num_layers)
 
     @classmethod
@@ -168,7 +165,6 @@ def _uncounted_matrix(model: PreTrainedModel) -> str | None:
 
 
 def _windows(config: Any) -> list[Window]:
-    """Returns the window of each layer."""
     window: Window = getattr(config, "sliding_window", None)
     layer_types = getattr(config, "layer_types", None)
     if layer_types is None:

@@ -33,7 +33,6 @@ class Range:
     high: int
 
     def sample(self, rng: random.Random) -> int:
-        """Samples one of them."""
         return rng.randint(self.low, self.high)
 
     def __str__(self) -> str:
@@ -134,7 +133,6 @@ class BenchSpec:
 
     @property
     def mean_output_tokens(self) -> float:
-        """The expected output tokens of all requests together."""
         return self.num_requests * sum(share * (r.low + r.high) / 2 for share, r in self.cap)
 
     @property

@@ -20,7 +20,6 @@ from batchproof.bench.verification import Verifier, blaming, judging
 from batchproof.checks.broken import require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.environment import require_same, settings_of
-from batchproof.run.engine_names import REFERENCE
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
 
@@ -68,7 +67,6 @@ class TimedEngine:
 
     @property
     def name(self) -> str:
-        """The engine as the command line names it."""
         return self.trial.spec.name
 
     @property
@@ -137,16 +135,7 @@ class TimedEngine:
                     self.verifier.judge(number, self._laps[number], each.completions)
             on_round()
 
-    def learn(self) -> None:
-        """Gives the reference's own answers of the rounds to the oracle, which need not compute them
-        again. The first round has been checked against the oracle."""
-        if self.name == REFERENCE and self.problem is None:
-            for number, each in enumerate(self.rounds, start=1):
-                for request, completion in zip(self._laps[number], each.completions, strict=False):
-                    self.trial.oracle.learn(request.prompt_token_ids, completion.token_ids)
-
     def close(self) -> None:
-        """Releases the engine."""
         if self._engine is not None:
             with blaming(self.accuse):
                 self.trial.close(self._engine)

@@ -74,11 +74,9 @@ class Verifier:
 
     @property
     def has_checked(self) -> bool:
-        """Whether the tokens of at least one completion were checked."""
         return self._num_by_reference + self._num_scored > 0
 
     def as_dict(self) -> dict[str, int]:
-        """Returns the counts and the seed of the samples, for the result file."""
         return {
             "num_completions": self._num_completions,
             "num_by_reference": self._num_by_reference,
@@ -86,11 +84,6 @@ class Verifier:
             "num_near_ties": self._ledger.num_near_ties,
             "sample_seed": self._sample_seed,
         }
-
-
-def default_sample_size(num_output_tokens: int) -> int | None:
-    """Returns None, which is all requests, as long as the right answers are cheap."""
-    return None if num_output_tokens <= MAX_TOKENS_CHECKED_IN_FULL else SAMPLE_SIZE
 
 
 class NoRightAnswer(OracleError):

@@ -11,7 +11,7 @@ chunks, batches, leaks and former tenants need no special treatment.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -213,9 +213,8 @@ class View:
     samples: Tensor  # the cells whose logits are wanted
     # By kind of layer: which of these keys it sees. Kinds that are not named see all.
     within: Mapping[str, Tensor] = field(default_factory=dict)
-    zeroed: Tensor | None = None  # bool per cell: its key and value are zeros
-    rounded: Tensor | None = None  # bool per cell: they are rounded to `kv_dtype`
-    kv_dtype: torch.dtype | None = None
+    marked: Tensor | None = None  # bool per cell: the cache keeps `held` of its key and value
+    held: Callable[[Tensor], Tensor] | None = None
     logits_dtype: torch.dtype | None = None
 
     def grown(self, within: Tensor) -> Tensor:
@@ -229,13 +228,10 @@ class View:
 
     def is_same(self, other: View) -> bool:
         """Returns whether nothing differs, so that the mistake cannot show on this table."""
+        pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
         return all(
-            torch.equal(mine, theirs)
-            if isinstance(mine := getattr(self, each.name), Tensor)
-            and isinstance(theirs := getattr(other, each.name), Tensor)
-            and mine.shape == theirs.shape
-            else mine is getattr(other, each.name)
-            for each in fields(self)
+            a is b or (isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b))
+            for a, b in pairs
         )
 
 
@@ -265,8 +261,8 @@ def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.fl
     if len(subject.layer_kinds) > 1:
         seen = {kind: view.seen_by(kind) for kind in subject.layer_kinds}
         arguments["attention_mask"] = {kind: _mask(model, mask) for kind, mask in seen.items()}
-    is_edited = view.zeroed is not None or view.rounded is not None
-    with _EditedCache(view) if is_edited else nullcontext():  # it slows down every operation
+    # The mode slows down every operation.
+    with nullcontext() if view.marked is None else _EditedCache(view):
         logits: Tensor = model(**arguments, use_cache=False).logits[0].cpu()[view.samples].double()
     return logits if view.logits_dtype is None else logits.to(view.logits_dtype).double()
 
@@ -300,8 +296,7 @@ def _pruned(view: View) -> View:
         visible=view.visible[needed][:, needed],
         samples=place[view.samples],
         within={kind: view.grown(each)[needed][:, needed] for kind, each in view.within.items()},
-        zeroed=None if view.zeroed is None else view.zeroed[needed],
-        rounded=None if view.rounded is None else view.rounded[needed],
+        marked=None if view.marked is None else view.marked[needed],
     )
 
 
@@ -320,13 +315,10 @@ class _EditedCache(TorchFunctionMode):
 
     def _edited(self, states: Tensor) -> Tensor:
         """Returns the states `(1, heads, cells, head_size)` as a faulty cache would return them."""
-        view = self._view
-        if view.rounded is not None:
-            mark = view.rounded.to(states.device)[:, None]
-            states = torch.where(mark, states.to(view.kv_dtype).to(states.dtype), states)
-        if view.zeroed is not None:
-            states = states.masked_fill(view.zeroed.to(states.device)[:, None], 0.0)
-        return states
+        marked, held = self._view.marked, self._view.held
+        assert marked is not None, "without marked cells nothing is edited"
+        assert held is not None, "marked cells are held as something else"
+        return torch.where(marked.to(states.device)[:, None], held(states), states)
 
 
 PICKS = ("first", "last", "longest", "shortest")

@@ -12,22 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from batchproof.api import Completion, EngineConfig, FinishReason, Request
+from batchproof.api import EngineConfig, FinishReason, Request
 from batchproof.checks.answers import structure_findings
-from batchproof.diagnosis.explain import Explanation, Rounding, evidence_of, explain, rounding_of
+from batchproof.diagnosis.explain import evidence_of, explain, rounding_of
 from batchproof.diagnosis.reruns import (
-    HANG_TIME_LIMIT_S,
     Call,
     OutOfTimeError,
     Rerunner,
     Reruns,
     Symptom,
     Without,
-    cause_by_reruns,
     is_bad,
-    is_right_without_drafts,
-    rerun,
-    shows_with_half,
+    only,
     symptoms_of,
 )
 from batchproof.findings.causes import Cause, Diagnosis
@@ -40,6 +36,12 @@ from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
 TIME_LIMIT_S = 20.0
+HANG_TIME_LIMIT_S = 1.0
+# Rules about the form of what comes back, which shows no mistake of the computation.
+ABOUT_FORM = {
+    *(Rule.RETURN_TYPE, Rule.COMPLETION_TYPE, Rule.COMPLETION_FIELD),
+    *(Rule.STEP_TYPE, Rule.EVENT_TYPE, Rule.EVENT_FIELD, Rule.TRACE_TYPE),
+}
 # Causes that a rerun can show of an answer with right tokens and a wrong end.
 BESIDE_ENDS = (Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.INPUT)
 
@@ -50,29 +52,34 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
     An engine call that has begun is not cut short, so the limit may be exceeded by one call.
     """
     rerunner = Rerunner(trial, limit_s)
-    is_hang = failure.rule is Rule.HANG
     try:
-        if is_hang:
+        if failure.rule is Rule.HANG:
             return explain_hang(rerunner, failure)
         if failure.rule.replay is Replay.CRASH:
             return cause_of_exception(rerunner, failure)
-        own = failure.rule.own_cause(failure.promise)
-        if own:  # the headline says the rest
-            return Diagnosis(own, own.value)
-        return _investigate(rerunner, failure, failure.rule.likely_cause(failure.promise))
+        return _by_the_rule(failure) or _investigate(rerunner, failure)
     except OutOfTimeError:
-        if is_hang:
+        if failure.rule is Rule.HANG:
             return Diagnosis(Cause.LIVENESS, Cause.LIVENESS.value)
         return Diagnosis(Cause.UNKNOWN, f"no cause was found within {limit_s:g} s")
 
 
-def _investigate(rerunner: Rerunner, failure: Failure, likely: Cause | None) -> Diagnosis:
-    """Looks at the answers of reruns. `likely` is the cause that goes with the broken rule."""
+def _by_the_rule(failure: Failure) -> Diagnosis | None:
+    if failure.rule in ABOUT_FORM:
+        return Diagnosis(Cause.UNKNOWN, headline(failure.finding))
+    own = failure.rule.own_cause(failure.promise)
+    return Diagnosis(own, own.value) if own else None  # the headline says the rest
+
+
+def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     found = _wrong_answer(rerunner, failure)
     if found is None:
-        return _without_a_wrong_answer(failure, rerunner.trial.promise, likely)
+        if failure.rule is Rule.GOOD_REFUSED:
+            return cause_of_refusal(rerunner, failure)
+        return _without_a_wrong_answer(failure, rerunner.trial.promise)
     calls, symptom = found
-    if is_right_without_drafts(rerunner, calls, symptom):
+    reruns = Reruns(rerunner, calls, symptom)
+    if reruns.is_right_without_drafts():
         text = f"the answer to {symptom.request.request_id!r} is right without speculation"
         return Diagnosis(Cause.SPECULATION, text)
     call = calls[symptom.call]
@@ -82,19 +89,39 @@ def _investigate(rerunner: Rerunner, failure: Failure, likely: Cause | None) -> 
     if at_once is not None:
         return at_once
     if not symptom.is_content or failure.promise in (Promise.P3, Promise.P14):
-        return _wrong_end(rerunner, failure, calls, symptom)
-    reruns = rerun(rerunner, calls, symptom)
-    if reruns.is_repeatable is False:
-        return Diagnosis(Cause.RACE, "the same calls give different answers", tuple(reruns.facts))
-    evidence = evidence_of(rerunner.trial, calls, symptom)
-    explanation = evidence and explain(rerunner, calls, symptom, reruns, *evidence)
-    rounding = None
-    if evidence and not explanation:
-        rounding = rounding_of(rerunner.trial.subject, *evidence)
-    if rounding and not rounding.is_alike:  # it may be an error that comes with the length
-        is_short_right = shows_with_half(rerunner, calls, symptom, reruns) is False
-        rounding = None if is_short_right else rounding
-    return _named(likely, calls, symptom, reruns, explanation, rounding)
+        return _wrong_end(failure, reruns)
+    return _wrong_content(failure, reruns)
+
+
+def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
+    """Names a mistake under which the reference gives the wrong tokens or logits, else what the reruns
+    show."""
+    reruns.run()
+    shown = reruns.cause()
+    if reruns.is_repeatable is False or failure.rule is Rule.LOGITS_FINITE:
+        cause, text = shown or (Cause.UNKNOWN, headline(failure.finding))
+        return Diagnosis(cause, text, tuple(reruns.facts))
+    evidence = evidence_of(reruns)
+    explanation = evidence and explain(reruns, *evidence)
+    if explanation:
+        text = f"{explanation.text} (request {reruns.symptom.request.request_id!r})"
+        cause = _narrowed(explanation.cause, reruns)
+        return Diagnosis(cause, text, (explanation.words(), *reruns.facts))
+    rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
+    # Unlike rounding, it may still be an error that comes with the length.
+    if rounding and (rounding.is_alike or reruns.shows_with_half() is not False):
+        largest = 0.05 if reruns.is_right.get(Without.NEIGHBOURS) else 3.0
+        if 1e-3 < rounding.size < largest:
+            text = "the logits are off by no more than rounding to bfloat16 would make them"
+            facts = (f"{rounding.size:.2g} times as much", *reruns.facts)
+            return Diagnosis(Cause.PRECISION, text, facts)
+    none = "no mistake of the list gives this answer"
+    likely = failure.rule.likely_cause(failure.promise)
+    if shown is None and likely in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
+        shown = likely, likely.value
+    if shown is None:
+        return Diagnosis(Cause.UNKNOWN, none, tuple(reruns.facts))
+    return Diagnosis(*shown, (none, *reruns.facts))
 
 
 def _wrong_answer(rerunner: Rerunner, failure: Failure) -> tuple[Sequence[Call], Symptom] | None:
@@ -127,9 +154,9 @@ def _workloads_to_rerun(scene: Scene) -> Iterator[list[Workload]]:
         yield workloads
 
 
-def _without_a_wrong_answer(failure: Failure, tested: Promise, likely: Cause | None) -> Diagnosis:
+def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
     """Names a cause when all answers are within rounding of the right one, or no rerun succeeded."""
-    what = headline(failure.finding)
+    what, likely = headline(failure.finding), failure.rule.likely_cause(failure.promise)
     if tested is Promise.P15:
         text = "it answers rightly while no other engine is alive"
         return Diagnosis(Cause.SIDE_EFFECT, text, (what,))
@@ -141,36 +168,31 @@ def _without_a_wrong_answer(failure: Failure, tested: Promise, likely: Cause | N
     return Diagnosis(likely or Cause.UNKNOWN, what, (right,))
 
 
-def _wrong_end(
-    rerunner: Rerunner, failure: Failure, calls: Sequence[Call], symptom: Symptom
-) -> Diagnosis:
+def _wrong_end(failure: Failure, reruns: Reruns) -> Diagnosis:
     """Names a cause for right tokens that are too many or too few, or have the wrong finish reason."""
-    call, evidence, cause = calls[symptom.call], [], Cause.CAP
-    completion = call.completion(symptom.request.request_id)
-    if completion is not None:
-        cause = cause_of_end(symptom.request, completion)
-        sharing = [
-            r.request_id
-            for r in call.workload.requests
-            if r.max_new_tokens == len(completion.token_ids) and r is not symptom.request
-        ]
-        if sharing and len(completion.token_ids) != symptom.request.max_new_tokens:
-            evidence.append(
-                f"{len(completion.token_ids)} is the cap of {', '.join(map(repr, sharing))}"
-            )
-        if completion.finish_reason is FinishReason.STOP and cause is Cause.CAP:
-            cause = Cause.EOS
-            evidence += whose_eos(call, symptom.request, completion.token_ids[-1:])
+    symptom, completion = reruns.symptom, reruns.answer_in(reruns.calls)
+    assert completion is not None, "a symptom is that of an answer"
+    call, request, num_tokens = reruns.calls[symptom.call], symptom.request, len(completion.token_ids)
+    slip = next(structure_findings(request, completion), None)
+    cause = CAUSE_OF_PROMISE.get(slip.rule.promise, Cause.CAP) if slip else Cause.CAP
+    evidence = []
+    others = (each for each in call.workload.requests if each is not request)
+    sharing = [repr(each.request_id) for each in others if each.max_new_tokens == num_tokens]
+    if sharing and num_tokens != request.max_new_tokens:
+        evidence.append(f"{num_tokens} is the cap of {', '.join(sharing)}")
+    if completion.finish_reason is FinishReason.STOP and cause is Cause.CAP:
+        cause = Cause.EOS
+        evidence += whose_eos(call, request, completion.token_ids[-1:])
     if failure.promise is Promise.P14 and call.workload.needs_stepping and not call.workload.aborts:
         cause = Cause.STREAM
         # Otherwise `symptoms_of` would have reported the `generate` call.
         evidence.append("asked through generate: right")
-    found = rerun(rerunner, calls, symptom)
-    found.movers.clear()  # the end depends on the tokens: a change of those says nothing about it
-    by_reruns = cause_by_reruns(found, symptom, calls)
-    if by_reruns is not None and by_reruns[0] in BESIDE_ENDS:
-        return Diagnosis(*by_reruns, (*evidence, *found.facts))
-    return Diagnosis(cause, cause.value, (*evidence, *found.facts))  # the headline is above it
+    reruns.run()
+    reruns.movers.clear()  # the end depends on the tokens: a change of those says nothing about it
+    shown = reruns.cause()
+    if shown is None or shown[0] not in BESIDE_ENDS:
+        shown = cause, cause.value  # the headline is above it
+    return Diagnosis(*shown, (*evidence, *reruns.facts))
 
 
 def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
@@ -180,37 +202,6 @@ def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
     if reruns.is_right.get(Without.PREEMPTIONS):
         return Cause.PREEMPTION
     return Cause.CHUNK if reruns.is_right.get(Without.CHUNKS) else cause
-
-
-def _named(
-    likely: Cause | None,
-    calls: Sequence[Call],
-    symptom: Symptom,
-    reruns: Reruns,
-    explanation: Explanation | None,
-    rounding: Rounding | None,
-) -> Diagnosis:
-    if explanation is not None:
-        words = f"{explanation.text} (request {symptom.request.request_id!r})"
-        cause = _narrowed(explanation.cause, reruns)
-        return Diagnosis(cause, words, (explanation.words(), *reruns.facts))
-    by_reruns = cause_by_reruns(reruns, symptom, calls)
-    none = "no mistake of the list gives this answer"
-    largest = 0.05 if reruns.is_right.get(Without.NEIGHBOURS) else 3.0
-    if rounding is not None and 1e-3 < rounding.size < largest:
-        text = "the logits are off by no more than rounding to bfloat16 would make them"
-        return Diagnosis(Cause.PRECISION, text, (f"{rounding.size:.2g} times as much", *reruns.facts))
-    if by_reruns is not None:
-        return Diagnosis(*by_reruns, (none, *reruns.facts))
-    if likely in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
-        return Diagnosis(likely, likely.value, (none, *reruns.facts))
-    return Diagnosis(Cause.UNKNOWN, none, tuple(reruns.facts))
-
-
-def cause_of_end(request: Request, completion: Completion) -> Cause:
-    """Returns CAP or EOS: the rule that the end of the answer breaks."""
-    slip = next(structure_findings(request, completion), None)
-    return CAUSE_OF_PROMISE.get(slip.rule.promise, Cause.CAP) if slip else Cause.CAP
 
 
 def cause_of_exception(rerunner: Rerunner, failure: Failure) -> Diagnosis:
@@ -234,6 +225,28 @@ def cause_of_exception(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     return Diagnosis(Cause.CRASH, f"it was raised at {where}")
 
 
+def cause_of_refusal(rerunner: Rerunner, failure: Failure) -> Diagnosis:
+    """Returns INPUT if the engine answers the refused request alone, or a smaller one: it takes a good
+    request for a bad one. An engine that refuses everything shows no more than that.
+
+    Raises `OutOfTimeError`.
+    """
+    workload, name = failure.scene.workload, failure.finding.request_id
+    refused = next(each for each in workload.requests if each.request_id == name)
+    smallest = replace(
+        refused, prompt_token_ids=refused.prompt_token_ids[:1], max_new_tokens=1, sampling=None
+    )
+    cause, facts = Cause.UNKNOWN, []
+    for words, request in (("alone", refused), ("a prompt of one token with a cap of 1", smallest)):
+        calls = rerunner.run([only(workload, request)])
+        if calls is None:
+            continue
+        is_refused = any(each.finish_reason is FinishReason.ERROR for each in calls[0].completions)
+        facts.append(f"{words}, on a fresh engine: {'refused as well' if is_refused else 'answered'}")
+        cause = cause if is_refused else Cause.INPUT
+    return Diagnosis(cause, headline(failure.finding), tuple(facts))
+
+
 def _good(workload: Workload, oracle: Oracle) -> Workload:
     """Returns the workload without bad requests and without the later ones of a live id."""
     first = {each.request_id: each for each in reversed(workload.requests)}.values()
@@ -242,7 +255,7 @@ def _good(workload: Workload, oracle: Oracle) -> Workload:
 
 
 def explain_hang(rerunner: Rerunner, hang: Failure) -> Diagnosis:
-    """Returns the cause of a hang: an abort, a rule of the trace broken before it, or the limits.
+    """Returns the cause of a hang: an abort, or the limits.
 
     Raises `OutOfTimeError`.
     """
@@ -253,10 +266,6 @@ def explain_hang(rerunner: Rerunner, hang: Failure) -> Diagnosis:
         if calls is not None:
             facts = (text, "with nothing aborted it ends")
             return Diagnosis(Cause.CANCEL, "after an abort it does not end", facts)
-    broken = rerunner.conduct_up_to_hang(runs)
-    if broken is not None and broken.promise in CAUSE_OF_PROMISE:
-        first = headline(broken)
-        return Diagnosis(CAUSE_OF_PROMISE[broken.promise], first, (text, f"before that: {first}"))
     return Diagnosis(Cause.LIVENESS, text, tuple(_who_waits(rerunner, runs[-1])))
 
 
@@ -270,17 +279,11 @@ def _who_waits(rerunner: Rerunner, workload: Workload) -> list[str]:
     names = ", ".join(repr(each.requests[0].request_id) for each in stuck)
     facts.append(f"alone on a fresh engine these do not end either: {names}")
     given, roomy = workload.config, EngineConfig()
-    limits: dict[str, dict[str, int | None]] = {
-        "max_num_seqs": {
-            "max_num_seqs": roomy.max_num_seqs,
-            "max_num_batched_tokens": max(given.max_num_batched_tokens, roomy.max_num_seqs),
-        },
-        "max_num_batched_tokens": {"max_num_batched_tokens": roomy.max_num_batched_tokens},
-        "num_blocks": {"num_blocks": None},
-        "max_model_len": {"max_model_len": None},
-    }
-    for limit, changes in limits.items():
-        was, value = getattr(given, limit), changes[limit]
+    for limit in ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "max_model_len"):
+        was, value = getattr(given, limit), getattr(roomy, limit)
+        changes = {limit: value}
+        if limit == "max_num_seqs":  # a step holds a token of each
+            changes["max_num_batched_tokens"] = max(given.max_num_batched_tokens, value)
         if was != value and rerunner.run([stuck[0].with_config(**changes)], HANG_TIME_LIMIT_S):
             facts.append(f"with {limit} {value} instead of {was} it ends")
     return facts
@@ -295,22 +298,17 @@ def fed_too_early(call: Call, symptom: Symptom) -> Diagnosis | None:
     for number, row in enumerate(rows):
         num_fed = row.context_len + row.query_len - row.num_drafted
         if row.is_sampled and num_fed < num_prompt + num_outputs:
-            rest = [each for each in rows[number + 1 :] if each.context_len >= num_fed]
-            is_chunk = any(each.query_len > 1 for each in rest)
-            return _fed_too_little(own, num_fed, num_prompt, num_outputs, is_chunk)
+            later = rows[number + 1 :]
+            break
         num_outputs += row.num_sampled
-    return None
-
-
-def _fed_too_little(
-    name: str, num_fed: int, num_prompt: int, num_outputs: int, is_chunk: bool
-) -> Diagnosis:
+    else:
+        return None
     if num_outputs:
         what = "only the prompt was" if num_fed == num_prompt else f"only {num_fed} tokens were"
-        text = f"after a preemption {what} fed again of {name!r}, not its {num_outputs} outputs"
+        text = f"after a preemption {what} fed again of {own!r}, not its {num_outputs} outputs"
         return Diagnosis(Cause.PREEMPTION, text)
-    text = f"a token was taken when {num_fed} of the {num_prompt} prompt tokens of {name!r} were fed"
-    if is_chunk:
+    text = f"a token was taken when {num_fed} of the {num_prompt} prompt tokens of {own!r} were fed"
+    if any(each.context_len >= num_fed and each.query_len > 1 for each in later):
         return Diagnosis(Cause.CHUNK, text)
     return Diagnosis(Cause.FEED if num_prompt - num_fed == 1 else Cause.INPUT, f"{text}, and no more")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -38,11 +38,10 @@ from batchproof.diagnosis.mistakes.states import (
 )
 from batchproof.diagnosis.mistakes.storage import precision_mistakes, storage_mistakes
 from batchproof.diagnosis.mistakes.tokens import feeding_mistakes, position_mistakes, prefix_mistakes
-from batchproof.diagnosis.reruns import Call, OutOfTimeError, Rerunner, Reruns, Symptom, Without
+from batchproof.diagnosis.reruns import Rerunner, Reruns, Without
 from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import centred
-from batchproof.run.trial import Trial
 
 # A mistake must bring the distance to the engine's logits down to this share of the honest one's.
 EXPLAINED_SHARE = 0.1
@@ -100,7 +99,17 @@ class Observed:
         logits = None if self.logits is None else self.logits[:1]
         return Observed(self.tokens[:1], logits, self.honest[:1], self.tolerance)
 
-    def share(self, predicted: Tensor, is_rounding: bool) -> float | None:
+    def explanation(
+        self, mistake: Mistake | StateMistake, predicted: Tensor, extent: str
+    ) -> Explanation | None:
+        """Returns the mistake if its logits `(n, vocab)` explain the answer, else None."""
+        share = self._share(predicted, mistake.is_rounding)
+        if share is None:
+            return None
+        known = None if self.logits is None else share
+        return Explanation(mistake.cause, mistake.text, known, len(self.tokens), extent)
+
+    def _share(self, predicted: Tensor, is_rounding: bool) -> float | None:
         """Returns the error of the prediction `(n, vocab)` as a share of the reference's error; None if
         it is too large for an explanation. NaN explains nothing: its argmax is any token."""
         if predicted.isnan().any():
@@ -122,15 +131,11 @@ def explain_by_states(rerunner: Rerunner, suspect: Suspect, observed: Observed) 
     that explains that one alone; None if none does."""
     replay = StateReplay(rerunner.trial.subject, suspect.table)
     passes, best = replay.passes(suspect.seq), None
-    try:
-        for mistake in state_mistakes(replay, suspect):
-            rerunner.check_time()
-            found = _explanation(replay, passes, suspect, observed, mistake)
-            if found and found.num_outputs == len(observed.tokens) > 1:
-                return found
-            best = best or found
-    except OutOfTimeError:
-        pass  # the best so far is returned
+    for mistake in rerunner.in_time(state_mistakes(replay, suspect)):
+        found = _explanation(replay, passes, suspect, observed, mistake)
+        if found and found.num_outputs == len(observed.tokens) > 1:
+            return found
+        best = best or found
     return best
 
 
@@ -141,12 +146,10 @@ def _explanation(
     cells = [cell for cell in suspect.honest.samples.tolist() if cell in logits]
     predicted = centred(torch.stack([logits[cell] for cell in cells]))
     for seen, extent in ((observed, "all"), (observed.first(), "one")):
-        if len(predicted) < len(seen.tokens):
-            continue
-        share = seen.share(predicted[: len(seen.tokens)], mistake.is_rounding)
-        if share is not None:
-            known = None if observed.logits is None else share
-            return Explanation(Cause.STATE, mistake.text, known, len(seen.tokens), extent)
+        size = len(seen.tokens)
+        found = seen.explanation(mistake, predicted[:size], extent) if len(predicted) >= size else None
+        if found:
+            return found
     return None
 
 
@@ -157,21 +160,14 @@ OTHERS = (routing_mistakes, leak_mistakes, stale_mistakes)
 WITH_RIGHT_LOGITS = (routing_mistakes, precision_mistakes)
 
 
-def explain(
-    rerunner: Rerunner,
-    calls: Sequence[Call],
-    symptom: Symptom,
-    reruns: Reruns,
-    suspect: Suspect,
-    observed: Observed,
-) -> Explanation | None:
+def explain(reruns: Reruns, suspect: Suspect, observed: Observed) -> Explanation | None:
     """Returns the mistake that explains the answer best; None if none does.
 
     If the request alone is answered rightly, mistakes that involve other requests are tried first, else
     last.
     """
     is_right_alone = bool(reruns.is_right.get(Without.NEIGHBOURS))
-    subject = rerunner.trial.subject
+    rerunner, subject = reruns.rerunner, reruns.rerunner.trial.subject
     if carries_states(subject):
         return explain_by_states(rerunner, suspect, observed)
     groups: list[tuple[Family, ...]] = [OTHERS, OWN] if is_right_alone else [OWN, OTHERS]
@@ -180,37 +176,36 @@ def explain(
         has_pads = is_right_alone and not suspect.is_continuous
         groups.insert(0 if has_pads else 2, (padding_mistakes,))
     groups.insert(0, (prefix_mistakes,))
-    if observed.logits is None and _are_right(calls, symptom, observed):
+    if observed.logits is None and _are_right(reruns, observed):
         groups = [WITH_RIGHT_LOGITS]
     elif observed.logits is None and is_right_alone:
         groups.remove(OWN)  # a few tokens fit many mistakes: only those that need the others
     for group in groups:
-        best = _best(
-            rerunner, subject, suspect, observed, chain.from_iterable(f(suspect) for f in group)
-        )
+        mistakes = chain.from_iterable(family(suspect) for family in group)
+        best = _best(rerunner, suspect, observed, mistakes)
         if best is not None:
             return best
     return None
 
 
-def _are_right(calls: Sequence[Call], symptom: Symptom, observed: Observed) -> bool:
-    completion = calls[symptom.call].completion(symptom.request.request_id)
-    if completion is None or completion.logits is None or len(completion.logits) <= symptom.step:
+def _are_right(reruns: Reruns, observed: Observed) -> bool:
+    completion, step = reruns.answer_in(reruns.calls), reruns.symptom.step
+    if completion is None or completion.logits is None or len(completion.logits) <= step:
         return False
-    shown = centred(completion.logits[symptom.step])
+    shown = centred(completion.logits[step])
     return bool((shown - observed.honest[0]).abs().max() <= observed.tolerance)
 
 
-def evidence_of(
-    trial: Trial, calls: Sequence[Call], symptom: Symptom
-) -> tuple[Suspect, Observed] | None:
-    """Returns the answer to explain and what was observed; None if the reference cannot repeat it."""
+def evidence_of(reruns: Reruns) -> tuple[Suspect, Observed] | None:
+    """Returns the answer to explain and what was observed; None if the reference cannot repeat it: no
+    mistake of the list makes logits that are not finite."""
+    trial, calls, symptom = reruns.rerunner.trial, reruns.calls, reruns.symptom
     subject = trial.subject
     has_states = carries_states(subject)
     if not (has_states or subject.layer_kinds <= {FULL, SLIDING}):
         return None  # the table knows the keys of these two kinds
     table = cell_table_of([(c.workload, c.completions, c.schedule()) for c in calls])
-    completion = calls[symptom.call].completion(symptom.request.request_id)
+    completion = reruns.answer_in(calls)
     if table is None or completion is None:
         return None
     seq = next(
@@ -228,11 +223,12 @@ def evidence_of(
     tokens = torch.tensor(completion.token_ids[symptom.step : end])
     exact = centred(_exact(subject, table, seq, honest) if has_states else logits_of(subject, honest))
     given = None if completion.logits is None else completion.logits[symptom.step : end]
+    if given is not None and not bool(torch.isfinite(given).all()):
+        return None
     observed = Observed(tokens, _believed(given, tokens, exact), exact, 1.5 * trial.oracle.logit_bound)
-    config = calls[symptom.call].workload.config
     is_continuous = Capability.SCHEDULING in trial.capabilities
     only_window = None if honest.within else window
-    return Suspect(table, seq, honest, only_window, config, is_continuous), observed
+    return Suspect(table, seq, honest, only_window, reruns.here.config, is_continuous), observed
 
 
 def _exact(subject: ModelUnderTest, table: CellTable, seq: int, honest: View) -> Tensor:
@@ -245,7 +241,7 @@ def _exact(subject: ModelUnderTest, table: CellTable, seq: int, honest: View) ->
 def _believed(given: Tensor | None, tokens: Tensor, exact: Tensor) -> Tensor | None:
     """Returns the engine's logits, centred, `(n, vocab)`; None where its wrong tokens were not chosen
     from them, so that only tokens can be compared."""
-    if given is None or len(given) != len(tokens) or not bool(torch.isfinite(given).all()):
+    if given is None or len(given) != len(tokens):
         return None
     is_argmax = torch.equal(given.cpu().argmax(-1), tokens)
     return centred(given) if is_argmax or torch.equal(exact.argmax(-1), tokens) else None
@@ -258,25 +254,17 @@ def _window(subject: ModelUnderTest) -> int | None:
 
 
 def _best(
-    rerunner: Rerunner,
-    subject: ModelUnderTest,
-    suspect: Suspect,
-    observed: Observed,
-    mistakes: Iterator[Mistake],
+    rerunner: Rerunner, suspect: Suspect, observed: Observed, mistakes: Iterator[Mistake]
 ) -> Explanation | None:
     """Returns the mistake that misses least. Earlier ones are more common, so a later one must be
     clearly better to replace them."""
     best: Explanation | None = None
-    try:
-        for mistake in mistakes:
-            rerunner.check_time()
-            found = _tried(subject, suspect, observed, mistake)
-            if found and (best is None or found.badness < CLEARLY * best.badness):
-                best = found
-            if best and CLEARLY * best.badness <= ROUNDING_LEAVES:
-                break  # no badness is smaller than that
-    except OutOfTimeError:
-        pass  # the best so far is returned
+    for mistake in rerunner.in_time(mistakes):
+        found = _tried(rerunner.trial.subject, suspect, observed, mistake)
+        if found and (best is None or found.badness < CLEARLY * best.badness):
+            best = found
+        if best and CLEARLY * best.badness <= ROUNDING_LEAVES:
+            break  # no badness is smaller than that
     return best
 
 
@@ -285,26 +273,22 @@ def _tried(
 ) -> Explanation | None:
     """Tries the mistake at all steps, then from the first wrong output on, then at that output only:
     some mistakes are made rarely."""
-    table, cause, text = suspect.table, mistake.cause, mistake.text
     if mistake.view.is_same(suspect.honest):
         return None
-    predicted = centred(logits_of(subject, mistake.view))
-    share = observed.share(predicted, mistake.is_rounding)
-    if share is not None:
-        known = None if observed.logits is None else share
-        return Explanation(cause, text, known, len(observed.tokens), "all")
-    if observed.logits is None or mistake.is_rounding:
-        return None
-    first_step = table.step[suspect.honest.samples[0]]
-    for extent, where in (("later", table.step >= first_step), ("one", table.step == first_step)):
+    found = observed.explanation(mistake, centred(logits_of(subject, mistake.view)), "all")
+    if found or observed.logits is None or mistake.is_rounding:
+        return found
+    step = suspect.table.step
+    first_step = step[suspect.honest.samples[0]]
+    for extent, where in (("later", step >= first_step), ("one", step == first_step)):
         view = _limited(mistake.view, suspect, where)
         seen = observed
         if extent == "one":
             view = replace(view, samples=view.samples[:1])
             seen = observed.first()
-        share = seen.share(centred(logits_of(subject, view)), is_rounding=False)
-        if share is not None:
-            return Explanation(cause, text, share, len(seen.tokens), extent)
+        found = seen.explanation(mistake, centred(logits_of(subject, view)), extent)
+        if found:
+            return found
     return None
 
 
@@ -318,17 +302,16 @@ def _limited(view: View, suspect: Suspect, where: Tensor) -> View:
     token, position = view.token.clone(), view.position.clone()
     token[:size] = torch.where(where, view.token[:size], honest.token)
     position[:size] = torch.where(where, view.position[:size], honest.position)
-    within = honest.within
-    if view.within is not within:
-        within = {
-            kind: torch.where(where[:, None], _within(view, kind, size), _within(honest, kind, size))
-            for kind in {*within, *view.within}
-        }
+    everything = torch.ones(size, size, dtype=torch.bool)
+    within = {
+        kind: torch.where(
+            where[:, None],
+            view.within.get(kind, everything),
+            honest.within.get(kind, everything),
+        )
+        for kind in {*honest.within, *view.within}
+    }
     return replace(view, token=token, position=position, visible=visible, within=within)
-
-
-def _within(view: View, kind: str, size: int) -> Tensor:
-    return view.within.get(kind, torch.ones(size, size, dtype=torch.bool))
 
 
 @dataclass(frozen=True, slots=True)

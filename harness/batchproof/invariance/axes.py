@@ -1,4 +1,4 @@
-"""The axes, as a table: what is varied between the base and the changed setting, and what traces show.
+"""The axes: what is varied between the base and the changed setting, and what traces show.
 
 Each axis makes comparisons with seeded contents and kept prompts of different lengths. All settings use
 `generate`, one thread but on `threads`, and no EOS, so that every request runs to its cap. The kept
@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil
+from typing import Any
 
 from batchproof.api import Capability, EngineConfig, Request, RowRecord, StepRecord
 from batchproof.checks.happened import is_decode
@@ -42,14 +42,15 @@ class Setting:
     calls: tuple[Workload, ...]
     num_threads: int = 1
 
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The prompt of the kept request."""
+        requests = (request for call in self.calls for request in call.requests)
+        return next(each.prompt_token_ids for each in requests if each.request_id.startswith(KEPT))
 
-@dataclass(frozen=True)
-class Comparison:
-    """A base setting, and a changed one that may need the tokens that the base answered."""
 
-    prompt: tuple[int, ...]  # of the kept request
-    base: Setting
-    changed: Callable[[tuple[int, ...]], Setting]
+# The base setting, and the changed one, which may need the tokens that the base answered.
+Comparison = tuple[Setting, Setting | Callable[[tuple[int, ...]], Setting]]
 
 
 class Contents:
@@ -168,13 +169,16 @@ def is_preempted(trace: Trace) -> bool:
     return any(KEPT in record.preempted for record in trace)
 
 
+Compare = Callable[[Contents, Request], Comparison]  # of one kept request
+
+
 @dataclass(frozen=True)
 class Axis:
     """One thing that should not matter. `shown` is None where the harness itself makes it happen."""
 
     name: str
     what: str  # the changed setting against the base, in words
-    compare: Callable[[Contents, Request], Comparison]  # of one kept request
+    compare: Compare
     shown: Shown | None = None
     needs: Capability | None = None
     keeps_shapes: bool = False  # so that S is its best grade
@@ -190,8 +194,19 @@ class Axis:
             yield self.compare(contents, contents.kept(length))
 
 
-def _against(kept: Request, base: Setting, changed: Setting) -> Comparison:
-    return Comparison(kept.prompt_token_ids, base, lambda _: changed)
+AXES: dict[str, Axis] = {}  # by name, in the order of the tables
+
+
+def axis(
+    name: str, what: str, shown: Shown | None = None, needs: Capability | None = None, **others: Any
+) -> Callable[[Compare], Compare]:
+    """Adds what the function compares to `AXES`; the arguments are the fields of `Axis`."""
+
+    def added(compare: Compare) -> Compare:
+        AXES[name] = Axis(name, what, compare, shown, needs, **others)
+        return compare
+
+    return added
 
 
 def _in_turn(values: Sequence[int], kept: Request) -> int:
@@ -199,15 +214,19 @@ def _in_turn(values: Sequence[int], kept: Request) -> int:
     return values[LENGTHS.index(len(kept.prompt_token_ids)) % len(values)]
 
 
+def has_larger_batch(base: Trace, changed: Trace) -> bool:
+    return largest_batch(base) < largest_batch(changed)
+
+
+@axis("batch", "among 2, 4, 8 or 16 others", has_larger_batch)
 def batch_size(contents: Contents, kept: Request) -> Comparison:
-    # A request alone, and the same among 2, 4, 8 or 16 others.
-    return _against(kept, one_call([kept]), _among_others(contents, kept))
+    return one_call([kept]), _among_others(contents, kept)
 
 
+@axis("neighbours", "others' contents rewritten, all shapes kept", shares_steps, keeps_shapes=True)
 def neighbours(contents: Contents, kept: Request) -> Comparison:
-    # A batch, and the same with other contents of all others.
     base = _among_others(contents, kept)
-    return _against(kept, base, contents.rewritten(base))
+    return base, contents.rewritten(base)
 
 
 def _among_others(contents: Contents, kept: Request) -> Setting:
@@ -215,52 +234,62 @@ def _among_others(contents: Contents, kept: Request) -> Setting:
     return one_call([first, kept, *others])
 
 
+@axis("order", "the batch reversed", shares_steps)
 def order(contents: Contents, kept: Request) -> Comparison:
-    # A batch, and the same in reverse: the kept request first and last.
+    # The kept request is first, and then last.
     batch = [kept, *contents.neighbours(5)]
-    return _against(kept, one_call(batch), one_call(batch[::-1]))
+    return one_call(batch), one_call(batch[::-1])
 
 
+@axis("arrival", "joins running decodes", in_changed_alone(joins))
 def arrival(contents: Contents, kept: Request) -> Comparison:
     # Requests that start together, and the same with the kept one queued behind a short one,
     # so that it joins the decodes of the others when that has finished.
     running = contents.neighbours(2, cap=2 * kept.max_new_tokens)
     short = Request(f"{NEIGHBOUR}-short", contents.prompt(5), 2)
     base = one_call([*running, kept], max_num_seqs=3)
-    return _against(kept, base, one_call([*running, short, kept], max_num_seqs=3))
+    return base, one_call([*running, short, kept], max_num_seqs=3)
 
 
+@axis(
+    *("chunking", f"at most {SMALL_BUDGET} tokens a step"),
+    *(in_changed_alone(is_chunked), Capability.CHUNKED_PREFILL),
+)
 def chunking(contents: Contents, kept: Request) -> Comparison:
-    # Whole prompts, and prompts in chunks of a few tokens a step.
     batch = [kept, *contents.neighbours(2)]
     base = one_call(batch, max_num_seqs=3)
-    changed = one_call(batch, max_num_seqs=3, max_num_batched_tokens=SMALL_BUDGET)
-    return _against(kept, base, changed)
+    return base, one_call(batch, max_num_seqs=3, max_num_batched_tokens=SMALL_BUDGET)
 
 
+@axis(
+    *("prefix", "the same prompt was served before"),
+    *(in_changed_alone(hits), Capability.PREFIX_CACHING),
+)
 def prefix_hit(contents: Contents, kept: Request) -> Comparison:
     # A cold prefix cache, and one that an earlier call with the same prompt has filled.
     limits = {"prefix_caching": True, "block_size": SMALL_BLOCK}
     again = call([kept, *contents.neighbours(2)], **limits)
     earlier = call([replace(kept, request_id="earlier")], **limits)
-    return _against(kept, Setting((again,)), Setting((earlier, again)))
+    return Setting((again,)), Setting((earlier, again))
 
 
+@axis("prefill", "decoded tokens fed as a prompt", is_prefilled)
 def prefill_against_decode(contents: Contents, kept: Request) -> Comparison:
     # An answer of decodes, and prompts extended by its tokens, each for one token more.
     others = contents.neighbours(2)
-    base = one_call([kept, *others])
-    return Comparison(kept.prompt_token_ids, base, partial(_extended, kept, others))
+
+    def extended(token_ids: tuple[int, ...]) -> Setting:
+        prompts = [(*kept.prompt_token_ids, *token_ids[:step]) for step in range(len(token_ids))]
+        requests = [Request(f"{KEPT}-{step}", each, 1) for step, each in enumerate(prompts)]
+        return Setting(tuple(call([each, *others]) for each in requests))
+
+    return one_call([kept, *others]), extended
 
 
-def _extended(kept: Request, others: list[Request], token_ids: tuple[int, ...]) -> Setting:
-    calls = []
-    for step in range(len(token_ids)):
-        prompt = (*kept.prompt_token_ids, *token_ids[:step])
-        calls.append(call([Request(f"{KEPT}-{step}", prompt, 1), *others]))
-    return Setting(tuple(calls))
-
-
+@axis(
+    *("preemption", "too few blocks for all at once"),
+    *(in_changed_alone(is_preempted), Capability.PREEMPTION),
+)
 def preemption(contents: Contents, kept: Request) -> Comparison:
     # As many blocks as it takes, and too few for three at once: the last, kept, gives way.
     batch = [*contents.neighbours(2, cap=16), kept]
@@ -268,65 +297,36 @@ def preemption(contents: Contents, kept: Request) -> Comparison:
     largest = max(_num_blocks(len(r.prompt_token_ids) + r.max_new_tokens) for r in batch)
     pool = max(sum(blocks) + 1, largest)
     base = one_call(batch, block_size=SMALL_BLOCK)
-    return _against(kept, base, one_call(batch, block_size=SMALL_BLOCK, num_blocks=pool))
+    return base, one_call(batch, block_size=SMALL_BLOCK, num_blocks=pool)
 
 
 def _num_blocks(num_tokens: int) -> int:
     return ceil(num_tokens / SMALL_BLOCK)
 
 
+@axis(
+    *("speculation", f"up to {NUM_DRAFTS} drafts a step"),
+    *(in_changed_alone(verifies), Capability.SPECULATION),
+)
 def speculation(contents: Contents, kept: Request) -> Comparison:
-    # A token a step, and steps that verify drafts besides, of which half are right.
+    # Half of the drafts are right.
     batch = [kept, *contents.neighbours(2)]
     drafts = {"num_speculative_tokens": NUM_DRAFTS, "draft_agreement": 0.5}
-    return _against(kept, one_call(batch), one_call(batch, **drafts))
+    return one_call(batch), one_call(batch, **drafts)
 
 
+@axis("restart", "a fresh engine, all shapes kept", keeps_shapes=True)
 def restart(contents: Contents, kept: Request) -> Comparison:
     # A fresh engine and a second one, or one that has served others and a fresh one.
     again = call([kept, *contents.neighbours(3)])
     earlier = call(contents.neighbours(_in_turn(NUMS_EARLIER, kept)))
-    used = Setting((earlier, again) if earlier.requests else (again,))
-    return _against(kept, used, Setting((again,)))
+    return Setting((earlier, again) if earlier.requests else (again,)), Setting((again,))
 
 
+@axis("threads", "two threads of torch", is_in_process=True, stride=2)
 def threads(contents: Contents, kept: Request) -> Comparison:
-    # One thread of torch, and two: a prefill and a decode only, since two threads that wait
-    # for busy cores are some fifty times as slow.
+    # A prefill and a decode only, since two threads that wait for busy cores are some fifty times
+    # as slow.
     short = replace(kept, max_new_tokens=2)
     base = one_call([short, *contents.neighbours(8, cap=2)])
-    return _against(short, base, replace(base, num_threads=2))
-
-
-ALL = (
-    Axis(
-        *("batch", "among 2, 4, 8 or 16 others", batch_size),
-        lambda base, changed: largest_batch(base) < largest_batch(changed),
-    ),
-    Axis(
-        *("neighbours", "others' contents rewritten, all shapes kept", neighbours, shares_steps),
-        keeps_shapes=True,
-    ),
-    Axis("order", "the batch reversed", order, shares_steps),
-    Axis("arrival", "joins running decodes", arrival, in_changed_alone(joins)),
-    Axis(
-        *("chunking", f"at most {SMALL_BUDGET} tokens a step", chunking),
-        *(in_changed_alone(is_chunked), Capability.CHUNKED_PREFILL),
-    ),
-    Axis(
-        *("prefix", "the same prompt was served before", prefix_hit),
-        *(in_changed_alone(hits), Capability.PREFIX_CACHING),
-    ),
-    Axis("prefill", "decoded tokens fed as a prompt", prefill_against_decode, is_prefilled),
-    Axis(
-        *("preemption", "too few blocks for all at once", preemption),
-        *(in_changed_alone(is_preempted), Capability.PREEMPTION),
-    ),
-    Axis(
-        *("speculation", f"up to {NUM_DRAFTS} drafts a step", speculation),
-        *(in_changed_alone(verifies), Capability.SPECULATION),
-    ),
-    Axis("restart", "a fresh engine, all shapes kept", restart, keeps_shapes=True),
-    Axis("threads", "two threads of torch", threads, is_in_process=True, stride=2),
-)
-AXES = {axis.name: axis for axis in ALL}
+    return base, replace(base, num_threads=2)

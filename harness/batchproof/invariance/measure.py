@@ -60,8 +60,8 @@ class Served:
     trace: tuple[StepRecord, ...] | None
 
 
-def serve_setting(trial: Trial, setting: Setting, prompt: tuple[int, ...]) -> Served:
-    """Serves the calls on one fresh engine; `prompt` is that of the kept request.
+def serve_setting(trial: Trial, setting: Setting) -> Served:
+    """Serves the calls on one fresh engine.
 
     Raises `ConformanceFailure` and `HangFailure` as `Trial.run` does, and if a request is refused or
     answered in part only.
@@ -86,7 +86,7 @@ def serve_setting(trial: Trial, setting: Setting, prompt: tuple[int, ...]) -> Se
     token_ids = tuple(token for each in kept for token in each.token_ids)
     rows = [each.logits for each in kept if each.logits is not None]
     logits = torch.cat(rows).detach().cpu() if rows and trial.has_logits else None
-    return Served(Answer(prompt, token_ids, logits), kept[-1], trace)
+    return Served(Answer(setting.prompt, token_ids, logits), kept[-1], trace)
 
 
 def _require_rows(completion: Completion) -> None:
@@ -100,10 +100,7 @@ def failed_control(trial: Trial, contents: Contents) -> str:
     """Returns which control failed, and how; empty if all is well. Raises what serving raises."""
     kept, others = contents.kept(LENGTHS[-1]), contents.neighbours(2)
     altered = contents.with_last_token_changed(kept)
-    answer, other = (
-        serve_setting(trial, one_call([each, *others]), each.prompt_token_ids).answer
-        for each in (kept, altered)
-    )
+    answer, other = (serve_setting(trial, one_call([each, *others])).answer for each in (kept, altered))
     grade = graded(trial.oracle, answer, other, lambda: other).grade
     if grade is not Grade.NONE:
         return f"another last token of the prompt gets grade {grade.letter}, but should get -"
@@ -215,14 +212,15 @@ def compared(trial: Trial, axis: Axis, seed: int) -> Iterator[Outcome]:
 
 
 def _compared(trial: Trial, axis: Axis, comparison: Comparison, contents: Contents) -> Outcome:
-    base = serve_setting(trial, comparison.base, comparison.prompt)
-    setting = comparison.changed(base.answer.token_ids)
-    changed = serve_setting(trial, setting, comparison.prompt)
+    base_setting, varied = comparison
+    base = serve_setting(trial, base_setting)
+    setting = varied(base.answer.token_ids) if callable(varied) else varied
+    changed = serve_setting(trial, setting)
     found = graded(
         trial.oracle,
         base.answer,
         changed.answer,
-        lambda: serve_setting(trial, contents.rewritten(setting), comparison.prompt).answer,
+        lambda: serve_setting(trial, contents.rewritten(setting)).answer,
         axis.keeps_shapes,
     )
     is_shown = None
@@ -252,10 +250,10 @@ def _reason(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, ConformanceFailure | HangFailure):
         text = headline(error.failure.finding)
-    elif not isinstance(error, NotMeasuredError | OracleError | EngineHang):
-        text = f"it raised {type(error).__name__}: {text}"
-    if isinstance(error, EngineHang):
+    elif isinstance(error, EngineHang):
         text = f"time limit: {text}"
+    elif not isinstance(error, NotMeasuredError | OracleError):
+        text = f"it raised {type(error).__name__}: {text}"
     return shorten(without_machine_paths(text), LONGEST_REASON)
 
 

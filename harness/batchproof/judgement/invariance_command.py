@@ -11,7 +11,7 @@ from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import Interrupt
-from batchproof.invariance.axes import ALL, AXES
+from batchproof.invariance.axes import AXES
 from batchproof.invariance.measure import measure_engine
 from batchproof.models.catalogue import resolve_dtype
 from batchproof.models.embedded import DTYPES, EMBEDDED
@@ -107,7 +107,7 @@ def invariance_page(record: InvarianceRecord) -> str:
         lines += ["INCOMPLETE: it was stopped, or restricted to some axes.", ""]
     lines += [LEGEND, "", *header("axis", "changed setting")]
     measured = {axis.axis for engine in record.engines for axis in engine.axes}
-    lines += [line(axis.name, axis.what) for axis in ALL if axis.name in measured]
+    lines += [line(axis.name, axis.what) for axis in AXES.values() if axis.name in measured]
     return "\n".join([*lines, "", *tables(record), ""])
 
 

@@ -213,12 +213,6 @@ class Oracle:
             self._require_tokens(tokens, max_new_tokens)
         return tokens
 
-    def learn(self, prompt: Prompt, token_ids: tuple[int, ...]) -> None:
-        """Keeps what the reference itself has just answered in a benchmark, which need not be computed
-        again. A constructed model's tokens come from its integers alone."""
-        if self.subject.oracle is None and len(token_ids) > len(self._right.get(prompt, ())):
-            self._right[prompt] = token_ids
-
     def _require_tokens(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
         if len(token_ids) < max_new_tokens:
             raise OracleError(f"gave {len(token_ids)} tokens")

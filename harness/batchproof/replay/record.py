@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from batchproof.findings.finding import (
 )
 from batchproof.findings.finding_text import first_line
 from batchproof.records.decode import decode, encode
-from batchproof.records.file_kinds import json_lines
+from batchproof.records.file_kinds import json_lines, parsed
 from batchproof.replay.case import case_text, right_answers
 from batchproof.requirements.promises import Promise
 from batchproof.run.trial import Trial
@@ -86,7 +85,7 @@ class StoredRun:
     config: EngineConfig
     requests: tuple[StoredRequest, ...]
     arrivals: tuple[int, ...] | None
-    aborts: tuple[tuple[object, ...], ...]  # id, step
+    aborts: tuple[tuple[str, int], ...]  # id, step
     got: tuple[StoredAnswer, ...]
 
     @classmethod
@@ -99,9 +98,8 @@ class StoredRun:
 
     def run(self) -> Run:
         """Returns the run itself. Raises `ValueError` for a value out of place."""
-        aborts = tuple((str(name), int(str(step))) for name, step in self.aborts)
         requests = tuple(each.request() for each in self.requests)
-        workload = Workload(requests, self.config, self.arrivals, aborts)
+        workload = Workload(requests, self.config, self.arrivals, self.aborts)
         return Run(self.engine_number, workload, tuple(each.completion() for each in self.got))
 
 
@@ -173,19 +171,12 @@ class FailureFile:
 def read_failure(path: Path) -> FailureFile:
     """Returns the failure file. Raises `UsageError` if it is missing, of another schema, or damaged:
     the message names the field."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"failure file {str(path)!r} cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UsageError(f"{str(path)!r} cannot be read as a failure file: {error}") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{str(path)!r} is no failure file: it holds no object")
-    schema = found.get("schema")
+    document = parsed(path)
+    schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise UsageError(f"{str(path)!r} has the schema {schema!r}, but must have {SCHEMA}")
     try:
-        file = decode(FailureFile, found, is_closed=False)  # earlier ones name a script as well
+        file = decode(FailureFile, document, is_closed=False)  # earlier ones name a script as well
         _ = file.failure  # is made once, here
     except (TypeError, ValueError) as error:
         raise UsageError(f"failure file {str(path)!r} is damaged: {error}") from error
@@ -193,7 +184,6 @@ def read_failure(path: Path) -> FailureFile:
 
 
 def _known(field: str, value: str, choices: Iterable[str]) -> str:
-    """Returns the value if it is one of the choices. Raises `ValueError`."""
     known = [str(each) for each in choices]
     if value not in known:
         raise ValueError(f"{field} is {value!r}, not one of {', '.join(known)}")

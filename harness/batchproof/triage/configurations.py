@@ -40,8 +40,6 @@ COARSER = (  # than the model as it is served; what an honest engine may compute
 
 @dataclass(frozen=True)
 class Answered:
-    """A request with its answer."""
-
     request: Request
     completion: Completion
 

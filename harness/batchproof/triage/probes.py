@@ -207,7 +207,6 @@ def served(trial: Trial, scene: Scene) -> list[Answered]:
 
 
 def alone(requests: Sequence[Request]) -> Scene:
-    """The scene of one request after the other, each in a call of its own."""
     return tuple(Workload((each,), EngineConfig()) for each in requests)
 
 
@@ -252,7 +251,7 @@ def scene_words(scene: Scene) -> str:
 def failure_file(trial: Trial, scene: Scene, directory: Path) -> str | None:
     """Judges the scene as the suite does, and writes what it finds; returns the file's name. None if
     the suite finds nothing: rounding of the model's own size is no failure."""
-    judging = Trial(trial.lab, trial.spec, trial.oracle, trial.capabilities, trial.promise)
+    judging = trial.renewed()
     try:
         with judging.engine(scene[0].config) as engine:
             for call in scene:

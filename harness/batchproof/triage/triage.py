@@ -59,15 +59,6 @@ DRAWN = "tokens are drawn at random, so nothing can be said of batches before th
 
 
 @dataclass(frozen=True)
-class Known:
-    """Per-model data, computed once before any engine runs."""
-
-    bounds: Bounds
-    probes: Probes
-    seed: int
-
-
-@dataclass(frozen=True)
 class Decision:
     """A verdict, and the scene that shows it; None if there is nothing to show."""
 
@@ -80,8 +71,11 @@ class Decision:
 class Triage:
     """Decides about one engine on one model, until `deadline`, a time of `time.monotonic`."""
 
-    def __init__(self, trial: Trial, known: Known, deadline: float) -> None:
-        self._trial, self._known, self._deadline = trial, known, deadline
+    def __init__(
+        self, trial: Trial, bounds: Bounds, probes: Probes, seed: int, deadline: float
+    ) -> None:
+        self._trial, self._bounds, self._probes = trial, bounds, probes
+        self._seed, self._deadline = seed, deadline
         self._alone: list[Answered] = []
         self._token_s = 0.0  # seconds for a token of single requests
         self.configuration = AS_ASKED
@@ -91,7 +85,7 @@ class Triage:
     def decide(self) -> Decision:
         """Returns the decision. Raises `NoAnswerError` if not even one request alone is answered, or if
         the time is up before any were served together."""
-        probes = self._known.probes.alone
+        probes = self._probes.alone
         served(self._trial, alone(probes[:1]))
         began = time.monotonic()
         try:
@@ -112,7 +106,7 @@ class Triage:
         return self._unexplained()
 
     def _is_explained(self) -> bool:
-        found = explaining_configuration(self._trial.oracle, self._known.bounds, self._alone)
+        found = explaining_configuration(self._trial.oracle, self._bounds, self._alone)
         found = found or self._drawn()
         if found is not None:
             self.configuration = found
@@ -138,7 +132,7 @@ class Triage:
         return -float(self._trial.oracle.score(prompt, (0,)).topk(2).values.diff())
 
     def _unexplained(self) -> Decision:
-        wrong = [each.worst > self._known.bounds.coarse for each in self._readings(self._alone)]
+        wrong = [each.worst > self._bounds.coarse for each in self._readings(self._alone)]
         before = self._alone[: wrong.index(True) + 1]
         scene = self._smallest(alone([each.request for each in before]))
         is_wrong_alone = self._is_wrong(alone([before[-1].request]))
@@ -150,8 +144,7 @@ class Triage:
         """Serves scenes. Returns the decision, if any, and whether an answer was found that is as wrong
         alone, so that single requests must be explained again."""
         answers = {each.request.prompt_token_ids: each.completion.token_ids for each in self._alone}
-        known, can = self._known, self._trial.capabilities
-        for scene in seeded_scenes(known.probes, answers, can, known.seed):
+        for scene in seeded_scenes(self._probes, answers, self._trial.capabilities, self._seed):
             if self._is_too_long(scene):
                 continue
             try:
@@ -186,8 +179,8 @@ class Triage:
         return Decision(CORRUPTION, UNANSWERED, (str(error), scene_words(small)), small)
 
     def _rewritten(self) -> Decision | None:
-        bound = max(self._known.bounds.tight, LEVELS * self.worst[True][0].worst)
-        for first, second in rewritten_pairs(self._known.probes, self._known.seed):
+        bound = max(self._bounds.tight, LEVELS * self.worst[True][0].worst)
+        for first, second in rewritten_pairs(self._probes, self._seed):
             if time.monotonic() > self._deadline:
                 break
             try:
@@ -205,7 +198,7 @@ class Triage:
         return None
 
     def _follows(self, reading: Reading, call: Workload, bound: float) -> Decision:
-        unit = self._known.bounds.unit or 1.0
+        unit = self._bounds.unit or 1.0
         lines = (
             self._words(reading),
             f"the engine showed {bound / unit / LEVELS:.3g} E alone; at equal shapes its token follows "
@@ -217,7 +210,6 @@ class Triage:
     def _remaining(self) -> Decision:
         if False not in self.worst:
             raise NoAnswerError("the time limit is up before any requests were served together")
-        bounds = self._known.bounds
         reading, scene = max(self.worst.values(), key=lambda each: each[0].worst)
         is_near_tie = reading.worst > 0
         lines = (self._words(reading),) if is_near_tie else ()
@@ -228,7 +220,8 @@ class Triage:
             return Decision(CONFIG, why, lines, alone([farthest]))
         if not is_near_tie:
             return Decision(CLEAN, "every token is the best one, alone and in every scene")
-        why = f"every other token is a near-tie; {bounds.precision_of(reading.worst)} rounds as much"
+        precision = self._bounds.precision_of(reading.worst)
+        why = f"every other token is a near-tie; {precision} rounds as much"
         single = alone([reading.request])
         return Decision(ROUNDING, why, lines, single if self._is_wrong(single, 0.0) else scene)
 
@@ -243,7 +236,7 @@ class Triage:
         self.num_tokens += sum(each.num_tokens for each in found)
         self.num_scenes += 1
         for each, reading in zip(answered, found, strict=True):
-            if reading.worst > self._known.bounds.coarse:
+            if reading.worst > self._bounds.coarse:
                 return each
         is_alone = all(len(call.requests) == 1 for call in scene)
         worst = max(found, key=lambda each: each.worst)
@@ -253,7 +246,7 @@ class Triage:
 
     def _is_wrong(self, scene: Scene, bound: float | None = None) -> bool:
         """Whether an answer of the scene is wrong now, or missing."""
-        limit = self._known.bounds.coarse if bound is None else bound
+        limit = self._bounds.coarse if bound is None else bound
         try:
             return any(each.worst > limit for each in self._readings(served(self._trial, scene)))
         except NoAnswerError:
@@ -263,19 +256,19 @@ class Triage:
         return smallest(scene, self._is_wrong, self._deadline)
 
     def _words(self, reading: Reading) -> str:
-        request, unit = reading.request, self._known.bounds.unit
+        request, unit = reading.request, self._bounds.unit
         size = f" ({reading.worst / unit:.3g} E)" if unit and reading.worst < float("inf") else ""
         shape = f"{len(request.prompt_token_ids)} prompt tokens"
         return f"request {request.request_id!r} ({shape}), {reading.words}{size}"
 
     def _shown(self, scene: Scene) -> tuple[str, ...]:
         """What is wrong in a scene, and whether the same request alone is right."""
-        bounds, setting = self._known.bounds, scene_words(scene)
+        setting = scene_words(scene)
         try:
             found = self._readings(served(self._trial, scene))
         except NoAnswerError as error:
             return (str(error), setting)
-        wrong = next((each for each in found if each.worst > bounds.coarse), None)
+        wrong = next((each for each in found if each.worst > self._bounds.coarse), None)
         if wrong is None:
             return ("it comes and goes", setting)
         is_wrong_alone = self._is_wrong(alone([wrong.request]))

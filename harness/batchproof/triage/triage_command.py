@@ -40,7 +40,7 @@ from batchproof.run.registry import EngineSpec, resolve_engine, server_engine
 from batchproof.run.trial import Trial
 from batchproof.triage.configurations import measured_bounds
 from batchproof.triage.probes import NoAnswerError, failure_file, seeded_probes
-from batchproof.triage.triage import Known, Triage
+from batchproof.triage.triage import Triage
 
 DEFAULT_MODELS = ("gpt2-hash", "llama-twins", "mistral-hash", "bamba-hash")
 ONE_MODEL = ("llama-twins",)  # of an engine whose server has a single checkpoint
@@ -150,8 +150,8 @@ def _on_model(
     oracle = lab.oracle(model)
     trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P1)
     bounds = measured_bounds(oracle)
-    known = Known(bounds, seeded_probes(oracle, bounds.unit, seed), seed)
-    triage, began = Triage(trial, known, deadline), time.monotonic()
+    probes = seeded_probes(oracle, bounds.unit, seed)
+    triage, began = Triage(trial, bounds, probes, seed, deadline), time.monotonic()
     decision = triage.decide()
     seconds = round(time.monotonic() - began, 1)
     is_measured = bounds.unit is not None and decision.verdict != CORRUPTION

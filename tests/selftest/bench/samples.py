@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,5 @@ def _row(engine: str, weather: Sequence[float], seed: int) -> Result:
 
 def _ratio(one: Result, over: Result, clock: str) -> Result:
     times, times_over = ([each[f"{clock}_s"] for each in it["rounds"]] for it in (one, over))
-    found = paired_ratio(times, times_over)
-    interval = {"ratio": found.ratio, "low": found.low, "high": found.high, "num_laps": found.num_laps}
-    return {"engine": one["engine"], "over": over["engine"], "clock": clock, **interval}
+    ratio = asdict(paired_ratio(times, times_over))
+    return {"engine": one["engine"], "over": over["engine"], "clock": clock, **ratio}

@@ -37,17 +37,9 @@ def test_one_lap_has_a_ratio_and_no_interval() -> None:
     assert paired_ratio([1.0, 1.0], [1.0, 4.0]).ratio == pytest.approx(2.0)  # geometric
 
 
-@pytest.mark.parametrize(
-    ("times", "times_over", "words"),
-    [
-        ([1.0, 1.0], [1.0, math.nan], "a time of nan s"),
-    ],
-)
-def test_times_that_make_no_ratio_are_refused(
-    times: list[float], times_over: list[float], words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        paired_ratio(times, times_over)
+def test_times_that_make_no_ratio_are_refused() -> None:
+    with pytest.raises(ValueError, match="a time of nan s"):
+        paired_ratio([1.0, 1.0], [1.0, math.nan])
 
 
 @pytest.mark.parametrize(

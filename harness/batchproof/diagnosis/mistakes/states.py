@@ -17,6 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from batchproof.diagnosis.counterfactual import CellTable, Suspect
+from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import ModelUnderTest
 
 CONVOLUTION, RECURRENCE = KINDS = ("conv_states", "recurrent_states")
@@ -143,7 +144,6 @@ def layers_with_states(cache: Any) -> list[Any]:
 
 
 def states(cache: Any, *kinds: str) -> Iterator[Tensor]:
-    """Yields the states of these kinds, of all layers."""
     for layer in layers_with_states(cache):
         for kind in kinds:
             yield from (each for each in getattr(layer, kind).values() if each is not None)
@@ -152,18 +152,13 @@ def states(cache: Any, *kinds: str) -> Iterator[Tensor]:
 def with_states_of(cache: Any, other: Any, kinds: Sequence[str] = KINDS) -> Any:
     """Returns the cache with states of these kinds of another one, and with none of the other kinds if
     it had none itself."""
-    for mine, theirs in zip(layers_with_states(cache), layers_with_states(other), strict=True):
-        is_empty = not any(mine.has_previous_state.values())
-        for name, value in vars(theirs).items():
-            is_other = name in KINDS and name not in kinds
-            if name in _ABOUT_STATES and not (is_other and not is_empty):
-                setattr(mine, name, copy.deepcopy(value))
-        if is_empty:
-            for kind in set(KINDS) - set(kinds):
-                for each in getattr(mine, kind).values():
-                    if each is not None:
-                        each.zero_()
-    return cache
+    layers, others = layers_with_states(cache), set(KINDS) - set(kinds)
+    is_empty = not any(any(each.has_previous_state.values()) for each in layers)
+    copied = _ABOUT_STATES if is_empty else _ABOUT_STATES - others
+    for mine, theirs in zip(layers, layers_with_states(other), strict=True):
+        for name in vars(theirs).keys() & copied:
+            setattr(mine, name, copy.deepcopy(getattr(theirs, name)))
+    return cleared(cache, others) if is_empty else cache
 
 
 _ABOUT_STATES = {
@@ -184,6 +179,7 @@ class StateMistake:
     text: str
     change: Change
     is_rounding: bool = False
+    cause: Cause = Cause.STATE
 
 
 def unchanged(old: Any, cache: Any) -> Any:
@@ -210,7 +206,7 @@ def with_zeros(_old: Any, cache: Any, num_pads: int) -> Any:
     return cache
 
 
-def cleared(cache: Any, kinds: Sequence[str]) -> Any:
+def cleared(cache: Any, kinds: Collection[str]) -> Any:
     for each in states(cache, *kinds):
         each.zero_()
     return cache

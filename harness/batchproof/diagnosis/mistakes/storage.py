@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ def storage_mistakes(suspect: Suspect) -> Iterator[Mistake]:
         unseen = right & ~(cells & later)
         text = f"{what} is not seen by later steps{where}"
         yield suspect.mistake(cause, text, visible=unseen)
-        zeros = kept_as(suspect, cells, zeroed=True)
+        zeros = kept_as(suspect, cells, held=torch.zeros_like)
         yield Mistake(cause, f"{what} is stored as zeros{where}", zeros)
     is_open = table.index >= (table.context_len // size * size)[:, None]
     text = f"the keys of a block that is not full yet are not seen (block_size {size})"
@@ -103,22 +104,25 @@ def precision_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     everything = torch.ones_like(suspect.table.seq, dtype=torch.bool)
     for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
         name = str(dtype).removeprefix("torch.")
-        kept = kept_as(suspect, everything, kv_dtype=dtype)
+        kept = kept_as(suspect, everything, held=partial(_rounded, dtype=dtype))
         text = f"keys and values are kept in {name}"
         yield Mistake(Cause.PRECISION, text, kept, is_rounding=True)
         rounded = replace(suspect.honest, logits_dtype=dtype)
         yield Mistake(Cause.PRECISION, f"logits are rounded to {name}", rounded, is_rounding=True)
 
 
+def _rounded(states: Tensor, dtype: torch.dtype) -> Tensor:
+    return states.to(dtype).to(states.dtype)
+
+
 def kept_as(
     suspect: Suspect,
     cells: Tensor,
-    zeroed: bool = False,
-    kv_dtype: torch.dtype | None = None,
     source: Tensor | None = None,
+    held: Callable[[Tensor], Tensor] | None = None,
 ) -> View:
-    """Returns the right view, but the cache keeps other keys and values for these cells: zeros, rounded
-    ones, or those of the cells `source`.
+    """Returns the right view, but the cache keeps other keys and values for these cells: what `held`
+    makes of them, or those of the cells `source`.
 
     Each cell gets a substitute at the end of the table, which later steps see in its place.
     """
@@ -130,13 +134,12 @@ def kept_as(
     fresh[:, chosen] &= ~later
     rows = torch.cat([fresh, substitutes], dim=1)
     copied = chosen if source is None else source[chosen]
-    mark = torch.arange(table.num_cells + len(chosen)) >= table.num_cells
+    is_substitute = torch.arange(table.num_cells + len(chosen)) >= table.num_cells
     return replace(
         view,
         token=torch.cat([view.token, view.token[copied]]),
         position=torch.cat([view.position, view.position[copied]]),
         visible=torch.cat([rows, rows[copied]]),
-        zeroed=mark if zeroed else None,
-        rounded=None if kv_dtype is None else mark,
-        kv_dtype=kv_dtype,
+        marked=None if held is None else is_substitute,
+        held=held,
     )

@@ -164,7 +164,7 @@ def prefix_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     yield from _of_others(suspect, reused)
     unseen = suspect.honest.visible & ~(reused & (table.step < table.step[:, None]))
     yield suspect.mistake(Cause.STALE, "the keys taken over are not seen", visible=unseen)
-    zeros = kept_as(suspect, reused, zeroed=True)
+    zeros = kept_as(suspect, reused, held=torch.zeros_like)
     yield Mistake(Cause.STALE, "the keys taken over are zeros: they were never computed", zeros)
     for block in (table.index[reused] // size).unique().tolist():
         yield from _other_blocks(suspect, reused, block)
