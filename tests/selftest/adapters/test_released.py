@@ -18,6 +18,7 @@ from batchproof.api import Completion, EngineConfig, FinishReason, Request, Toke
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.run.registry import resolve_engine
 from batchproof_engines.adapters.openai.client import EngineFailed
+from batchproof_engines.adapters.piped import protocol
 from batchproof_engines.adapters.piped.engine import SteppingPipedEngine
 from batchproof_engines.adapters.piped.program import Program, Running
 from batchproof_engines.adapters.released import libraries, serving
@@ -134,7 +135,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 def ask(running: Running, op: str, **fields: Any) -> Any:
-    return running.process.ask({"op": op, "engine": 1, **fields}, dict)
+    return running.process.ask({"op": op, "engine": 1, **fields}, protocol.ANSWERS[op])
 
 
 def build(running: Running, dtype: str = "float32", max_num_seqs: int = 8) -> Any:
@@ -143,7 +144,7 @@ def build(running: Running, dtype: str = "float32", max_num_seqs: int = 8) -> An
 
 
 def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(running: Running) -> None:
-    assert build(running) == {}
+    assert build(running) == protocol.Built()
     engine = SteppingPipedEngine(running, 1)
     assert (engine.release, engine.notes) == ("adding 1.0", ("adds 2",))
     requests = [Request("a", (4, 5), 2, frozenset({6})), Request("b", (), 2), Request("c", (8,), 1)]
@@ -163,7 +164,7 @@ def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(running
 
 
 def test_a_refusal_or_an_exception_of_a_library_is_reported(running: Running, tmp_path: Path) -> None:
-    assert build(running, "bfloat16") == {"unsupported": "only float32"}
+    assert build(running, "bfloat16") == protocol.Built("only float32")
     with pytest.raises(RuntimeError, match="ValueError: three is too many"):
         build(running, max_num_seqs=3)
     with pytest.raises(RuntimeError, match="KeyError: 1"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,7 +21,6 @@ from batchproof.api import (
 from batchproof.errors import UnsupportedModelError
 from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.piped import messages, protocol
-from batchproof_engines.adapters.piped.messages import Answer
 from batchproof_engines.adapters.piped.program import Program, Running
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def factory_of(program: Program) -> EngineFactory:
         if protocol.SPECULATION in running.hello.capabilities:
             draft = config.draft_model(model)
             build["draft"] = None if draft is None else str(saved(draft))
-        refusal = running.process.ask(build, messages.read_build)
+        refusal = running.process.ask(build, protocol.Built).unsupported
         if refusal is not None:
             raise UnsupportedModelError(
                 f"engine {running.hello.name!r} cannot serve {type(model).__name__}: {refusal}"
@@ -100,7 +99,7 @@ class PipedEngine:
         refusals = [self._refusal(request) for request in requests]
         paired = [*zip(requests, refusals, strict=True)]
         asked = [messages.request_to_json(request) for request, refusal in paired if refusal is None]
-        answers = self._ask("generate", messages.read_completions, requests=asked)
+        answers = messages.completions_of(self._ask("generate", protocol.Generated, requests=asked))
         if len(asked) == len(requests):  # the suite judges their number
             return answers
         served = iter(answers)
@@ -118,8 +117,8 @@ class PipedEngine:
         """Returns which field of the request the program lacks, so that it is not asked; else None."""
         return None if request.sampling is None else request.sampling.beyond(self.sampling_fields)
 
-    def _ask(self, op: protocol.Operation, read: Callable[[Answer], T], **fields: object) -> T:
-        return self._running.process.ask({"op": op, "engine": self._number, **fields}, read)
+    def _ask(self, op: protocol.Operation, kind: type[T], **fields: object) -> T:
+        return self._running.process.ask({"op": op, "engine": self._number, **fields}, kind)
 
 
 class SteppingPipedEngine(PipedEngine):
@@ -134,23 +133,23 @@ class SteppingPipedEngine(PipedEngine):
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self._refused) or self._ask("has_unfinished", messages.read_has_unfinished)
+        return bool(self._refused) or self._ask("has_unfinished", protocol.HasUnfinished).has_unfinished
 
     def add(self, request: Request) -> None:
         """Adds a request. Raises `ValueError` if its id is live in the program."""
         refusal = self._refusal(request)
         if refusal is not None:
             self._refused.append(TokenEvent.refused(request.request_id, refusal))
-        elif self._ask("add", messages.read_add, request=messages.request_to_json(request)):
+        elif self._ask("add", protocol.Added, request=messages.request_to_json(request)).live:
             raise ValueError(duplicate_id(request.request_id))
 
     def step(self) -> list[TokenEvent]:
         refused, self._refused = self._refused, []
-        return refused or self._ask("step", messages.read_events)
+        return refused or messages.events_of(self._ask("step", protocol.Stepped))
 
     def abort(self, request_id: str) -> None:
-        self._ask("abort", messages.read_nothing, request_id=request_id)
+        self._ask("abort", protocol.Nothing, request_id=request_id)
 
 
 def _close(running: Running, number: int) -> None:
-    running.process.ask({"op": "close", "engine": number}, messages.read_nothing, CLOSE_LIMIT_S)
+    running.process.ask({"op": "close", "engine": number}, protocol.Nothing, CLOSE_LIMIT_S)

@@ -8,9 +8,10 @@ from functools import cache
 from itertools import count
 
 from batchproof.errors import UsageError
-from batchproof_engines.adapters.piped.messages import Hello, read_hello
 from batchproof_engines.adapters.piped.process import Process
-from batchproof_engines.adapters.piped.protocol import CAPABILITIES, VERSION
+from batchproof_engines.adapters.piped.protocol import CAPABILITIES, VERSION, Hello
+
+MOST_NOTE_CHARACTERS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class Program:
     def running(self) -> Running:
         """Returns the running process, starting it if necessary.
 
-        Raises `UsageError` if it cannot be started or declares a capability that the protocol does not
-        have.
+        Raises `UsageError` if it cannot be started, declares a capability that the protocol does not
+        have, or has notes that could forge a section of the page that they become part of.
         """
         if self._running is None or self._running.process.failure is not None:
             self._running = self._start()
@@ -52,14 +53,21 @@ class Program:
                 f"--engine {self._name!r}: cannot start {self._words[0]!r}: {error.strerror}"
             ) from error
         try:
-            hello = process.ask({"op": "hello", "protocol": VERSION}, read_hello)
-            self._require_known(hello)
+            hello = process.ask({"op": "hello", "protocol": VERSION}, Hello)
+            self._check(hello)
         except BaseException:
             process.kill("was ended: its answer to 'hello' was invalid")
             raise
         return Running(process, hello)
 
-    def _require_known(self, hello: Hello) -> None:
+    def _check(self, hello: Hello) -> None:
+        for note in hello.notes:
+            if not note.isprintable() or not 0 < len(note) <= MOST_NOTE_CHARACTERS:
+                raise UsageError(
+                    f"--engine {self._name!r}: its hello has the note "
+                    f"{note[:MOST_NOTE_CHARACTERS]!r}, but a note is one printable line of at most "
+                    f"{MOST_NOTE_CHARACTERS} characters"
+                )
         for name in hello.capabilities:
             if name not in CAPABILITIES:
                 raise UsageError(

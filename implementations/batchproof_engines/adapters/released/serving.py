@@ -34,8 +34,8 @@ def _load_protocol() -> Any:
 
 
 protocol = _load_protocol()
-Request, Completion, Event = protocol.Request, protocol.Completion, protocol.Event
-Sampling, Logprobs = protocol.Sampling, protocol.Logprobs
+# JSON objects, with the fields that the protocol gives to messages of these names.
+Request = Sampling = Completion = Event = Logprobs = dict[str, Any]
 
 
 class Unsupported(Exception):
