@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchproof.api import (
     Capability,
     Completion,
+    EngineConfig,
     FinishReason,
     Limits,
     Request,
@@ -22,48 +23,11 @@ from batchproof.api import (
 )
 from batchproof_engines.adapters.openai.answer_parser import AnswerParser, Token, UnreadableAnswer
 from batchproof_engines.adapters.openai.client import PATH, EngineFailed, Exchange, Refused, Server
-from batchproof_engines.adapters.openai.dialect import Dialect
+from batchproof_engines.adapters.openai.options import Options
 from batchproof_engines.stopping import stops
 
-
-def token_events(
-    request: Request, exchange: Exchange, dialect: Dialect, *, at_once: bool = False
-) -> Iterator[TokenEvent]:
-    """Yields an event for each token; the last one has the finish reason.
-
-    The last token is in the last event, unless it was yielded before: a token is held back until the
-    next one arrives or, `at_once`, only if it may be the last. Raises `EngineFailed`, and `Cut` if the
-    connection was cut on this side.
-    """
-    request_id, asked = request.request_id, request.sampling or SamplingParams()
-    parser = AnswerParser(dialect.vocab_size, dialect.tokens, asked.logprobs)
-    held: TokenEvent | None = None
-    tokens: list[int] = []
-    is_ended_here = False
-    try:
-        for token, logprobs in _tokens(request, exchange, dialect, parser):
-            if held is not None:
-                yield held
-            held = TokenEvent(request_id, token, logprobs=logprobs)
-            tokens.append(token)
-            is_end = token in request.eos_token_ids or stops(request, tokens)
-            is_ended_here = is_end and dialect.eos == "client"
-            if is_ended_here:
-                break  # the rest is not needed
-            if at_once and not is_end and len(tokens) < request.max_new_tokens:
-                yield held
-                held = None
-    except Refused as refusal:
-        yield TokenEvent.refused(request_id, str(refusal))
-        return
-    except UnreadableAnswer as error:
-        raise exchange.failed(str(error)) from None
-    finally:
-        exchange.close()
-    reason = FinishReason.STOP if is_ended_here else parser.finish_reason
-    assert reason is not None, "the parser rejects an answer without a reason"
-    last = TokenEvent(request_id, None) if held is None else held
-    yield last._replace(finish_reason=reason)
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def completion_of(request: Request, events: Iterable[TokenEvent]) -> Completion:
@@ -79,16 +43,6 @@ def completion_of(request: Request, events: Iterable[TokenEvent]) -> Completion:
             what = (request.request_id, tuple(tokens), event.finish_reason, event.error)
             return Completion(*what, logprobs=tuple(logprobs) or None)
     raise AssertionError("the last event has the reason")
-
-
-def _tokens(
-    request: Request, exchange: Exchange, dialect: Dialect, parser: AnswerParser
-) -> Iterator[Token]:
-    answers = exchange.read_events() if dialect.is_streamed else iter([exchange.read()])
-    for answer in answers:
-        yield from parser.feed(answer)
-    for token in parser.end(request):
-        yield token, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +103,15 @@ class OpenAIEngine:
     """Sends each request on a thread of its own; the server forms the batches."""
 
     capabilities = frozenset({Capability.CLOSING})  # at least
-    release: str | None = None  # name and version, if the factory knows them
 
-    def __init__(
-        self, server: Server, dialect: Dialect, request_filter: RequestFilter, concurrency: int
-    ) -> None:
-        self.capabilities = self.capabilities | dialect.capabilities
-        self.sampling_fields = dialect.fields
-        self.notes: tuple[str, ...] = (CUT_HERE if dialect.eos == "client" else PASSED_ON, NO_IDS)
+    def __init__(self, server: Server, options: Options, request_filter: RequestFilter) -> None:
+        self.capabilities = self.capabilities | options.capabilities
+        self.sampling_fields = options.sampling_fields
+        self.notes: tuple[str, ...] = (CUT_HERE if options.eos == "client" else PASSED_ON, NO_IDS)
+        self.release = options.release
         self._server = server
-        self._dialect = dialect
+        self._options = options
         self._filter = request_filter
-        self._concurrency = concurrency
         self._under_way: list[Exchange] = []
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
@@ -193,14 +144,15 @@ class OpenAIEngine:
         self._under_way = []
 
     def _exchange(self, request: Request) -> Exchange:
-        return self._server.exchange("POST", PATH, self._dialect.body(request))
+        body = self._options.body(request, self._filter.model.vocab_size)
+        return self._server.exchange("POST", PATH, body)
 
     def _ask(
         self, requests: Sequence[Request], asked: dict[int, Exchange]
     ) -> dict[int, Future[Completion]]:
         """Returns the outcome of each request by its index; those after a failure may be missing."""
         self._under_way = [*asked.values()]
-        pool = ThreadPoolExecutor(self._concurrency)
+        pool = ThreadPoolExecutor(self._options.concurrency)
         try:
             futures = {
                 index: pool.submit(self._answer, requests[index], exchange)
@@ -217,7 +169,54 @@ class OpenAIEngine:
         return {index: future for index, future in futures.items() if not future.cancelled()}
 
     def _answer(self, request: Request, exchange: Exchange) -> Completion:
-        return completion_of(request, token_events(request, exchange, self._dialect))
+        return completion_of(request, self._events(request, exchange))
+
+    def _events(
+        self, request: Request, exchange: Exchange, *, at_once: bool = False
+    ) -> Iterator[TokenEvent]:
+        """Yields an event for each token; the last one has the finish reason.
+
+        The last token is in the last event, unless it was yielded before: a token is held back until
+        the next one arrives or, `at_once`, only if it may be the last. Raises `EngineFailed`, and `Cut`
+        if the connection was cut on this side.
+        """
+        request_id, asked = request.request_id, request.sampling or SamplingParams()
+        options = self._options
+        parser = AnswerParser(self._filter.model.vocab_size, options.tokens, asked.logprobs)
+        held: TokenEvent | None = None
+        tokens: list[int] = []
+        is_ended_here = False
+        try:
+            for token, logprobs in self._tokens(request, exchange, parser):
+                if held is not None:
+                    yield held
+                held = TokenEvent(request_id, token, logprobs=logprobs)
+                tokens.append(token)
+                is_end = token in request.eos_token_ids or stops(request, tokens)
+                is_ended_here = is_end and options.eos == "client"
+                if is_ended_here:
+                    break  # the rest is not needed
+                if at_once and not is_end and len(tokens) < request.max_new_tokens:
+                    yield held
+                    held = None
+        except Refused as refusal:
+            yield TokenEvent.refused(request_id, str(refusal))
+            return
+        except UnreadableAnswer as error:
+            raise exchange.failed(str(error)) from None
+        finally:
+            exchange.close()
+        reason = FinishReason.STOP if is_ended_here else parser.finish_reason
+        assert reason is not None, "the parser rejects an answer without a reason"
+        last = TokenEvent(request_id, None) if held is None else held
+        yield last._replace(finish_reason=reason)
+
+    def _tokens(self, request: Request, exchange: Exchange, parser: AnswerParser) -> Iterator[Token]:
+        answers = exchange.read_events() if self._options.stream else iter([exchange.read()])
+        for answer in answers:
+            yield from parser.feed(answer)
+        for token in parser.end(request):
+            yield token, None
 
 
 def _failure(
@@ -322,7 +321,7 @@ class SteppingOpenAIEngine(OpenAIEngine):
     def _listen(self, stream: _Stream) -> None:
         """Queues the events of a stream; runs on the stream's own thread."""
         try:
-            for event in token_events(stream.request, stream.exchange, self._dialect, at_once=True):
+            for event in self._events(stream.request, stream.exchange, at_once=True):
                 self._news.put((stream, event))
         except Exception as error:
             self._news.put((stream, error))
@@ -343,3 +342,13 @@ class SteppingOpenAIEngine(OpenAIEngine):
         if news.finish_reason is not None:
             del self._streams[request_id]
         return [news]
+
+
+def engine_at(
+    server: Server, options: Options, model: PreTrainedModel, config: EngineConfig
+) -> OpenAIEngine:
+    """Returns an engine for a server that is known to answer."""
+    kind = SteppingOpenAIEngine if options.stream else OpenAIEngine
+    limits = (Limits.of(model, EngineConfig()), Limits.of(model, config))
+    request_filter = RequestFilter(*limits, options.sampling_fields, options.prompts == "words")
+    return kind(server, options, request_filter)

@@ -24,10 +24,7 @@ class ServerCommand:
     """How the library is started as a server, and how it is asked."""
 
     command: tuple[str, ...]  # {folder}, {port} and the names of flags are filled in
-    prompts: str
-    tokens: str
-    eos: str
-    stream: bool
+    client: Mapping[str, str]  # options of `openai`, some of which a user may set
     flags: Mapping[str, int]  # with their defaults
     notes: tuple[str, ...] = ()
 

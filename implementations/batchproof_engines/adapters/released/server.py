@@ -16,11 +16,10 @@ from typing import IO
 
 from batchproof.errors import UsageError
 from batchproof_engines.adapters.openai.client import EngineFailed, Refused, Server
-from batchproof_engines.adapters.piped.process import kill_group
+from batchproof_engines.adapters.piped.process import kill_group, last_lines
 
 READY_LIMIT_S = 90.0
 POLL_S = 0.25
-TAIL_BYTES = 2000  # of its output, in an error
 TIMEOUT_S = 300.0  # of silence; the suite's own limit is shorter
 
 Command = Callable[[int], Sequence[str]]  # from the port to listen on
@@ -73,9 +72,9 @@ class LocalServer:
                     if has_ended
                     else f"was not ready within {READY_LIMIT_S:g} s"
                 )
-                said = _tail(log)
+                said = last_lines(log, "its output")
                 self._end()
-                raise UsageError(f"the server of engine {self._name!r} {what}; it said: {said}")
+                raise UsageError(f"the server of engine {self._name!r} {what}; {said}")
             time.sleep(POLL_S)
 
 
@@ -95,12 +94,6 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _tail(log: IO[bytes]) -> str:
-    size = log.seek(0, 2)
-    log.seek(max(0, size - TAIL_BYTES))
-    return " ".join(log.read().decode(errors="replace").split()) or "nothing"
 
 
 def _end(popen: subprocess.Popen[bytes], log: IO[bytes]) -> None:
