@@ -14,7 +14,7 @@ from batchproof.records.decode import decode
 from batchproof.run.registry import engine_host, resolve_engine
 from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.piped import protocol
-from batchproof_engines.adapters.piped.messages import completions_of, events_of, request_to_json
+from batchproof_engines.adapters.piped.engine import completions_of, events_of, request_to_json
 
 CONFIG = EngineConfig(max_num_seqs=2, prefix_caching=True)
 REQUESTS = [Request("a", (1, 2, 3), 4), Request("b", (4, 5), 2), Request("bad", (), 2)]

@@ -14,6 +14,7 @@ import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ from batchproof.api import (
     TokenLogprobs,
 )
 from batchproof.checks.environment import require_same, world_of
-from batchproof.errors import EngineHang
+from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.models.catalogue import load_model
 from batchproof.places import ROOT
 from batchproof.run.capabilities import offer_of
@@ -39,12 +40,13 @@ from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.piped.process import ProgramFailed
 from batchproof_lab.suite_run import run_suite
-from tests.selftest.adapters.conftest import Build, Command
-from tests.selftest.adapters.stand_in_program import (
+from tests.selftest.adapters.conftest import (
     ANSWERS,
     PLAIN,
     REQUESTS,
     STEPPING,
+    Build,
+    Command,
     generating,
     process_of,
 )
@@ -241,11 +243,11 @@ def test_nothing_is_left_when_the_suite_ends_and_no_torch_is_loaded(command: Com
     code = f"""
         import sys
         from batchproof.run.registry import resolve_engine
-        from batchproof_engines.adapters.piped.program import Program
+        from batchproof_engines.adapters.piped.process import Program
         command = {command(generating("pass"))!r}
         resolve_engine("cmd:" + command)
-        running = Program(command, command.split(), ".").running()
-        print(running.process._popen.pid, "torch" in sys.modules)
+        process = Program(command, command.split(), ".").process()
+        print(process._popen.pid, "torch" in sys.modules)
     """
     run = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
@@ -288,3 +290,78 @@ def test_the_example_answers_as_the_reference_does(model: PreTrainedModel) -> No
         replace(each, logits=None) for each in reference.generate(REQUESTS)
     ]
     process_of(example).kill("was ended by the test")
+
+
+# What a program answers instead of what it was asked, and how the answer is quoted.
+GOOD = {"request_id": "a", "token_ids": [7], "finish_reason": "length"}
+# What a completion has besides or instead, and what is said of it.
+CHANGES: list[tuple[dict[str, Any], str]] = [
+    ({"token_ids": [True]}, "completions[0].token_ids[0] is true, not a whole number"),
+    ({"finish_reason": "aborted"}, "finish_reason is 'aborted', not one of stop, length, error"),
+    ({"logprobs": [{"logprob": -1, "top": [[1.0, 2]]}]}, "logprobs[0].top[0][0] is 1.0, not a whole"),
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reported"),
+    [
+        ({"completions": {}}, "completions is an object, not a list"),
+        ({"completions": [GOOD, {}]}, "completions[1] has no 'request_id'"),
+        ({"tokens": []}, "it has the key 'tokens', but may have completions"),
+        *(({"completions": [GOOD | change]}, reported) for change, reported in CHANGES),
+    ],
+)
+def test_a_wrong_answer_is_named_and_the_process_goes_on(
+    answer: dict[str, Any], reported: str, build: Build
+) -> None:
+    engine = build(
+        f"{PLAIN}\ndef generate(q):\n    return {answer!r} if len(q['requests']) == 1 else plain(q)"
+    )
+    with pytest.raises(ProgramFailed, match="answered 'generate' with") as caught:
+        engine.generate(REQUESTS[:1])
+    assert reported in str(caught.value)
+    assert engine.generate(REQUESTS) == ANSWERS
+
+
+def test_a_wrong_event_is_named(build: Build) -> None:
+    events = [{"request_id": "a", "token_id": 7, "finish_reason": "done"}]
+    engine = build(f"{STEPPING}\ndef step(question):\n    return {{'events': {events!r}}}")
+    with pytest.raises(ProgramFailed, match=r"'step' with an object .*stop, length, aborted, error"):
+        engine.step()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "reported"),
+    [
+        ("HELLO['capabilities'] = ['tracing']", UsageError, "declares the capability 'tracing', but"),
+        ("HELLO['protocol'] = 2", ProgramFailed, "it has the key 'protocol', but may have"),
+        ("def hello(question): return {'error': 'no GPU'}", RuntimeError, "^no GPU$"),
+        ("1 / 0", ProgramFailed, "exited with status 1 before it answered 'hello'; the last lines of"),
+    ],
+)
+def test_a_program_with_an_invalid_hello_is_started_anew(
+    change: str, error: type[Exception], reported: str, build: Build
+) -> None:
+    with pytest.raises(error, match=reported):
+        build(change)
+    assert build("").generate(REQUESTS) == ANSWERS
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "reported"),
+    [
+        (
+            {"unsupported": "no RoPE"},
+            UnsupportedModelError,
+            "^engine 'stand-in' cannot serve GPT2LM",
+        ),
+        ({"error": "no room"}, RuntimeError, "^no room$"),
+    ],
+)
+def test_a_model_that_is_refused_leaves_the_process_for_the_next(
+    answer: dict[str, str], error: type[Exception], reported: str, build: Build
+) -> None:
+    first = build(f"def build(question): return {answer} if question['engine'] == 2 else {{}}")
+    with pytest.raises(error, match=reported):
+        build(None)
+    assert process_of(build(None)) is process_of(first)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchproof.api import (
     Capability,
@@ -18,7 +17,6 @@ from batchproof.api import (
     Request,
     SamplingParams,
     TokenEvent,
-    TokenLogprobs,
     duplicate_id,
 )
 from batchproof_engines.adapters.openai.answer_parser import AnswerParser, Token, UnreadableAnswer
@@ -28,60 +26,6 @@ from batchproof_engines.stopping import stops
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-def completion_of(request: Request, events: Iterable[TokenEvent]) -> Completion:
-    """Returns the completion that consists of all events of a request."""
-    tokens: list[int] = []
-    logprobs: list[TokenLogprobs] = []
-    for event in events:
-        if event.token_id is not None:
-            tokens.append(event.token_id)
-        if event.logprobs is not None:
-            logprobs.append(event.logprobs)
-        if event.finish_reason is not None:
-            what = (request.request_id, tuple(tokens), event.finish_reason, event.error)
-            return Completion(*what, logprobs=tuple(logprobs) or None)
-    raise AssertionError("the last event has the reason")
-
-
-@dataclass(frozen=True, slots=True)
-class RequestFilter:
-    """Refuses requests on behalf of the server.
-
-    `model` is what the model allows, which the server checks by itself. `config` also has
-    `max_model_len`, which the server does not know. `fields` are those of `SamplingParams` that it
-    takes; stop sequences, which it is never sent, are checked here. With `is_text`, prompts are words,
-    and a token outside the vocabulary has none.
-    """
-
-    model: Limits
-    config: Limits
-    fields: frozenset[str]
-    is_text: bool
-
-    def refusal(self, request: Request) -> str | None:
-        """Returns why the request is not sent, or None; a bad request is sent if that is possible."""
-        asked = request.sampling or SamplingParams()
-        vocabulary = range(self.model.vocab_size)
-        has_no_words = self.is_text and any(t not in vocabulary for t in request.prompt_token_ids)
-        is_unseen = has_no_words or () in asked.stop_token_sequences
-        is_judged_here = is_unseen or self.model.refusal(request) is None
-        return asked.beyond(self.fields) or (self.config.refusal(request) if is_judged_here else None)
-
-    def refusals(self, requests: Sequence[Request]) -> list[str | None]:
-        """Returns `refusal` for a whole call; of two good requests with one id, the later is
-        refused."""
-        live: set[str] = set()
-        reasons: list[str | None] = []
-        for request in requests:
-            is_good = self.config.refusal(request) is None
-            is_duplicate = is_good and request.request_id in live
-            reason = duplicate_id(request.request_id) if is_duplicate else self.refusal(request)
-            reasons.append(reason)
-            if is_good:
-                live.add(request.request_id)
-        return reasons
 
 
 NUM_NAMED = 8  # request ids in an error
@@ -104,14 +48,17 @@ class OpenAIEngine:
 
     capabilities = frozenset({Capability.CLOSING})  # at least
 
-    def __init__(self, server: Server, options: Options, request_filter: RequestFilter) -> None:
+    def __init__(
+        self, server: Server, options: Options, model: PreTrainedModel, config: EngineConfig
+    ) -> None:
         self.capabilities = self.capabilities | options.capabilities
         self.sampling_fields = options.sampling_fields
         self.notes: tuple[str, ...] = (CUT_HERE if options.eos == "client" else PASSED_ON, NO_IDS)
         self.release = options.release
         self._server = server
         self._options = options
-        self._filter = request_filter
+        self._servers_limits = Limits.of(model, EngineConfig())  # the server checks them by itself
+        self._limits = Limits.of(model, config)  # with max_model_len, which the server does not know
         self._under_way: list[Exchange] = []
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
@@ -120,7 +67,7 @@ class OpenAIEngine:
         Raises `EngineFailed`, with the other answers, if a request gets no valid one. Requests in
         progress are then waited for; no others are sent.
         """
-        refusals = self._filter.refusals(requests)
+        refusals = self._refusals(requests)
         asked = {i: self._exchange(r) for i, r in enumerate(requests) if refusals[i] is None}
         answers: dict[int, Completion] = {
             index: Completion.refused(requests[index].request_id, refusal)
@@ -143,8 +90,36 @@ class OpenAIEngine:
             exchange.cut()
         self._under_way = []
 
+    def _refusal(self, request: Request) -> str | None:
+        """Returns why the request is not sent, or None; a bad request is sent if that is possible.
+
+        The server never sees stop sequences, nor, with prompts as words, a token that has no word.
+        """
+        asked = request.sampling or SamplingParams()
+        vocabulary = range(self._limits.vocab_size)
+        is_text = self._options.prompts == "words"
+        has_no_words = is_text and any(t not in vocabulary for t in request.prompt_token_ids)
+        is_unseen = has_no_words or () in asked.stop_token_sequences
+        is_judged_here = is_unseen or self._servers_limits.refusal(request) is None
+        refusal = self._limits.refusal(request) if is_judged_here else None
+        return asked.beyond(self.sampling_fields) or refusal
+
+    def _refusals(self, requests: Sequence[Request]) -> list[str | None]:
+        """Returns `_refusal` for a whole call; of two good requests with one id, the later is
+        refused."""
+        live: set[str] = set()
+        reasons: list[str | None] = []
+        for request in requests:
+            is_good = self._limits.refusal(request) is None
+            is_duplicate = is_good and request.request_id in live
+            reason = duplicate_id(request.request_id) if is_duplicate else self._refusal(request)
+            reasons.append(reason)
+            if is_good:
+                live.add(request.request_id)
+        return reasons
+
     def _exchange(self, request: Request) -> Exchange:
-        body = self._options.body(request, self._filter.model.vocab_size)
+        body = self._options.body(request, self._limits.vocab_size)
         return self._server.exchange("POST", PATH, body)
 
     def _ask(
@@ -169,7 +144,12 @@ class OpenAIEngine:
         return {index: future for index, future in futures.items() if not future.cancelled()}
 
     def _answer(self, request: Request, exchange: Exchange) -> Completion:
-        return completion_of(request, self._events(request, exchange))
+        events = [*self._events(request, exchange)]
+        reason, error = events[-1].finish_reason, events[-1].error
+        assert reason is not None, "the last event has it"
+        tokens = tuple(each.token_id for each in events if each.token_id is not None)
+        logprobs = tuple(each.logprobs for each in events if each.logprobs is not None)
+        return Completion(request.request_id, tokens, reason, error, logprobs=logprobs or None)
 
     def _events(
         self, request: Request, exchange: Exchange, *, at_once: bool = False
@@ -182,7 +162,7 @@ class OpenAIEngine:
         """
         request_id, asked = request.request_id, request.sampling or SamplingParams()
         options = self._options
-        parser = AnswerParser(self._filter.model.vocab_size, options.tokens, asked.logprobs)
+        parser = AnswerParser(self._limits.vocab_size, options.tokens, asked.logprobs)
         held: TokenEvent | None = None
         tokens: list[int] = []
         is_ended_here = False
@@ -243,13 +223,11 @@ def _failure(
 JOIN_LIMIT_S = 5.0  # for a thread whose connection was cut
 
 
-@dataclass(eq=False, slots=True)
-class _Stream:
+class _Stream(NamedTuple):
     """A live request."""
 
-    request: Request
     exchange: Exchange
-    thread: threading.Thread | None = None
+    thread: threading.Thread
 
 
 class SteppingOpenAIEngine(OpenAIEngine):
@@ -260,7 +238,7 @@ class SteppingOpenAIEngine(OpenAIEngine):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._streams: dict[str, _Stream] = {}
-        self._news: SimpleQueue[tuple[_Stream, TokenEvent | Exception]] = SimpleQueue()
+        self._news: SimpleQueue[tuple[str, Exchange, TokenEvent | Exception]] = SimpleQueue()
         self._undelivered: list[TokenEvent] = []  # of requests that were refused or aborted
 
     @property
@@ -271,14 +249,14 @@ class SteppingOpenAIEngine(OpenAIEngine):
         """Sends the request, or schedules its refusal. Raises `ValueError` if its id is live."""
         if request.request_id in self._streams:
             raise ValueError(duplicate_id(request.request_id))
-        refusal = self._filter.refusal(request)
+        refusal = self._refusal(request)
         if refusal is not None:
             self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
             return
-        stream = _Stream(request, self._exchange(request))
-        stream.thread = threading.Thread(target=self._listen, args=(stream,), daemon=True)
-        self._streams[request.request_id] = stream
-        stream.thread.start()
+        exchange = self._exchange(request)
+        thread = threading.Thread(target=self._listen, args=(request, exchange), daemon=True)
+        self._streams[request.request_id] = _Stream(exchange, thread)
+        thread.start()
 
     def step(self) -> list[TokenEvent]:
         """Returns the events received so far; waits if there are none.
@@ -315,27 +293,28 @@ class SteppingOpenAIEngine(OpenAIEngine):
         for stream in streams.values():
             stream.exchange.cut()
         for stream in streams.values():
-            if stream.thread is not None:
-                stream.thread.join(JOIN_LIMIT_S)
+            stream.thread.join(JOIN_LIMIT_S)
 
-    def _listen(self, stream: _Stream) -> None:
-        """Queues the events of a stream; runs on the stream's own thread."""
+    def _listen(self, request: Request, exchange: Exchange) -> None:
+        """Queues the events of a request; runs on a thread of its own."""
         try:
-            for event in self._events(stream.request, stream.exchange, at_once=True):
-                self._news.put((stream, event))
+            for event in self._events(request, exchange, at_once=True):
+                self._news.put((request.request_id, exchange, event))
         except Exception as error:
-            self._news.put((stream, error))
+            self._news.put((request.request_id, exchange, error))
 
-    def _next(self, waits: bool) -> tuple[_Stream, TokenEvent | Exception] | None:
+    def _next(self, waits: bool) -> tuple[str, Exchange, TokenEvent | Exception] | None:
         try:
             return self._news.get(block=waits)
         except Empty:
             return None
 
-    def _delivered(self, stream: _Stream, news: TokenEvent | Exception) -> list[TokenEvent]:
+    def _delivered(
+        self, request_id: str, exchange: Exchange, news: TokenEvent | Exception
+    ) -> list[TokenEvent]:
         """Returns the event, unless its request was aborted: the id may belong to another by now."""
-        request_id = stream.request.request_id
-        if self._streams.get(request_id) is not stream:
+        stream = self._streams.get(request_id)
+        if stream is None or stream.exchange is not exchange:
             return []
         if isinstance(news, Exception):
             raise news
@@ -349,6 +328,4 @@ def engine_at(
 ) -> OpenAIEngine:
     """Returns an engine for a server that is known to answer."""
     kind = SteppingOpenAIEngine if options.stream else OpenAIEngine
-    limits = (Limits.of(model, EngineConfig()), Limits.of(model, config))
-    request_filter = RequestFilter(*limits, options.sampling_fields, options.prompts == "words")
-    return kind(server, options, request_filter)
+    return kind(server, options, model, config)

@@ -61,7 +61,7 @@ class Options:
         try:
             return decode(cls, {**values, **texts})
         except DecodeError as error:
-            raise UsageError(f"openai: {error}") from None
+            raise UsageError(str(error)) from None
 
     @cached_property
     def extras(self) -> Any:

@@ -18,13 +18,15 @@ import subprocess
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
+from itertools import count
 from tempfile import TemporaryFile
 from time import monotonic
 from typing import IO, Any, TypeVar
 
-from batchproof.errors import EngineHang
+from batchproof.errors import EngineHang, UsageError
 from batchproof.records.decode import DecodeError, decode
-from batchproof_engines.adapters.piped.protocol import Failed
+from batchproof_engines.adapters.piped.protocol import CAPABILITIES, VERSION, Failed, Hello
 
 TAIL_BYTES = 8192  # of what a program has written, in an error
 NUM_LINES = 8
@@ -34,6 +36,7 @@ MAX_LOG_BYTES = 64 * 1024**2
 MAX_LINE_BYTES = 64 * 1024**2
 READ_BYTES = 1024**2
 SHOWN = 200  # characters of unexpected output in an error
+MOST_NOTE_CHARACTERS = 400
 POLL_S = 0.5  # to see whether the process has ended: its children may hold its pipes open
 
 T = TypeVar("T")
@@ -99,9 +102,11 @@ class _Broken(Exception):
 class Process:
     """A process of a piped program.
 
-    `failure` is the message of its first failure; `abandoned` has the numbers of engines that were
-    dropped without `close`, which the next build closes.
+    `hello` is its first answer, `failure` the message of its first failure. `abandoned` has the numbers
+    of engines that were dropped without `close`, which the next build closes.
     """
+
+    hello: Hello
 
     def __init__(self, name: str, words: Sequence[str], folder: str) -> None:
         self.failure: str | None = None
@@ -242,3 +247,61 @@ def _json_object(line: bytearray, op: str) -> dict[str, Any]:
 def _shown(given: bytearray) -> str:
     text = given[: 4 * SHOWN].decode(errors="replace").strip()
     return repr(text[:SHOWN]) + ("..." if len(text) > SHOWN else "")
+
+
+class Program:
+    """Starts its process when it is first needed, in the working directory it was created in.
+
+    `name` is what follows `--engine`.
+    """
+
+    def __init__(self, name: str, words: Sequence[str], folder: str) -> None:
+        self.engine_numbers = count(1)
+        self._name = name
+        self._words = words
+        self._folder = folder
+        self._process: Process | None = None
+
+    def process(self) -> Process:
+        """Returns the running process, starting it if necessary.
+
+        Raises `UsageError` if it cannot be started, declares a capability that the protocol does not
+        have, or has notes that could forge a section of the page that they become part of.
+        """
+        if self._process is None or self._process.failure is not None:
+            self._process = self._start()
+        return self._process
+
+    def _start(self) -> Process:
+        try:
+            process = Process(self._name, self._words, self._folder)
+        except OSError as error:
+            raise UsageError(
+                f"--engine {self._name!r}: cannot start {self._words[0]!r}: {error.strerror}"
+            ) from error
+        try:
+            process.hello = process.ask({"op": "hello", "protocol": VERSION}, Hello)
+            self._check(process.hello)
+        except BaseException:
+            process.kill("was ended: its answer to 'hello' was invalid")
+            raise
+        return process
+
+    def _check(self, hello: Hello) -> None:
+        for note in hello.notes:
+            if not note.isprintable() or not 0 < len(note) <= MOST_NOTE_CHARACTERS:
+                raise UsageError(
+                    f"--engine {self._name!r}: its hello has the note "
+                    f"{note[:MOST_NOTE_CHARACTERS]!r}, but a note is one printable line of at most "
+                    f"{MOST_NOTE_CHARACTERS} characters"
+                )
+        for name in hello.capabilities:
+            if name not in CAPABILITIES:
+                raise UsageError(
+                    f"--engine {self._name!r}: its hello declares the capability {name!r}, but "
+                    f"protocol {VERSION} knows only {', '.join(CAPABILITIES)}"
+                )
+
+
+# One for all engines of the same command line, so that they share its process.
+kept_program = cache(Program)

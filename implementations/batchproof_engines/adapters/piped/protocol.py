@@ -20,17 +20,6 @@ CAPABILITIES = (  # what a program can declare
     *(STEPPING, "chunked_prefill", "preemption", SPECULATION, *CHOOSING),
 )
 
-Operation = Literal[
-    "hello",
-    "build",
-    "generate",
-    "close",
-    "add",  # this and the following: only where the program declares `STEPPING`
-    "step",
-    "abort",
-    "has_unfinished",
-]
-
 
 class Sampling(TypedDict, total=False):
     """How to choose tokens: the fields of `batchproof.api.SamplingParams` that differ from their
@@ -169,13 +158,8 @@ ANSWERS: dict[str, Any] = {
     "build": Built,
     "generate": Generated,
     "close": Nothing,
-    "add": Added,
+    "add": Added,  # this and the following: only where the program declares `STEPPING`
     "step": Stepped,
     "abort": Nothing,
     "has_unfinished": HasUnfinished,
 }
-
-
-def fields(message: Any) -> tuple[str, ...]:
-    """Returns the names of all fields, required and optional, of one of the messages above."""
-    return tuple(message.__annotations__)

@@ -33,7 +33,7 @@ from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.openai.engine import engine_at
 from batchproof_engines.adapters.openai.options import Options, signature_with
 from batchproof_engines.adapters.piped.engine import factory_of
-from batchproof_engines.adapters.piped.program import kept_program
+from batchproof_engines.adapters.piped.process import kept_program
 from batchproof_engines.adapters.released.libraries import (
     LIBRARIES,
     ReleasedLibrary,

@@ -103,6 +103,18 @@ def event_of(
     return {"request_id": request_id, "token_id": token_id, "finish_reason": reason, "error": error}
 
 
+def completion_of(request: Request, events: Sequence[Event]) -> Completion:
+    """Returns the completion that consists of all events of a request."""
+    last = events[-1]
+    if last["error"] is not None:
+        return refused(request, last["error"])
+    return {
+        "request_id": request["request_id"],
+        "token_ids": [event["token_id"] for event in events],
+        "finish_reason": last["finish_reason"],
+    }
+
+
 def in_calls(
     requests: Sequence[Request],
     refusals: Sequence[str | None],
@@ -203,15 +215,10 @@ class _Dispatcher:
                 raise ValueError(
                     f"protocol {question['protocol']!r} is unknown: this is {protocol.VERSION}"
                 )
-            library = self._library
-            hello = {
-                "name": library.name,
-                "version": library.version,
-                "capabilities": list(library.capabilities),
-                "notes": list(library.notes),
+            known = protocol.Hello.__annotations__
+            return {
+                name: getattr(self._library, name) for name in known if hasattr(self._library, name)
             }
-            fields = getattr(library, "sampling_fields", None)
-            return hello if fields is None else hello | {"sampling_fields": list(fields)}
         if op == "build":
             return self._build(number, question)
         if op == "close":
@@ -224,8 +231,8 @@ class _Dispatcher:
     def _build(self, number: int, question: dict[str, Any]) -> dict[str, Any]:
         try:
             given = [question[each] for each in ("model", "dtype", "config", "threads")]
-            told = {"draft": question["draft"]} if "draft" in question else {}
-            self._engines[number] = self._library.build(*given, **told)
+            more = {"draft": question["draft"]} if "draft" in question else {}
+            self._engines[number] = self._library.build(*given, **more)
         except Unsupported as why:
             return {"unsupported": str(why)}
         return {}

@@ -27,10 +27,9 @@ from serving import (
     Live,
     Request,
     Unsupported,
-    completed,
+    completion_of,
     event_of,
     made_once,
-    refused,
     serve,
 )
 
@@ -150,21 +149,21 @@ class RequestEngine:
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request; a second request with the same id is refused."""
-        answers: list[Completion] = []
-        by_name: dict[str, Completion] = {}
+        events: list[list[Event]] = []  # of each request
+        live: dict[str, list[Event]] = {}
         for request in requests:
+            name = request["request_id"]
             try:
                 self.add(request)
             except Live as error:
-                answers.append(refused(request, error))
+                events.append([event_of(name, None, "error", str(error))])
             else:
-                answers.append(completed(request, []))
-                by_name[request["request_id"]] = answers[-1]
-                refusals, self._refused = self._refused, []  # their ids are free for the next request
-                _enter(refusals, by_name)
+                events.append(self._refused)  # its one event, or none
+                live[name], self._refused = events[-1], []  # the id of a refused one is free again
         while self.has_unfinished():
-            _enter(self.step(), by_name)
-        return answers
+            for event in self.step():
+                live[event["request_id"]].append(event)
+        return [completion_of(*each) for each in zip(requests, events, strict=True)]
 
     def add(self, request: Request) -> None:
         """Adds a request; one that the library refuses gets an error event. Raises `Live`."""
@@ -245,17 +244,6 @@ def _parameters(request: Request) -> dict[str, Any]:
         return penalty | {"do_sample": False}
     drawn = {"top_k": 0, "top_p": 1.0} | {name: asked[name] for name in DRAWN if name in asked}
     return penalty | drawn | {"do_sample": True}
-
-
-def _enter(events: Sequence[Event], answers: dict[str, Completion]) -> None:
-    for event in events:
-        answer = answers[event["request_id"]]
-        if event["token_id"] is not None:
-            answer["token_ids"].append(event["token_id"])
-        if event["finish_reason"] is not None:
-            answer.update(finish_reason=event["finish_reason"], error=event["error"])
-        if event["error"] is not None:
-            answer["token_ids"].clear()
 
 
 @lru_cache(NUM_LOADED)
