@@ -39,7 +39,6 @@ from batchproof_engines.adapters.transformers_manager import (
     stop,
 )
 
-SAMPLED = ("temperature", "top_k", "top_p")  # what a request may set for itself
 WAIT_S = 0.001  # between two looks at whether aborted requests have left the model
 SAFETY_MARGIN = 0.15  # of the pool: if less is free, the library delays prompts
 
@@ -52,22 +51,22 @@ class PoolLimits(Limits):
     refused, because the library never sees the user's ids, and so is a field that it has no word for.
     """
 
-    block_size: int
-    num_blocks: int | None
-    fields: frozenset[str]  # of `SamplingParams`, which requests may use
-    is_guarded: bool
+    config: EngineConfig
+    tuning: Tuning
 
     def refusal(self, request: Request) -> str | None:
-        beyond = None if request.sampling is None else request.sampling.beyond(self.fields)
-        if beyond or not self.is_guarded:
+        asked = request.sampling
+        beyond = None if asked is None else asked.beyond(self.tuning.sampling_fields)
+        if beyond or not self.tuning.is_guarded:
             return beyond
-        return super().refusal(request) or self._pool_refusal(request)
-
-    def _pool_refusal(self, request: Request) -> str | None:
-        needed = ceil(num_fed_tokens(request) / self.block_size)
-        if self.num_blocks is None or needed <= self.num_blocks:
-            return None
-        return f"it needs {needed} blocks of KV cache, but the pool has {self.num_blocks}"
+        refusal, num_blocks = super().refusal(request), self.config.num_blocks
+        if refusal or num_blocks is None:
+            return refusal
+        needed = ceil(num_fed_tokens(request) / self.config.block_size)
+        is_held = needed <= num_blocks
+        return (
+            None if is_held else f"it needs {needed} blocks of KV cache, but the pool has {num_blocks}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +97,8 @@ class TransformersEngine:
         own = Limits.of(model, config)
         if tuning.sampling:
             self.capabilities = self.capabilities | {Capability.SAMPLING}
-        self.sampling_fields = frozenset(SAMPLED if tuning.sampling else ())
-        self._limits = PoolLimits(
-            own.vocab_size,
-            own.max_model_len,
-            config.block_size,
-            config.num_blocks,
-            self.sampling_fields,
-            tuning.is_guarded,
-        )
+        self.sampling_fields = tuning.sampling_fields
+        self._limits = PoolLimits(own.vocab_size, own.max_model_len, config, tuning)
         self._draws = Draws()
         self._names = (f"{NAME}-{number}" for number in count())  # a user's ids may be used again
         self._pool: _Pool | None = None

@@ -46,6 +46,11 @@ class Tuning:
     sampling: bool  # each request has a temperature, top_k and top_p
     is_guarded: bool  # bad requests are refused here, and torch's generators left as they were
 
+    @property
+    def sampling_fields(self) -> frozenset[str]:
+        """The fields of `SamplingParams` that requests may use."""
+        return frozenset({"temperature", "top_k", "top_p"} if self.sampling else ())
+
 
 def attention_of(model: PreTrainedModel, asked: str | None) -> str:
     """Returns the attention a manager would use: as asked, else flash attention if available, else the

@@ -235,6 +235,6 @@ def test_a_server_that_has_failed_is_started_again(tmp_path: Path) -> None:
 
 
 def test_a_server_that_does_not_start_is_reported(tmp_path: Path) -> None:
-    words = "the server of engine 'frail' ended with status 1; the last lines .*\n    out of cheese"
+    words = "the server of engine 'frail' exited with status 1; the last lines .*\n    out of cheese"
     with pytest.raises(UsageError, match=words):
         local_server(tmp_path, "raise SystemExit('out of cheese')").running()

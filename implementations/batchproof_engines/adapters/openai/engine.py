@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -265,8 +266,9 @@ class SteppingOpenAIEngine(OpenAIEngine):
         """
         events, self._undelivered = self._undelivered, []
         try:
-            while self._streams and (news := self._next(not events)) is not None:
-                events += self._delivered(*news)
+            with suppress(Empty):
+                while self._streams:
+                    events += self._delivered(*self._news.get(block=not events))
         except BaseException:
             self._server.on_failure()
             self.close()
@@ -302,12 +304,6 @@ class SteppingOpenAIEngine(OpenAIEngine):
                 self._news.put((request.request_id, exchange, event))
         except Exception as error:
             self._news.put((request.request_id, exchange, error))
-
-    def _next(self, waits: bool) -> tuple[str, Exchange, TokenEvent | Exception] | None:
-        try:
-            return self._news.get(block=waits)
-        except Empty:
-            return None
 
     def _delivered(
         self, request_id: str, exchange: Exchange, news: TokenEvent | Exception

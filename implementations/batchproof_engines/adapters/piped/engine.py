@@ -76,25 +76,14 @@ class PipedEngine:
         # waiting for an answer. The next build closes it.
         self._finalizer = weakref.finalize(self, process.abandoned.append, number)
         self._finalizer.atexit = False
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """Returns what the program declares, and that its engines can be closed."""
-        return frozenset(map(Capability, self._process.hello.capabilities)) | {Capability.CLOSING}
-
-    @property
-    def sampling_fields(self) -> frozenset[str]:
-        """Returns the fields of `SamplingParams` that the program takes; it is never sent another."""
-        named = self._process.hello.sampling_fields
-        return fields_of(self.capabilities) if named is None else frozenset(named)
-
-    @property
-    def release(self) -> str:
-        return f"{self._process.hello.name} {self._process.hello.version}"
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self._process.hello.notes
+        hello = process.hello
+        self.capabilities = frozenset(map(Capability, hello.capabilities)) | {Capability.CLOSING}
+        taken = fields_of(self.capabilities)
+        self.sampling_fields = (
+            taken if hello.sampling_fields is None else frozenset(hello.sampling_fields)
+        )
+        self.release = f"{hello.name} {hello.version}"
+        self.notes = hello.notes
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request. Raises `RuntimeError` if the program or its engine

@@ -16,7 +16,7 @@ from typing import IO
 
 from batchproof.errors import UsageError
 from batchproof_engines.adapters.openai.client import EngineFailed, Refused, Server
-from batchproof_engines.adapters.piped.process import kill_group, last_lines
+from batchproof_engines.adapters.piped.process import how_it_ended, kill_group, last_lines
 
 READY_LIMIT_S = 90.0
 POLL_S = 0.25
@@ -67,11 +67,8 @@ class LocalServer:
         while not _is_ready(server):
             has_ended = popen.poll() is not None
             if has_ended or time.monotonic() > deadline:
-                what = (
-                    f"ended with status {popen.returncode}"
-                    if has_ended
-                    else f"was not ready within {READY_LIMIT_S:g} s"
-                )
+                late = f"was not ready within {READY_LIMIT_S:g} s"
+                what = how_it_ended(popen) if has_ended else late
                 said = last_lines(log, "its output")
                 self._end()
                 raise UsageError(f"the server of engine {self._name!r} {what}; {said}")

@@ -46,17 +46,6 @@ class Live(Exception):
     """Raised by `add`: a request with that id is live."""
 
 
-class Engine(Protocol):
-    """One engine. It also has `add`, `step`, `abort` and `has_unfinished` if the library says
-    "stepping"."""
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns one completion per request, in order."""
-
-    def close(self) -> None:
-        """Releases what the engine owns."""
-
-
 class Library(Protocol):
     """A released engine. `notes` are its conventions and settings, in sentences for the verdict. One
     with `sampling_fields` takes only these of `protocol.Sampling`."""
@@ -70,6 +59,10 @@ class Library(Protocol):
         """Returns an engine for the checkpoint in `folder`; `config` has the fields of `EngineConfig`.
         The engine computes with `num_threads` threads. A library that says "speculation" takes the
         keyword `draft`, too: the folder of the draft's checkpoint, or None.
+
+        An engine has `generate(requests)`, which returns one completion per request, in order, and
+        `close()`. It also has `add`, `step`, `abort` and `has_unfinished` if the library says
+        "stepping".
 
         Raises `Unsupported`.
         """

@@ -78,26 +78,7 @@ class OnnxRuntimeGenAI:
             raise Unsupported(f"it is converted in float32 here, and the model is in {dtype}")
         target = Path(folder, self.name + ("" if self.has_windowed_cache else "-long-cache"))
         converted = made_once(target, partial(_convert, Path(folder), self.has_windowed_cache))
-        return RequestEngine(Source(converted, num_threads), config)
-
-
-@dataclass(frozen=True)
-class Source:
-    """A converted model, and the number of threads that compute with it."""
-
-    converted: Path
-    num_threads: int
-
-    def model(self, settings: dict[str, Any], **limits: Any) -> og.Model:
-        """Returns the model with these settings of its own; `limits` are those of an engine."""
-        session = {"intra_op_num_threads": self.num_threads}
-        overlay = {"model": settings | {"decoder": {"session_options": session}}} | limits
-        return _loaded(self.converted, json.dumps(overlay))
-
-    def eos_of(self, request: Request) -> int:
-        """Returns the EOS id of the model that serves the request."""
-        eos = request["eos_token_ids"]
-        return eos[0] if len(eos) == 1 else SOME_ID
+        return RequestEngine(converted, config, num_threads)
 
 
 @dataclass
@@ -139,9 +120,10 @@ class Turn:
 class RequestEngine:
     """Steps requests through one engine of the library for each EOS id that a model is given."""
 
-    def __init__(self, source: Source, config: dict[str, Any]) -> None:
-        self._source = source
-        self._limits = {"engine": {"static_batching": {"max_batch_size": config["max_num_seqs"]}}}
+    def __init__(self, converted: Path, config: dict[str, Any], num_threads: int) -> None:
+        self._converted = converted
+        self._num_threads = num_threads
+        self._batch_size = config["max_num_seqs"]
         self._session_tokens = config["max_model_len"]
         self._engines: dict[int, og.Engine] = {}
         self._live: dict[str, Turn] = {}
@@ -220,7 +202,8 @@ class RequestEngine:
         options = og.RequestOptions()
         if self._session_tokens is not None:
             options.set_max_session_tokens(self._session_tokens)
-        eos = self._source.eos_of(request)
+        own = request["eos_token_ids"]
+        eos = own[0] if len(own) == 1 else SOME_ID
         handle = self._engine(eos).create_request(options=options)
         turn = og.TurnOptions(handle)
         for parameter, value in _parameters(request).items():
@@ -232,7 +215,11 @@ class RequestEngine:
 
     def _engine(self, eos: int) -> og.Engine:
         if eos not in self._engines:
-            self._engines[eos] = og.Engine(self._source.model({"eos_token_id": eos}, **self._limits))
+            session = {"intra_op_num_threads": self._num_threads}
+            model = {"eos_token_id": eos, "decoder": {"session_options": session}}
+            batching = {"static_batching": {"max_batch_size": self._batch_size}}
+            overlay = json.dumps({"model": model, "engine": batching})
+            self._engines[eos] = og.Engine(_loaded(self._converted, overlay))
         return self._engines[eos]
 
 

@@ -54,7 +54,7 @@ PARAMETERS = {  # the protocol's name and the library's
 }
 REASONS = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
 GIVEN_UP = "the library gave the request up: GenerationStatus.IGNORED, out of cache"
-SILENCE = "the library told nothing of it"
+SILENCE = "the library gave no token and no status of it"
 
 
 class OpenVinoGenAI:
