@@ -5,12 +5,11 @@
 A manager of transformers owns a pool of pages and a thread that runs the model. Both outlive a call, as
 in a server: a call pays for its requests and not for any setup. The pool is made when the engine is
 built, if the configuration says how long a sequence or how large the pool may be; otherwise by the
-first call, for what that needs, and anew by a call that needs a larger one. By default the library
+first call, for what that needs, and again by a call that needs a larger one. By default the library
 would take more than half of the free memory. Between calls its thread wakes ten times a second, which
 takes less than 2 ms of CPU time.
 
-Conventions: an EOS is in the output, caps and EOS ids are per request, keys and values are kept in the
-dtype of the model. There are no logits and no trace: the library exposes neither.
+There are no logits and no trace: the library exposes neither. The engine's notes are its conventions.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from transformers import ContinuousBatchingManager, PreTrainedModel
-from transformers.generation.continuous_batching.requests import GenerationOutput
 
 from batchproof.api import (
     Capability,
@@ -374,9 +373,9 @@ class SteppingTransformersEngine(TransformersEngine):
             self._attending.close()
 
     def _next_events(self, *, waits: bool) -> list[TokenEvent] | None:
-        """Returns the events of the next output, or None if there is none yet.
+        """Returns an event for each new token of the next output, or None if there is none yet.
 
-        The output of an aborted request has no events.
+        The last event of a request has the finish reason; the output of an aborted one has no events.
         """
         assert self._pool is not None, "a request is live"
         output = next_output(self._pool.manager, waits=waits)
@@ -384,10 +383,8 @@ class SteppingTransformersEngine(TransformersEngine):
             return None
         named = (each for each in self._streams.values() if each.name == output.request_id)
         stream = next(named, None)
-        return [] if stream is None else self._new_events(stream, output)
-
-    def _new_events(self, stream: _Stream, output: GenerationOutput) -> list[TokenEvent]:
-        """Returns an event for each new token; the last one of a request has the finish reason."""
+        if stream is None:
+            return []
         request_id, tokens = stream.request.request_id, output.generated_tokens
         events = [TokenEvent(request_id, token) for token in tokens[stream.num_delivered :]]
         stream.num_delivered = len(tokens)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields
-from typing import Any
 
 from batchproof.api import CHOOSING, SamplingParams, TokenLogprobs
 from batchproof.places import ROOT
 from batchproof_engines.adapters.piped import protocol
 
 PAGE = (ROOT / "docs" / "piped_engines.md").read_text()
-MESSAGES = {
+MESSAGES: dict[str, type] = {
     "request": protocol.Request,
     "completion": protocol.Completion,
     "event": protocol.Event,
@@ -21,24 +20,21 @@ MESSAGES = {
 }
 
 
-def names_of(message: Any) -> tuple[str, ...]:
-    """Returns the names of all fields, required and optional."""
-    return tuple(message.__annotations__)
-
-
 def test_the_protocol_has_all_that_a_request_may_ask_for() -> None:
     assert set(protocol.CHOOSING) == CHOOSING
-    assert names_of(protocol.Sampling) == tuple(each.name for each in fields(SamplingParams))
-    assert names_of(protocol.Logprobs) == TokenLogprobs._fields
+    assert tuple(protocol.Sampling.__annotations__) == tuple(
+        each.name for each in fields(SamplingParams)
+    )
+    assert tuple(protocol.Logprobs.__annotations__) == TokenLogprobs._fields
 
 
 def test_the_page_has_every_operation_field_and_the_version() -> None:
     rows = dict(re.findall(r'^\| `\{"op": "(\w+)".*?` \| (.*) \|$', PAGE, re.MULTILINE))
     assert set(rows) == set(protocol.ANSWERS)
     for operation, answer in protocol.ANSWERS.items():
-        assert set(re.findall(r'"(\w+)":', rows[operation])) == set(names_of(answer)), operation
+        assert set(re.findall(r'"(\w+)":', rows[operation])) == set(answer.__annotations__), operation
     for name, message in MESSAGES.items():
         shown = re.search(rf"^{name} +(\{{.*\}})$", PAGE, re.MULTILINE)
         assert shown is not None, f"the page shows no {name}"
-        assert set(json.loads(shown[1])) == set(names_of(message)), name
+        assert set(json.loads(shown[1])) == set(message.__annotations__), name
     assert f'"protocol": {protocol.VERSION}}}' in PAGE

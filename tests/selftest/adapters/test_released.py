@@ -218,7 +218,7 @@ def test_a_folder_is_made_once_and_is_whole_or_not_there(tmp_path: Path) -> None
 def local_server(tmp_path: Path, text: str) -> LocalServer:
     path = tmp_path / "server.py"
     path.write_text(textwrap.dedent(text))
-    return LocalServer("frail", lambda port: [sys.executable, "-S", str(path), str(port)])
+    return LocalServer("frail", (sys.executable, "-S", str(path), "{port}"))
 
 
 def test_a_server_that_has_failed_is_started_again(tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ from batchproof.errors import UsageError
 from batchproof_engines.adapters.piped.engine import factory_of
 from batchproof_engines.adapters.piped.process import kept_program
 
-__all__ = ["command_line"]
-
 
 def command_line(command: str) -> EngineFactory:
     """Returns the factory of the engine that this command line starts. Nothing is started yet.

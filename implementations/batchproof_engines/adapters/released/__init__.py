@@ -40,7 +40,7 @@ from batchproof_engines.adapters.released.libraries import (
     ServerCommand,
     interpreter,
 )
-from batchproof_engines.adapters.released.server import LocalServer
+from batchproof_engines.adapters.released.server import kept_server
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -94,9 +94,10 @@ class ReleasedEngine:
         flags = {**server.flags, **options}
         for name, value in flags.items():
             require(type(value) is int and value >= 1, name, repr(value), "a whole number, at least 1")
-        words = (each.format(**flags, folder=folder, port="{port}") for each in server.command)
-        local = _local_server(self.name, python, tuple(words))
-        engine = engine_at(local.running(), asked, model, config)
+        filled = (each.format(**flags, folder=folder, port="{port}") for each in server.command)
+        program, *arguments = filled
+        words = (str(Path(python).with_name(program)), *arguments)
+        engine = engine_at(kept_server(self.name, words).running(), asked, model, config)
         engine.release = f"{self.library.title} {_version(python, self.library.package)}"
         engine.notes = (*server.notes, *engine.notes)
         return engine
@@ -110,18 +111,6 @@ def __getattr__(name: str) -> ReleasedEngine:
     if name not in ENGINES:
         raise AttributeError(f"no released engine {name!r}: there are {', '.join(ENGINES)}")
     return ENGINES[name]
-
-
-@cache
-def _local_server(name: str, python: str, words: tuple[str, ...]) -> LocalServer:
-    """Returns one server for each model and choice of flags, which are in its command line."""
-    program, *arguments = words
-
-    def command(port: int) -> list[str]:
-        given = (str(port) if each == "{port}" else each for each in arguments)
-        return [str(Path(python).with_name(program)), *given]
-
-    return LocalServer(name, command)
 
 
 @cache

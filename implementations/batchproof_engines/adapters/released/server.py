@@ -11,7 +11,8 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from typing import IO
 
 from batchproof.errors import UsageError
@@ -22,13 +23,13 @@ READY_LIMIT_S = 90.0
 POLL_S = 0.25
 TIMEOUT_S = 300.0  # of silence; the suite's own limit is shorter
 
-Command = Callable[[int], Sequence[str]]  # from the port to listen on
-
 
 class LocalServer:
-    def __init__(self, name: str, command: Command) -> None:
+    """A server and its command line, in which the port is filled in for `{port}`."""
+
+    def __init__(self, name: str, words: Sequence[str]) -> None:
         self._name = name
-        self._command = command
+        self._words = words
         self._running: tuple[subprocess.Popen[bytes], Server] | None = None
         self._has_failed = False
 
@@ -50,7 +51,7 @@ class LocalServer:
         port = _free_port()
         log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         popen = subprocess.Popen(
-            self._command(port),
+            [each.replace("{port}", str(port)) for each in self._words],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -97,3 +98,7 @@ def _end(popen: subprocess.Popen[bytes], log: IO[bytes]) -> None:
     kill_group(popen)
     popen.wait()
     log.close()
+
+
+# One for each model and choice of flags, which are in the command line.
+kept_server = cache(LocalServer)
