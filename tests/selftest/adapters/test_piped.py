@@ -76,11 +76,12 @@ def is_there(pid: int) -> bool:
 
 
 def test_requests_go_out_with_all_they_need_and_completions_come_back(
-    build: Build, model: PreTrainedModel
+    build: Build, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where question and output are more than a pipe holds."""
+    """Also where question and output are more than a pipe holds, or the log may."""
+    monkeypatch.setattr("batchproof_engines.adapters.piped.process.MAX_LOG_BYTES", 10_000)
     shown = "return {'error': json.dumps([question, engines[question['engine']]], sort_keys=True)}"
-    talk = "sys.stderr.write(str(question) * 2); return plain(question)"
+    talk = "print(question, question, file=sys.stderr); return plain(question)"
     body = f"if question['requests'][0]['request_id'] == 'b': {shown}\n    {talk}"
     engine = build(f"{PLAIN}\n{generating(body)}", max_num_seqs=3)
     assert engine.generate(REQUESTS) == ANSWERS
@@ -96,6 +97,8 @@ def test_requests_go_out_with_all_they_need_and_completions_come_back(
         f'"dtype": "float32", "engine": 1, "model": "{saved(model)}"',
     ):
         assert words in str(caught.value)
+    assert engine.generate(REQUESTS) == ANSWERS
+    assert 0 < os.fstat(process_of(engine)._log.fileno()).st_size < 10_000
     engine.close()
     engine.close()
 

@@ -32,7 +32,7 @@ TAIL_BYTES = 8192  # of what a program has written, in an error
 NUM_LINES = 8
 LINE_LEN = 200
 GRACE_S = 1.0  # for a program to end by itself
-MAX_LOG_BYTES = 64 * 1024**2
+MAX_LOG_BYTES = 64 * 1024**2  # of a program's stderr, which is then thrown away
 MAX_LINE_BYTES = 64 * 1024**2
 READ_BYTES = 1024**2
 SHOWN = 200  # characters of unexpected output in an error
@@ -175,9 +175,10 @@ class Process:
 
     def _exchange(self, question: bytes, op: str, limit_s: float) -> dict[str, Any]:
         deadline = monotonic() + limit_s
-        if os.fstat(self._log.fileno()).st_size > MAX_LOG_BYTES:
-            self._log.truncate(0)
-            self._log.seek(0)  # for the program as well
+        log = self._log.fileno()
+        if os.fstat(log).st_size > MAX_LOG_BYTES:
+            os.ftruncate(log, 0)
+            os.lseek(log, 0, os.SEEK_SET)  # the program shares the position
         self._read()
         if self._buffer:
             raise _Broken(f"wrote an unsolicited line before {op!r}: {_shown(self._buffer)}")
