@@ -293,7 +293,10 @@ def test_a_finish_reason_is_passed_on_even_if_it_is_wrong(build: Build, server: 
         ("&concurrency=0", "concurrency is 0, but must be at least 1"),
         ("&timeout_s=-1.5", "timeout_s is -1.5, but must be a number of seconds above 0"),
         ("&extra=[1]", "extra is .*, but must be a JSON object"),
-        ("&api_key_env=NO_SUCH_KEY", "api_key_env is 'NO_SUCH_KEY', but there is no such environment"),
+        (
+            "&api_key_env=NO_SUCH_KEY",
+            "api_key_env is 'NO_SUCH_KEY', but must be an environment variable",
+        ),
         ("&sampling=top_p,heat", "sampling 'heat' is unknown; choose one of temperature"),
         ("&sampling=heat", "sampling 'heat' is unknown; choose one of none, openai, vllm"),
         ("&seeded=true", "seeded is true, which needs sampling with a seed"),

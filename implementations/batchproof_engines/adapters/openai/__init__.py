@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,7 +30,7 @@ def openai(model: PreTrainedModel, config: EngineConfig, /, **options: Any) -> E
             "openai needs to know its server: openai?base_url=http://HOST:PORT/v1&model=NAME"
         )
     asked = Options.of(options)
-    server = Server(asked.base_url, asked.timeout_s, _api_key(asked.api_key_env))
+    server = Server(asked.base_url, asked.timeout_s, asked.api_key)
     _require_listed(server, asked)
     return engine_at(server, asked, model, config)
 
@@ -73,14 +72,6 @@ def _takes_token_ids(server: Server, model: str) -> bool:
     except EngineFailed:
         pass
     return True
-
-
-def _api_key(name: str | None) -> str | None:
-    if name is None:
-        return None
-    if name not in os.environ:
-        raise UsageError(f"api_key_env is {name!r}, but there is no such environment variable")
-    return os.environ[name]
 
 
 def _require_listed(server: Server, options: Options) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -49,6 +50,8 @@ class Options:
         is_wait = 0 < self.timeout_s < float("inf")
         require(is_wait, "timeout_s", self.timeout_s, "a number of seconds above 0")
         require(isinstance(self.extras, dict), "extra", repr(self.extra), "a JSON object")
+        has_key = self.api_key_env is None or self.api_key_env in os.environ
+        require(has_key, "api_key_env", repr(self.api_key_env), "an environment variable that is set")
         if self.seeded and "seed" not in self.sampling_fields:
             raise UsageError("seeded is true, which needs sampling with a seed: sampling=openai")
         if self.logprobs and self.tokens == "words":
@@ -62,6 +65,10 @@ class Options:
             return decode(cls, {**values, **texts})
         except DecodeError as error:
             raise UsageError(str(error)) from None
+
+    @property
+    def api_key(self) -> str | None:
+        return None if self.api_key_env is None else os.environ[self.api_key_env]
 
     @cached_property
     def extras(self) -> Any:

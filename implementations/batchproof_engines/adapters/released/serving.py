@@ -213,22 +213,19 @@ class _Dispatcher:
                 name: getattr(self._library, name) for name in known if hasattr(self._library, name)
             }
         if op == "build":
-            return self._build(number, question)
+            given = [question[each] for each in ("model", "dtype", "config", "threads")]
+            more = {"draft": question["draft"]} if "draft" in question else {}
+            try:
+                self._engines[number] = self._library.build(*given, **more)
+            except Unsupported as why:
+                return {"unsupported": str(why)}
+            return {}
         if op == "close":
             engine = self._engines.pop(number, None)
             if engine is not None:
                 engine.close()
             return {}
         return self._engine_answer(self._engines[number], op, question)
-
-    def _build(self, number: int, question: dict[str, Any]) -> dict[str, Any]:
-        try:
-            given = [question[each] for each in ("model", "dtype", "config", "threads")]
-            more = {"draft": question["draft"]} if "draft" in question else {}
-            self._engines[number] = self._library.build(*given, **more)
-        except Unsupported as why:
-            return {"unsupported": str(why)}
-        return {}
 
     def _engine_answer(self, engine: Any, op: str, question: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = {}
