@@ -93,7 +93,7 @@ def _sentence(kind: type, value: object, errors: Sequence[ErrorDetails]) -> str:
         return f"{place} has no {last!r}"
     if error["type"] == "unexpected_keyword_argument":
         steps = error["loc"][1:-1]
-        known = ", ".join(keys_of(_kind_at(kind, steps)).values())
+        known = ", ".join(keys_of(_kind_at(kind, steps)).values()) or "none"
         return f"{_place(value, steps)} has the key {last!r}, but may have {known}"
     if error["type"] == "literal_error":
         choices = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")

@@ -111,7 +111,7 @@ def _ours(module: str) -> Any:
 def server_engine(url: str) -> str:
     """Returns the text of the engine for a server of the OpenAI interface at this URL, which is asked
     for the name of its model. Raises `UsageError` if it does not answer."""
-    return str(_ours("adapters.openai.discovery").engine_at(url))
+    return str(_ours("adapters.openai").text_for(url))
 
 
 def reference_factory() -> EngineFactory:

@@ -5,7 +5,7 @@ has its EOS or its cap. transformers runs prompts as they are, and on CUDA compi
 token into a CUDA graph (`mode="reduce-overhead"`). A compiled step is for one shape and one cache, so
 
 * one cache serves all batches of an engine: for a new one for each call, which is `generate`'s own
-  way, the graph would be recorded anew wherever it lies elsewhere;
+  way, the graph would be recorded again wherever it lies elsewhere;
 * a compiled batch has `max_num_seqs` rows; what fills those without a request is thrown away;
 * the cache holds `max_model_len` tokens or the most that a batch has needed, rounded up.
 

@@ -5,12 +5,11 @@
 A manager of transformers owns a pool of pages and a thread that runs the model. Both outlive a call, as
 in a server: a call pays for its requests and not for any setup. The pool is made when the engine is
 built, if the configuration says how long a sequence or how large the pool may be; otherwise by the
-first call, for what that needs, and anew by a call that needs a larger one. By default the library
+first call, for what that needs, and again by a call that needs a larger one. By default the library
 would take more than half of the free memory. Between calls its thread wakes ten times a second, which
 takes less than 2 ms of CPU time.
 
-Conventions: an EOS is in the output, caps and EOS ids are per request, keys and values are kept in the
-dtype of the model. There are no logits and no trace: the library exposes neither.
+There are no logits and no trace: the library exposes neither. The engine's notes are its conventions.
 """
 
 from __future__ import annotations
@@ -20,9 +19,11 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig
-from batchproof_engines.adapters.transformers_engine import TransformersEngine
+from batchproof_engines.adapters.transformers_engine import (
+    SteppingTransformersEngine,
+    TransformersEngine,
+)
 from batchproof_engines.adapters.transformers_manager import NAME, Tuning, attention_of
-from batchproof_engines.adapters.transformers_stepping import SteppingTransformersEngine
 from batchproof_engines.model_support import refuse_unbatchable
 from batchproof_engines.trial_batch import probe_tokens
 
@@ -49,22 +50,28 @@ def transformers_cb(
       it, otherwise the model's own.
     * `sampling`: requests may have a temperature, top_k and top_p of their own. All tokens are drawn,
       those of greedy requests with a top_k of 1.
-    * `stepping`: the engine can be stepped, see `transformers_stepping.py`.
+    * `stepping`: the engine can be stepped, see `SteppingTransformersEngine`.
     * `guarded`: bad requests are refused before the library sees them, and torch's generators are left
       as they were.
 
-    The other options are passed to the library as they are; None leaves the decision to it.
+    The other options are passed to the library as they are, `overlap` as `use_async_batching`; None
+    leaves the decision to it.
 
     Raises `UnsupportedModelError` for a model it would answer wrongly, `UsageError` for an attention
     that is not available or parameters that this release does not take for each request.
     """
     refuse_unbatchable(NAME, model)
     implementation = attention_of(model, attention)
-    library = (config.prefix_caching, compile_level, cuda_graphs, overlap)
+    library = {
+        "allow_block_sharing": config.prefix_caching,
+        "default_compile_level": compile_level,
+        "use_cuda_graph": cuda_graphs,
+        "use_async_batching": overlap,
+    }
 
     def built(kind: type[TransformersEngine], config: EngineConfig) -> TransformersEngine:
         page, budget = _fastest(model, config, implementation)
-        tuning = Tuning(implementation, page, budget, *library, sampling, guarded)
+        tuning = Tuning(implementation, page, budget, library, sampling, guarded)
         return kind(model, config, tuning)
 
     probe_tokens(NAME, model, implementation, partial(built, TransformersEngine))

@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import count
 from math import ceil
+from time import sleep
 from typing import Any
 
 import torch
 from transformers import ContinuousBatchingManager, PreTrainedModel
 
-from batchproof.api import Capability, Completion, EngineConfig, FinishReason, Limits, Request
+from batchproof.api import (
+    Capability,
+    Completion,
+    EngineConfig,
+    FinishReason,
+    Limits,
+    Request,
+    TokenEvent,
+    duplicate_id,
+)
 from batchproof_engines.adapters.transformers_manager import (
     NAME,
     Draws,
     Tuning,
     attending,
     in_words,
+    is_idle,
     manager_for,
     next_output,
     paused,
     stop,
 )
 
-SAMPLED = ("temperature", "top_k", "top_p")  # what a request may set for itself
+WAIT_S = 0.001  # between two looks at whether aborted requests have left the model
 SAFETY_MARGIN = 0.15  # of the pool: if less is free, the library delays prompts
 
 
@@ -39,22 +50,22 @@ class PoolLimits(Limits):
     refused, because the library never sees the user's ids, and so is a field that it has no word for.
     """
 
-    block_size: int
-    num_blocks: int | None
-    fields: frozenset[str]  # of `SamplingParams`, which requests may use
-    is_guarded: bool
+    config: EngineConfig
+    tuning: Tuning
 
     def refusal(self, request: Request) -> str | None:
-        beyond = None if request.sampling is None else request.sampling.beyond(self.fields)
-        if beyond or not self.is_guarded:
+        asked = request.sampling
+        beyond = None if asked is None else asked.beyond(self.tuning.sampling_fields)
+        if beyond or not self.tuning.is_guarded:
             return beyond
-        return super().refusal(request) or self._pool_refusal(request)
-
-    def _pool_refusal(self, request: Request) -> str | None:
-        needed = ceil(num_fed_tokens(request) / self.block_size)
-        if self.num_blocks is None or needed <= self.num_blocks:
-            return None
-        return f"it needs {needed} blocks of KV cache, but the pool has {self.num_blocks}"
+        refusal, num_blocks = super().refusal(request), self.config.num_blocks
+        if refusal or num_blocks is None:
+            return refusal
+        needed = ceil(num_fed_tokens(request) / self.config.block_size)
+        is_held = needed <= num_blocks
+        return (
+            None if is_held else f"it needs {needed} blocks of KV cache, but the pool has {num_blocks}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +96,8 @@ class TransformersEngine:
         own = Limits.of(model, config)
         if tuning.sampling:
             self.capabilities = self.capabilities | {Capability.SAMPLING}
-        self.sampling_fields = frozenset(SAMPLED if tuning.sampling else ())
-        self._limits = PoolLimits(
-            own.vocab_size,
-            own.max_model_len,
-            config.block_size,
-            config.num_blocks,
-            self.sampling_fields,
-            tuning.is_guarded,
-        )
+        self.sampling_fields = tuning.sampling_fields
+        self._limits = PoolLimits(own.vocab_size, own.max_model_len, config, tuning)
         self._draws = Draws()
         self._names = (f"{NAME}-{number}" for number in count())  # a user's ids may be used again
         self._pool: _Pool | None = None
@@ -271,3 +275,123 @@ def finish_reason(request: Request, token_ids: Sequence[int]) -> FinishReason:
     """Returns why a request has ended, which the library does not say."""
     is_stop = bool(token_ids) and token_ids[-1] in request.eos_token_ids
     return FinishReason.STOP if is_stop else FinishReason.LENGTH
+
+
+@dataclass
+class _Stream:
+    """A live request: its name in the library, and how many of its tokens have been delivered."""
+
+    name: str
+    request: Request
+    num_delivered: int = 0
+
+
+class SteppingTransformersEngine(TransformersEngine):
+    """Lets requests arrive and leave while others run, as in a server.
+
+    The library's thread steps by itself. A `step` of this engine is what a client sees: it waits for
+    the next tokens and takes all there are. Every token then costs the library an object with all
+    tokens so far, so throughput is measured without stepping. One pool is for everything that may come:
+    `max_num_seqs` sequences of the greatest length.
+    """
+
+    capabilities = TransformersEngine.capabilities | {Capability.STEPPING}
+    _streams: dict[str, _Stream]  # by the user's id
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._streams = {}
+        self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
+        self._attending = ExitStack()
+        self._require_largest_pool()
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._streams or self._undelivered)
+
+    def add(self, request: Request) -> None:
+        """Queues the request, or schedules its refusal. Raises `ValueError` if its id is live."""
+        if request.request_id in self._streams:
+            raise ValueError(duplicate_id(request.request_id))
+        refusal = self._limits.refusal(request)
+        if refusal is not None:
+            self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
+            return
+        with self._closing_on_error():
+            manager = self._require_largest_pool()
+            if not self._streams:
+                self._attending.enter_context(self._working())
+            (name,) = self._submit(manager, [request], streaming=True)
+        self._streams[request.request_id] = _Stream(name, request)
+
+    def step(self) -> list[TokenEvent]:
+        """Returns the events of all outputs so far; waits for one if there is nothing else to deliver.
+
+        Raises `RuntimeError` as `generate` does.
+        """
+        events, self._undelivered = self._undelivered, []
+        with self._closing_on_error():
+            while self._streams and (new := self._next_events(waits=not events)) is not None:
+                events += new
+            self._release_model()
+        return events
+
+    def abort(self, request_id: str) -> None:
+        """Cancels the request in the library; an unknown id has no effect."""
+        stream = self._streams.pop(request_id, None)
+        if stream is not None:
+            assert self._pool is not None, "a request is live"
+            self._pool.manager.cancel_request(stream.name)
+            self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
+            with self._closing_on_error():
+                self._release_model()
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """As `TransformersEngine.generate`; raises `RuntimeError` while added requests are
+        unfinished."""
+        if self.has_unfinished:
+            raise RuntimeError("generate was called while requests given by add are unfinished")
+        return super().generate(requests)
+
+    def close(self) -> None:
+        """Ends the thread, frees the pool and restores the model's attention."""
+        super().close()
+        self._attending.close()
+        self._streams, self._undelivered = {}, []
+
+    def _require_largest_pool(self) -> ContinuousBatchingManager:
+        if self._pool is not None:
+            return self._pool.manager
+        return self._require_pool([self._limits.max_model_len] * self._config.max_num_seqs)
+
+    def _release_model(self) -> None:
+        """Restores the model's attention if no request is live, once aborted ones have left the
+        model."""
+        if not self._streams and self._pool is not None:
+            while self._pool.manager.is_running() and not is_idle(self._pool.manager):
+                sleep(WAIT_S)
+            self._attending.close()
+
+    def _next_events(self, *, waits: bool) -> list[TokenEvent] | None:
+        """Returns an event for each new token of the next output, or None if there is none yet.
+
+        The last event of a request has the finish reason; the output of an aborted one has no events.
+        """
+        assert self._pool is not None, "a request is live"
+        output = next_output(self._pool.manager, waits=waits)
+        if output is None:
+            return None
+        named = (each for each in self._streams.values() if each.name == output.request_id)
+        stream = next(named, None)
+        if stream is None:
+            return []
+        request_id, tokens = stream.request.request_id, output.generated_tokens
+        events = [TokenEvent(request_id, token) for token in tokens[stream.num_delivered :]]
+        stream.num_delivered = len(tokens)
+        if output.is_finished():
+            if not events:
+                raise RuntimeError("transformers ended a request without delivering its last token")
+            reason = finish_reason(stream.request, tokens)
+            events[-1] = events[-1]._replace(finish_reason=reason)
+            del self._streams[request_id]
+        return events

@@ -5,7 +5,7 @@ Creates it in versions 5.17 and 5.23, starts and stops it, and undoes what it al
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
@@ -37,19 +37,19 @@ _SWITCHES_TO_FLASH = "auto_switch_to_flash" in _FIELDS  # 5.17 always does
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What `EngineConfig` leaves open: options of the library under our names, of which None leaves the
-    decision to it, and, with `is_guarded`, that bad requests are refused before the library sees them
-    and torch's generators are left as they were."""
+    """What `EngineConfig` leaves open."""
 
     attention: str
     page_size: int  # tokens
     max_batch_tokens: int  # fed in one step
-    prefix_sharing: bool
-    compile_level: int  # 0 to 3
-    cuda_graphs: bool | None
-    overlap: bool | None  # the next step is prepared while the current one runs
+    library: Mapping[str, Any]  # of `ContinuousBatchingConfig`; None leaves the decision to it
     sampling: bool  # each request has a temperature, top_k and top_p
-    is_guarded: bool
+    is_guarded: bool  # bad requests are refused here, and torch's generators left as they were
+
+    @property
+    def sampling_fields(self) -> frozenset[str]:
+        """The fields of `SamplingParams` that requests may use."""
+        return frozenset({"temperature", "top_k", "top_p"} if self.sampling else ())
 
 
 def attention_of(model: PreTrainedModel, asked: str | None) -> str:
@@ -86,10 +86,7 @@ def manager_for(
         "num_blocks": num_pages,
         "max_batch_tokens": tuning.max_batch_tokens,
         "max_requests_per_batch": max_num_seqs,
-        "allow_block_sharing": tuning.prefix_sharing,
-        "default_compile_level": tuning.compile_level,
-        "use_cuda_graph": tuning.cuda_graphs,
-        "use_async_batching": tuning.overlap,
+        **tuning.library,
     }
     if tuning.sampling:
         if "per_request_processors" not in _FIELDS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,12 +10,22 @@ from transformers import AutoModelForCausalLM
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request, SamplingParams, TokenEvent
 from batchproof.errors import UnsupportedModelError
+from batchproof.records.decode import decode
 from batchproof.run.registry import engine_host, resolve_engine
 from batchproof_engines.adapters.checkpoint import saved
-from batchproof_engines.adapters.piped.messages import read_completions, read_events, request_to_json
+from batchproof_engines.adapters.piped import protocol
+from batchproof_engines.adapters.piped.engine import completions_of, events_of, request_to_json
 
 CONFIG = EngineConfig(max_num_seqs=2, prefix_caching=True)
 REQUESTS = [Request("a", (1, 2, 3), 4), Request("b", (4, 5), 2), Request("bad", (), 2)]
+
+
+def completions(answer: list[Any]) -> list[Completion]:
+    return completions_of(decode(protocol.Generated, {"completions": answer}))
+
+
+def events(answer: list[Any]) -> list[TokenEvent]:
+    return events_of(decode(protocol.Stepped, {"events": answer}))
 
 
 def build(model: Any, factory: Any = None) -> Any:
@@ -34,17 +43,17 @@ def test_parameters_go_there_and_logprobs_come_back(model: Any) -> None:
     here = resolve_engine("ragged").factory(model, CONFIG).generate(requests)
     engine = build(model)
     answer = engine.generate(list(map(request_to_json, requests)))
-    there = read_completions({"completions": json.loads(json.dumps(answer))})
+    there = completions(answer)
     assert there == here
     plain = resolve_engine("ragged").factory(model, CONFIG).generate(REQUESTS)
     answer = build(model).generate(list(map(request_to_json, REQUESTS)))
-    assert read_completions({"completions": answer}) == plain
+    assert completions(answer) == plain
     assert [len(each.prompt_logprobs or ()) for each in there] == [3, 2]
     for own, told in zip(here, there, strict=True):
         found = [(each.rank, each.top[0][0]) for each in told.logprobs or ()]
         assert found == [(each.rank, each.top[0][0]) for each in own.logprobs or ()] != []
     engine.add(request_to_json(requests[0]))
-    (event,) = read_events({"events": json.loads(json.dumps(engine.step()))})
+    (event,) = events(engine.step())
     assert event.logprobs is not None
     assert len(event.logprobs.top) == 2
 
@@ -61,9 +70,7 @@ def test_the_draft_goes_there_as_a_checkpoint(model: Any) -> None:
     engine = hosted.build(str(saved(model)), "float32", asdict(asked), 1, draft=str(saved(draft)))
     here = resolve_engine("reference").factory(model, CONFIG).generate(REQUESTS)
     answer = engine.generate(list(map(request_to_json, REQUESTS)))
-    assert [each.token_ids for each in read_completions({"completions": answer})] == [
-        each.token_ids for each in here
-    ]
+    assert [each.token_ids for each in completions(answer)] == [each.token_ids for each in here]
 
 
 def test_requests_are_added_stepped_and_cancelled(model: Any) -> None:
@@ -72,13 +79,14 @@ def test_requests_are_added_stepped_and_cancelled(model: Any) -> None:
         engine.add(request_to_json(request))
     with pytest.raises(engine_host().serving.Live):
         engine.add(request_to_json(REQUESTS[0]))
-    events = read_events({"events": engine.step()})
-    assert [event.request_id for event in events] == ["a", "b"]
-    assert all(isinstance(event.token_id, int) for event in events)
+    stepped = events(engine.step())
+    assert [event.request_id for event in stepped] == ["a", "b"]
+    assert all(isinstance(event.token_id, int) for event in stepped)
     for name in ("a", "b"):
         engine.abort(name)
-    aborted = read_events({"events": engine.step()})
-    assert aborted == [TokenEvent(each, None, FinishReason.ABORTED) for each in ("a", "b")]
+    assert events(engine.step()) == [
+        TokenEvent(each, None, FinishReason.ABORTED) for each in ("a", "b")
+    ]
     assert not engine.has_unfinished()
     engine.close()
 

@@ -152,12 +152,12 @@ def test_one_refused_request_leaves_the_others_alone(build: Build, way: str) -> 
 
 
 ONE = REQUESTS[:1]
-NO_WORD = "which is not the word of a token (t000 to t255)"
+NO_WORD = "is not the word of a token: words are t000 to t255"
 NONSENSE: dict[str, tuple[str, Callable[[Handler, Body], None], str]] = {
     "no JSON": ("", saying(b"<html>busy</html>"), "answered HTTP 200 with invalid JSON: '<html>"),
     "no choices": ("", saying({"object": "x"}), "without exactly one choice: \"{'object'"),
     "an error and 200": ("", saying({"error": {"message": "oom"}}), "answered with an error: "),
-    "a strange word": ("", saying(choice("t001 hello", finish_reason="stop")), f"'hello', {NO_WORD}"),
+    "a strange word": ("", saying(choice("t001 hello", finish_reason="stop")), f"'hello' {NO_WORD}"),
     "no reason": ("&stream=true", saying(choice("t001 t002")), "after 2 of 6 tokens without a finish"),
     "no ids": (
         "&tokens=ids",
@@ -173,7 +173,7 @@ NONSENSE: dict[str, tuple[str, Callable[[Handler, Body], None], str]] = {
     "words merged across events": (
         "&stream=true",
         saying(choice("t001"), choice("t002")),
-        f"'t001t002', {NO_WORD}",
+        f"'t001t002' {NO_WORD}",
     ),
 }
 
@@ -289,15 +289,16 @@ def test_a_finish_reason_is_passed_on_even_if_it_is_wrong(build: Build, server: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("&prompts=texts", "prompts is 'texts', but must be one of ids, words"),
-        ("&concurrency=0", "concurrency is 0, but must be a whole number of at least 1"),
-        ("&timeout_s=-1", "timeout_s is -1, but must be a number of seconds above 0"),
+        ("&prompts=texts", "prompts is 'texts', not one of ids, words"),
+        ("&concurrency=0", "concurrency is 0, but must be at least 1"),
+        ("&timeout_s=-1.5", "timeout_s is -1.5, but must be a number of seconds above 0"),
         ("&extra=[1]", "extra is .*, but must be a JSON object"),
-        ("&api_key_env=NO_SUCH_KEY", "api_key_env is 'NO_SUCH_KEY', but there is no such environment"),
         (
-            "&sampling=top_p,heat",
-            "a field of sampling is 'heat', but must be one of temperature",
+            "&api_key_env=NO_SUCH_KEY",
+            "api_key_env is 'NO_SUCH_KEY', but must be an environment variable",
         ),
+        ("&sampling=top_p,heat", "sampling 'heat' is unknown; choose one of temperature"),
+        ("&sampling=heat", "sampling 'heat' is unknown; choose one of none, openai, vllm"),
         ("&seeded=true", "seeded is true, which needs sampling with a seed"),
         ("&logprobs=true&tokens=words", "logprobs is true, which needs tokens that are read as ids"),
         ("?model=x", "openai needs to know its server"),

@@ -14,6 +14,7 @@ import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ from batchproof.api import (
     TokenLogprobs,
 )
 from batchproof.checks.environment import require_same, world_of
-from batchproof.errors import EngineHang
+from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.models.catalogue import load_model
 from batchproof.places import ROOT
 from batchproof.run.capabilities import offer_of
@@ -39,12 +40,13 @@ from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.piped.process import ProgramFailed
 from batchproof_lab.suite_run import run_suite
-from tests.selftest.adapters.conftest import Build, Command
-from tests.selftest.adapters.stand_in_program import (
+from tests.selftest.adapters.conftest import (
     ANSWERS,
     PLAIN,
     REQUESTS,
     STEPPING,
+    Build,
+    Command,
     generating,
     process_of,
 )
@@ -74,11 +76,12 @@ def is_there(pid: int) -> bool:
 
 
 def test_requests_go_out_with_all_they_need_and_completions_come_back(
-    build: Build, model: PreTrainedModel
+    build: Build, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where question and output are more than a pipe holds."""
+    """Also where question and output are more than a pipe holds, or the log may."""
+    monkeypatch.setattr("batchproof_engines.adapters.piped.process.MAX_LOG_BYTES", 10_000)
     shown = "return {'error': json.dumps([question, engines[question['engine']]], sort_keys=True)}"
-    talk = "sys.stderr.write(str(question) * 2); return plain(question)"
+    talk = "print(question, question, file=sys.stderr); return plain(question)"
     body = f"if question['requests'][0]['request_id'] == 'b': {shown}\n    {talk}"
     engine = build(f"{PLAIN}\n{generating(body)}", max_num_seqs=3)
     assert engine.generate(REQUESTS) == ANSWERS
@@ -94,6 +97,8 @@ def test_requests_go_out_with_all_they_need_and_completions_come_back(
         f'"dtype": "float32", "engine": 1, "model": "{saved(model)}"',
     ):
         assert words in str(caught.value)
+    assert engine.generate(REQUESTS) == ANSWERS
+    assert 0 < os.fstat(process_of(engine)._log.fileno()).st_size < 10_000
     engine.close()
     engine.close()
 
@@ -241,11 +246,11 @@ def test_nothing_is_left_when_the_suite_ends_and_no_torch_is_loaded(command: Com
     code = f"""
         import sys
         from batchproof.run.registry import resolve_engine
-        from batchproof_engines.adapters.piped.program import Program
+        from batchproof_engines.adapters.piped.process import Program
         command = {command(generating("pass"))!r}
         resolve_engine("cmd:" + command)
-        running = Program(command, command.split(), ".").running()
-        print(running.process._popen.pid, "torch" in sys.modules)
+        process = Program(command, command.split(), ".").process()
+        print(process._popen.pid, "torch" in sys.modules)
     """
     run = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
@@ -288,3 +293,75 @@ def test_the_example_answers_as_the_reference_does(model: PreTrainedModel) -> No
         replace(each, logits=None) for each in reference.generate(REQUESTS)
     ]
     process_of(example).kill("was ended by the test")
+
+
+# What a program answers instead of what it was asked, and how the answer is quoted.
+GOOD = {"request_id": "a", "token_ids": [7], "finish_reason": "length"}
+TOP = {"logprob": -1, "top": [[1.0, 2]]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reported"),
+    [
+        ({"completions": {}}, "completions is an object, not a list"),
+        ({"completions": [GOOD, {}]}, "completions[1] has no 'request_id'"),
+        ({"tokens": []}, "it has the key 'tokens', but may have completions"),
+        ({"completions": [GOOD | {"token_ids": [True]}]}, "token_ids[0] is true, not a whole number"),
+        ({"completions": [GOOD | {"finish_reason": "aborted"}]}, "'aborted', not one of stop, length"),
+        ({"completions": [GOOD | {"logprobs": [TOP]}]}, "logprobs[0].top[0][0] is 1.0, not a whole"),
+    ],
+)
+def test_a_wrong_answer_is_named_and_the_process_goes_on(
+    answer: dict[str, Any], reported: str, build: Build
+) -> None:
+    engine = build(
+        f"{PLAIN}\ndef generate(q):\n    return {answer!r} if len(q['requests']) == 1 else plain(q)"
+    )
+    with pytest.raises(ProgramFailed, match="answered 'generate' with") as caught:
+        engine.generate(REQUESTS[:1])
+    assert reported in str(caught.value)
+    assert engine.generate(REQUESTS) == ANSWERS
+
+
+def test_a_wrong_event_is_named(build: Build) -> None:
+    events = [{"request_id": "a", "token_id": 7, "finish_reason": "done"}]
+    engine = build(f"{STEPPING}\ndef step(question):\n    return {{'events': {events!r}}}")
+    with pytest.raises(ProgramFailed, match=r"'step' with an object .*stop, length, aborted, error"):
+        engine.step()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "reported"),
+    [
+        ("HELLO['capabilities'] = ['tracing']", UsageError, "declares the capability 'tracing', but"),
+        ("HELLO['protocol'] = 2", ProgramFailed, "it has the key 'protocol', but may have"),
+        ("def hello(question): return {'error': 'no GPU'}", RuntimeError, "^no GPU$"),
+        ("1 / 0", ProgramFailed, "exited with status 1 before it answered 'hello'; the last lines of"),
+    ],
+)
+def test_a_program_with_an_invalid_hello_is_started_anew(
+    change: str, error: type[Exception], reported: str, build: Build
+) -> None:
+    with pytest.raises(error, match=reported):
+        build(change)
+    assert build("").generate(REQUESTS) == ANSWERS
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "reported"),
+    [
+        (
+            {"unsupported": "no RoPE"},
+            UnsupportedModelError,
+            "^engine 'stand-in' cannot serve GPT2LM",
+        ),
+        ({"error": "no room"}, RuntimeError, "^no room$"),
+    ],
+)
+def test_a_model_that_is_refused_leaves_the_process_for_the_next(
+    answer: dict[str, str], error: type[Exception], reported: str, build: Build
+) -> None:
+    first = build(f"def build(question): return {answer} if question['engine'] == 2 else {{}}")
+    with pytest.raises(error, match=reported):
+        build(None)
+    assert process_of(build(None)) is process_of(first)

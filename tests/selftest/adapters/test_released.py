@@ -18,8 +18,9 @@ from batchproof.api import Completion, EngineConfig, FinishReason, Request, Toke
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.run.registry import resolve_engine
 from batchproof_engines.adapters.openai.client import EngineFailed
+from batchproof_engines.adapters.piped import protocol
 from batchproof_engines.adapters.piped.engine import SteppingPipedEngine
-from batchproof_engines.adapters.piped.program import Program, Running
+from batchproof_engines.adapters.piped.process import Process, Program
 from batchproof_engines.adapters.released import libraries, serving
 from batchproof_engines.adapters.released.server import LocalServer
 
@@ -124,27 +125,27 @@ def test_each_library_is_pinned_and_without_it_skipped_by_name(
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
+def process(tmp_path: Path) -> Iterator[Process]:
     path = tmp_path / "adding.py"
     path.write_text(textwrap.dedent(ADDING).format(programs=str(PROGRAMS)))
     program = Program("adding", (sys.executable, "-S", str(path), json.dumps({"by": 2})), str(tmp_path))
-    running = program.running()
-    yield running
-    running.process.kill("was ended by the test")
+    process = program.process()
+    yield process
+    process.kill("was ended by the test")
 
 
-def ask(running: Running, op: str, **fields: Any) -> Any:
-    return running.process.ask({"op": op, "engine": 1, **fields}, dict)
+def ask(process: Process, op: str, **fields: Any) -> Any:
+    return process.ask({"op": op, "engine": 1, **fields}, protocol.ANSWERS[op])
 
 
-def build(running: Running, dtype: str = "float32", max_num_seqs: int = 8) -> Any:
+def build(process: Process, dtype: str = "float32", max_num_seqs: int = 8) -> Any:
     config = {"max_num_seqs": max_num_seqs}
-    return ask(running, "build", model="/m", dtype=dtype, config=config, threads=1)
+    return ask(process, "build", model="/m", dtype=dtype, config=config, threads=1)
 
 
-def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(running: Running) -> None:
-    assert build(running) == {}
-    engine = SteppingPipedEngine(running, 1)
+def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(process: Process) -> None:
+    assert build(process) == protocol.Built()
+    engine = SteppingPipedEngine(process, 1)
     assert (engine.release, engine.notes) == ("adding 1.0", ("adds 2",))
     requests = [Request("a", (4, 5), 2, frozenset({6})), Request("b", (), 2), Request("c", (8,), 1)]
     assert engine.generate(requests) == [
@@ -162,15 +163,15 @@ def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(running
     engine.close()
 
 
-def test_a_refusal_or_an_exception_of_a_library_is_reported(running: Running, tmp_path: Path) -> None:
-    assert build(running, "bfloat16") == {"unsupported": "only float32"}
+def test_a_refusal_or_an_exception_of_a_library_is_reported(process: Process, tmp_path: Path) -> None:
+    assert build(process, "bfloat16") == protocol.Built("only float32")
     with pytest.raises(RuntimeError, match="ValueError: three is too many"):
-        build(running, max_num_seqs=3)
+        build(process, max_num_seqs=3)
     with pytest.raises(RuntimeError, match="KeyError: 1"):
-        ask(running, "step")
+        ask(process, "step")
     command = (sys.executable, "-S", str(tmp_path / "adding.py"), json.dumps({"by": 10}))
     with pytest.raises(RuntimeError, match="ValueError: by is above 9"):
-        Program("adding", command, str(tmp_path)).running()
+        Program("adding", command, str(tmp_path)).process()
 
 
 def test_requests_of_equal_settings_are_one_call_and_answers_keep_their_places() -> None:
@@ -217,7 +218,7 @@ def test_a_folder_is_made_once_and_is_whole_or_not_there(tmp_path: Path) -> None
 def local_server(tmp_path: Path, text: str) -> LocalServer:
     path = tmp_path / "server.py"
     path.write_text(textwrap.dedent(text))
-    return LocalServer("frail", lambda port: [sys.executable, "-S", str(path), str(port)])
+    return LocalServer("frail", (sys.executable, "-S", str(path), "{port}"))
 
 
 def test_a_server_that_has_failed_is_started_again(tmp_path: Path) -> None:
@@ -234,6 +235,6 @@ def test_a_server_that_has_failed_is_started_again(tmp_path: Path) -> None:
 
 
 def test_a_server_that_does_not_start_is_reported(tmp_path: Path) -> None:
-    words = "the server of engine 'frail' ended with status 1; it said: out of cheese"
+    words = "the server of engine 'frail' exited with status 1; the last lines .*\n    out of cheese"
     with pytest.raises(UsageError, match=words):
         local_server(tmp_path, "raise SystemExit('out of cheese')").running()

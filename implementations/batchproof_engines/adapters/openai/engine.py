@@ -3,131 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchproof.api import (
     Capability,
     Completion,
+    EngineConfig,
     FinishReason,
     Limits,
     Request,
     SamplingParams,
     TokenEvent,
-    TokenLogprobs,
     duplicate_id,
 )
 from batchproof_engines.adapters.openai.answer_parser import AnswerParser, Token, UnreadableAnswer
 from batchproof_engines.adapters.openai.client import PATH, EngineFailed, Exchange, Refused, Server
-from batchproof_engines.adapters.openai.dialect import Dialect
+from batchproof_engines.adapters.openai.options import Options
 from batchproof_engines.stopping import stops
 
-
-def token_events(
-    request: Request, exchange: Exchange, dialect: Dialect, *, at_once: bool = False
-) -> Iterator[TokenEvent]:
-    """Yields an event for each token; the last one has the finish reason.
-
-    The last token is in the last event, unless it was yielded before: a token is held back until the
-    next one arrives or, `at_once`, only if it may be the last. Raises `EngineFailed`, and `Cut` if the
-    connection was cut on this side.
-    """
-    request_id, asked = request.request_id, request.sampling or SamplingParams()
-    parser = AnswerParser(dialect.vocab_size, dialect.tokens, asked.logprobs)
-    held: TokenEvent | None = None
-    tokens: list[int] = []
-    is_ended_here = False
-    try:
-        for token, logprobs in _tokens(request, exchange, dialect, parser):
-            if held is not None:
-                yield held
-            held = TokenEvent(request_id, token, logprobs=logprobs)
-            tokens.append(token)
-            is_end = token in request.eos_token_ids or stops(request, tokens)
-            is_ended_here = is_end and dialect.eos == "client"
-            if is_ended_here:
-                break  # the rest is not needed
-            if at_once and not is_end and len(tokens) < request.max_new_tokens:
-                yield held
-                held = None
-    except Refused as refusal:
-        yield TokenEvent.refused(request_id, str(refusal))
-        return
-    except UnreadableAnswer as error:
-        raise exchange.failed(str(error)) from None
-    finally:
-        exchange.close()
-    reason = FinishReason.STOP if is_ended_here else parser.finish_reason
-    assert reason is not None, "the parser rejects an answer without a reason"
-    last = TokenEvent(request_id, None) if held is None else held
-    yield last._replace(finish_reason=reason)
-
-
-def completion_of(request: Request, events: Iterable[TokenEvent]) -> Completion:
-    """Returns the completion that consists of all events of a request."""
-    tokens: list[int] = []
-    logprobs: list[TokenLogprobs] = []
-    for event in events:
-        if event.token_id is not None:
-            tokens.append(event.token_id)
-        if event.logprobs is not None:
-            logprobs.append(event.logprobs)
-        if event.finish_reason is not None:
-            what = (request.request_id, tuple(tokens), event.finish_reason, event.error)
-            return Completion(*what, logprobs=tuple(logprobs) or None)
-    raise AssertionError("the last event has the reason")
-
-
-def _tokens(
-    request: Request, exchange: Exchange, dialect: Dialect, parser: AnswerParser
-) -> Iterator[Token]:
-    answers = exchange.read_events() if dialect.is_streamed else iter([exchange.read()])
-    for answer in answers:
-        yield from parser.feed(answer)
-    for token in parser.end(request):
-        yield token, None
-
-
-@dataclass(frozen=True, slots=True)
-class RequestFilter:
-    """Refuses requests on behalf of the server.
-
-    `model` is what the model allows, which the server checks by itself. `config` also has
-    `max_model_len`, which the server does not know. `fields` are those of `SamplingParams` that it
-    takes; stop sequences, which it is never sent, are checked here. With `is_text`, prompts are words,
-    and a token outside the vocabulary has none.
-    """
-
-    model: Limits
-    config: Limits
-    fields: frozenset[str]
-    is_text: bool
-
-    def refusal(self, request: Request) -> str | None:
-        """Returns why the request is not sent, or None; a bad request is sent if that is possible."""
-        asked = request.sampling or SamplingParams()
-        vocabulary = range(self.model.vocab_size)
-        has_no_words = self.is_text and any(t not in vocabulary for t in request.prompt_token_ids)
-        is_unseen = has_no_words or () in asked.stop_token_sequences
-        is_judged_here = is_unseen or self.model.refusal(request) is None
-        return asked.beyond(self.fields) or (self.config.refusal(request) if is_judged_here else None)
-
-    def refusals(self, requests: Sequence[Request]) -> list[str | None]:
-        """Returns `refusal` for a whole call; of two good requests with one id, the later is
-        refused."""
-        live: set[str] = set()
-        reasons: list[str | None] = []
-        for request in requests:
-            is_good = self.config.refusal(request) is None
-            is_duplicate = is_good and request.request_id in live
-            reason = duplicate_id(request.request_id) if is_duplicate else self.refusal(request)
-            reasons.append(reason)
-            if is_good:
-                live.add(request.request_id)
-        return reasons
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 NUM_NAMED = 8  # request ids in an error
@@ -149,18 +48,18 @@ class OpenAIEngine:
     """Sends each request on a thread of its own; the server forms the batches."""
 
     capabilities = frozenset({Capability.CLOSING})  # at least
-    release: str | None = None  # name and version, if the factory knows them
 
     def __init__(
-        self, server: Server, dialect: Dialect, request_filter: RequestFilter, concurrency: int
+        self, server: Server, options: Options, model: PreTrainedModel, config: EngineConfig
     ) -> None:
-        self.capabilities = self.capabilities | dialect.capabilities
-        self.sampling_fields = dialect.fields
-        self.notes: tuple[str, ...] = (CUT_HERE if dialect.eos == "client" else PASSED_ON, NO_IDS)
+        self.capabilities = self.capabilities | options.capabilities
+        self.sampling_fields = options.sampling_fields
+        self.notes: tuple[str, ...] = (CUT_HERE if options.eos == "client" else PASSED_ON, NO_IDS)
+        self.release = options.release
         self._server = server
-        self._dialect = dialect
-        self._filter = request_filter
-        self._concurrency = concurrency
+        self._options = options
+        self._servers_limits = Limits.of(model, EngineConfig())  # the server checks them by itself
+        self._limits = Limits.of(model, config)  # with max_model_len, which the server does not know
         self._under_way: list[Exchange] = []
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
@@ -169,7 +68,7 @@ class OpenAIEngine:
         Raises `EngineFailed`, with the other answers, if a request gets no valid one. Requests in
         progress are then waited for; no others are sent.
         """
-        refusals = self._filter.refusals(requests)
+        refusals = self._refusals(requests)
         asked = {i: self._exchange(r) for i, r in enumerate(requests) if refusals[i] is None}
         answers: dict[int, Completion] = {
             index: Completion.refused(requests[index].request_id, refusal)
@@ -192,15 +91,44 @@ class OpenAIEngine:
             exchange.cut()
         self._under_way = []
 
+    def _refusal(self, request: Request) -> str | None:
+        """Returns why the request is not sent, or None; a bad request is sent if that is possible.
+
+        The server never sees stop sequences, nor, with prompts as words, a token that has no word.
+        """
+        asked = request.sampling or SamplingParams()
+        vocabulary = range(self._limits.vocab_size)
+        is_text = self._options.prompts == "words"
+        has_no_words = is_text and any(t not in vocabulary for t in request.prompt_token_ids)
+        is_unseen = has_no_words or () in asked.stop_token_sequences
+        is_judged_here = is_unseen or self._servers_limits.refusal(request) is None
+        refusal = self._limits.refusal(request) if is_judged_here else None
+        return asked.beyond(self.sampling_fields) or refusal
+
+    def _refusals(self, requests: Sequence[Request]) -> list[str | None]:
+        """Returns `_refusal` for a whole call; of two good requests with one id, the later is
+        refused."""
+        live: set[str] = set()
+        reasons: list[str | None] = []
+        for request in requests:
+            is_good = self._limits.refusal(request) is None
+            is_duplicate = is_good and request.request_id in live
+            reason = duplicate_id(request.request_id) if is_duplicate else self._refusal(request)
+            reasons.append(reason)
+            if is_good:
+                live.add(request.request_id)
+        return reasons
+
     def _exchange(self, request: Request) -> Exchange:
-        return self._server.exchange("POST", PATH, self._dialect.body(request))
+        body = self._options.body(request, self._limits.vocab_size)
+        return self._server.exchange("POST", PATH, body)
 
     def _ask(
         self, requests: Sequence[Request], asked: dict[int, Exchange]
     ) -> dict[int, Future[Completion]]:
         """Returns the outcome of each request by its index; those after a failure may be missing."""
         self._under_way = [*asked.values()]
-        pool = ThreadPoolExecutor(self._concurrency)
+        pool = ThreadPoolExecutor(self._options.concurrency)
         try:
             futures = {
                 index: pool.submit(self._answer, requests[index], exchange)
@@ -217,7 +145,59 @@ class OpenAIEngine:
         return {index: future for index, future in futures.items() if not future.cancelled()}
 
     def _answer(self, request: Request, exchange: Exchange) -> Completion:
-        return completion_of(request, token_events(request, exchange, self._dialect))
+        events = [*self._events(request, exchange)]
+        reason, error = events[-1].finish_reason, events[-1].error
+        assert reason is not None, "the last event has it"
+        tokens = tuple(each.token_id for each in events if each.token_id is not None)
+        logprobs = tuple(each.logprobs for each in events if each.logprobs is not None)
+        return Completion(request.request_id, tokens, reason, error, logprobs=logprobs or None)
+
+    def _events(
+        self, request: Request, exchange: Exchange, *, at_once: bool = False
+    ) -> Iterator[TokenEvent]:
+        """Yields an event for each token; the last one has the finish reason.
+
+        The last token is in the last event, unless it was yielded before: a token is held back until
+        the next one arrives or, `at_once`, only if it may be the last. Raises `EngineFailed`, and `Cut`
+        if the connection was cut on this side.
+        """
+        request_id, asked = request.request_id, request.sampling or SamplingParams()
+        options = self._options
+        parser = AnswerParser(self._limits.vocab_size, options.tokens, asked.logprobs)
+        held: TokenEvent | None = None
+        tokens: list[int] = []
+        is_ended_here = False
+        try:
+            for token, logprobs in self._tokens(request, exchange, parser):
+                if held is not None:
+                    yield held
+                held = TokenEvent(request_id, token, logprobs=logprobs)
+                tokens.append(token)
+                is_end = token in request.eos_token_ids or stops(request, tokens)
+                is_ended_here = is_end and options.eos == "client"
+                if is_ended_here:
+                    break  # the rest is not needed
+                if at_once and not is_end and len(tokens) < request.max_new_tokens:
+                    yield held
+                    held = None
+        except Refused as refusal:
+            yield TokenEvent.refused(request_id, str(refusal))
+            return
+        except UnreadableAnswer as error:
+            raise exchange.failed(str(error)) from None
+        finally:
+            exchange.close()
+        reason = FinishReason.STOP if is_ended_here else parser.finish_reason
+        assert reason is not None, "the parser rejects an answer without a reason"
+        last = TokenEvent(request_id, None) if held is None else held
+        yield last._replace(finish_reason=reason)
+
+    def _tokens(self, request: Request, exchange: Exchange, parser: AnswerParser) -> Iterator[Token]:
+        answers = exchange.read_events() if self._options.stream else iter([exchange.read()])
+        for answer in answers:
+            yield from parser.feed(answer)
+        for token in parser.end(request):
+            yield token, None
 
 
 def _failure(
@@ -244,13 +224,11 @@ def _failure(
 JOIN_LIMIT_S = 5.0  # for a thread whose connection was cut
 
 
-@dataclass(eq=False, slots=True)
-class _Stream:
+class _Stream(NamedTuple):
     """A live request."""
 
-    request: Request
     exchange: Exchange
-    thread: threading.Thread | None = None
+    thread: threading.Thread
 
 
 class SteppingOpenAIEngine(OpenAIEngine):
@@ -261,7 +239,7 @@ class SteppingOpenAIEngine(OpenAIEngine):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._streams: dict[str, _Stream] = {}
-        self._news: SimpleQueue[tuple[_Stream, TokenEvent | Exception]] = SimpleQueue()
+        self._news: SimpleQueue[tuple[str, Exchange, TokenEvent | Exception]] = SimpleQueue()
         self._undelivered: list[TokenEvent] = []  # of requests that were refused or aborted
 
     @property
@@ -272,14 +250,14 @@ class SteppingOpenAIEngine(OpenAIEngine):
         """Sends the request, or schedules its refusal. Raises `ValueError` if its id is live."""
         if request.request_id in self._streams:
             raise ValueError(duplicate_id(request.request_id))
-        refusal = self._filter.refusal(request)
+        refusal = self._refusal(request)
         if refusal is not None:
             self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
             return
-        stream = _Stream(request, self._exchange(request))
-        stream.thread = threading.Thread(target=self._listen, args=(stream,), daemon=True)
-        self._streams[request.request_id] = stream
-        stream.thread.start()
+        exchange = self._exchange(request)
+        thread = threading.Thread(target=self._listen, args=(request, exchange), daemon=True)
+        self._streams[request.request_id] = _Stream(exchange, thread)
+        thread.start()
 
     def step(self) -> list[TokenEvent]:
         """Returns the events received so far; waits if there are none.
@@ -288,8 +266,9 @@ class SteppingOpenAIEngine(OpenAIEngine):
         """
         events, self._undelivered = self._undelivered, []
         try:
-            while self._streams and (news := self._next(not events)) is not None:
-                events += self._delivered(*news)
+            with suppress(Empty):
+                while self._streams:
+                    events += self._delivered(*self._news.get(block=not events))
         except BaseException:
             self._server.on_failure()
             self.close()
@@ -316,30 +295,33 @@ class SteppingOpenAIEngine(OpenAIEngine):
         for stream in streams.values():
             stream.exchange.cut()
         for stream in streams.values():
-            if stream.thread is not None:
-                stream.thread.join(JOIN_LIMIT_S)
+            stream.thread.join(JOIN_LIMIT_S)
 
-    def _listen(self, stream: _Stream) -> None:
-        """Queues the events of a stream; runs on the stream's own thread."""
+    def _listen(self, request: Request, exchange: Exchange) -> None:
+        """Queues the events of a request; runs on a thread of its own."""
         try:
-            for event in token_events(stream.request, stream.exchange, self._dialect, at_once=True):
-                self._news.put((stream, event))
+            for event in self._events(request, exchange, at_once=True):
+                self._news.put((request.request_id, exchange, event))
         except Exception as error:
-            self._news.put((stream, error))
+            self._news.put((request.request_id, exchange, error))
 
-    def _next(self, waits: bool) -> tuple[_Stream, TokenEvent | Exception] | None:
-        try:
-            return self._news.get(block=waits)
-        except Empty:
-            return None
-
-    def _delivered(self, stream: _Stream, news: TokenEvent | Exception) -> list[TokenEvent]:
+    def _delivered(
+        self, request_id: str, exchange: Exchange, news: TokenEvent | Exception
+    ) -> list[TokenEvent]:
         """Returns the event, unless its request was aborted: the id may belong to another by now."""
-        request_id = stream.request.request_id
-        if self._streams.get(request_id) is not stream:
+        stream = self._streams.get(request_id)
+        if stream is None or stream.exchange is not exchange:
             return []
         if isinstance(news, Exception):
             raise news
         if news.finish_reason is not None:
             del self._streams[request_id]
         return [news]
+
+
+def engine_at(
+    server: Server, options: Options, model: PreTrainedModel, config: EngineConfig
+) -> OpenAIEngine:
+    """Returns an engine for a server that is known to answer."""
+    kind = SteppingOpenAIEngine if options.stream else OpenAIEngine
+    return kind(server, options, model, config)

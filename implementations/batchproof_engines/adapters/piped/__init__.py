@@ -4,13 +4,6 @@ The program reads one JSON object per line from its stdin and answers each with 
 stdout. `protocol.py` defines operations and fields; `docs/piped_engines.md` explains them to authors of
 engines. There are no logits and no trace.
 
-    protocol                the messages
-    messages                between messages and the types of the contract, with strict checks
-    engine                  engines that live in a program
-    program                 a command line and its process: kept between engines, restarted on failure
-    process     one question, one answer; the first failure kills the process
-    shutdown                how a process ends
-
 One process serves many engines, because a process for each would take hours; the suite numbers them.
 """
 
@@ -24,9 +17,7 @@ from pathlib import Path
 from batchproof.api import EngineFactory
 from batchproof.errors import UsageError
 from batchproof_engines.adapters.piped.engine import factory_of
-from batchproof_engines.adapters.piped.program import kept_program
-
-__all__ = ["command_line"]
+from batchproof_engines.adapters.piped.process import kept_program
 
 
 def command_line(command: str) -> EngineFactory:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from batchproof.api import (
     Capability,
@@ -13,16 +13,18 @@ from batchproof.api import (
     Engine,
     EngineConfig,
     EngineFactory,
+    FinishReason,
     Request,
     TokenEvent,
+    TokenLogprobs,
     duplicate_id,
     fields_of,
 )
 from batchproof.errors import UnsupportedModelError
+from batchproof.workload.sampling_values import plain_values
 from batchproof_engines.adapters.checkpoint import saved
-from batchproof_engines.adapters.piped import messages, protocol
-from batchproof_engines.adapters.piped.messages import Answer
-from batchproof_engines.adapters.piped.program import Program, Running
+from batchproof_engines.adapters.piped import protocol
+from batchproof_engines.adapters.piped.process import Process, Program
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,9 +41,9 @@ def factory_of(program: Program) -> EngineFactory:
         """Builds an engine; raises `UnsupportedModelError` if the program refuses the model."""
         import torch  # noqa: PLC0415 - naming a program loads none, and a model has loaded it
 
-        running, number = program.running(), next(program.engine_numbers)
-        while running.process.abandoned:
-            _close(running, running.process.abandoned.pop())
+        process, number = program.process(), next(program.engine_numbers)
+        while process.abandoned:
+            _close(process, process.abandoned.pop())
         build: dict[str, object] = {
             "op": "build",
             "engine": number,
@@ -50,16 +52,16 @@ def factory_of(program: Program) -> EngineFactory:
             "config": asdict(config),
             "threads": torch.get_num_threads(),
         }
-        if protocol.SPECULATION in running.hello.capabilities:
+        if protocol.SPECULATION in process.hello.capabilities:
             draft = config.draft_model(model)
             build["draft"] = None if draft is None else str(saved(draft))
-        refusal = running.process.ask(build, messages.read_build)
+        refusal = process.ask(build, protocol.Built).unsupported
         if refusal is not None:
             raise UnsupportedModelError(
-                f"engine {running.hello.name!r} cannot serve {type(model).__name__}: {refusal}"
+                f"engine {process.hello.name!r} cannot serve {type(model).__name__}: {refusal}"
             )
-        can_step = protocol.STEPPING in running.hello.capabilities
-        return (SteppingPipedEngine if can_step else PipedEngine)(running, number)
+        can_step = protocol.STEPPING in process.hello.capabilities
+        return (SteppingPipedEngine if can_step else PipedEngine)(process, number)
 
     return piped
 
@@ -67,40 +69,29 @@ def factory_of(program: Program) -> EngineFactory:
 class PipedEngine:
     """An engine in a running program; `number` identifies it in the messages."""
 
-    def __init__(self, running: Running, number: int) -> None:
-        self._running = running
+    def __init__(self, process: Process, number: int) -> None:
+        self._process = process
         self._number = number
         # An engine that is dropped without `close` cannot send a message at once: another one may be
         # waiting for an answer. The next build closes it.
-        self._finalizer = weakref.finalize(self, running.process.abandoned.append, number)
+        self._finalizer = weakref.finalize(self, process.abandoned.append, number)
         self._finalizer.atexit = False
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """Returns what the program declares, and that its engines can be closed."""
-        return frozenset(map(Capability, self._running.hello.capabilities)) | {Capability.CLOSING}
-
-    @property
-    def sampling_fields(self) -> frozenset[str]:
-        """Returns the fields of `SamplingParams` that the program takes; it is never sent another."""
-        named = self._running.hello.sampling_fields
-        return fields_of(self.capabilities) if named is None else frozenset(named)
-
-    @property
-    def release(self) -> str:
-        return f"{self._running.hello.name} {self._running.hello.version}"
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self._running.hello.notes
+        hello = process.hello
+        self.capabilities = frozenset(map(Capability, hello.capabilities)) | {Capability.CLOSING}
+        taken = fields_of(self.capabilities)
+        self.sampling_fields = (
+            taken if hello.sampling_fields is None else frozenset(hello.sampling_fields)
+        )
+        self.release = f"{hello.name} {hello.version}"
+        self.notes = hello.notes
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request. Raises `RuntimeError` if the program or its engine
         fails."""
         refusals = [self._refusal(request) for request in requests]
         paired = [*zip(requests, refusals, strict=True)]
-        asked = [messages.request_to_json(request) for request, refusal in paired if refusal is None]
-        answers = self._ask("generate", messages.read_completions, requests=asked)
+        asked = [request_to_json(request) for request, refusal in paired if refusal is None]
+        answers = completions_of(self._ask("generate", protocol.Generated, requests=asked))
         if len(asked) == len(requests):  # the suite judges their number
             return answers
         served = iter(answers)
@@ -111,15 +102,15 @@ class PipedEngine:
 
     def close(self) -> None:
         """Closes the engine; the process stays for the next one."""
-        if self._finalizer.detach() is not None and self._running.process.failure is None:
-            _close(self._running, self._number)
+        if self._finalizer.detach() is not None and self._process.failure is None:
+            _close(self._process, self._number)
 
     def _refusal(self, request: Request) -> str | None:
         """Returns which field of the request the program lacks, so that it is not asked; else None."""
         return None if request.sampling is None else request.sampling.beyond(self.sampling_fields)
 
-    def _ask(self, op: protocol.Operation, read: Callable[[Answer], T], **fields: object) -> T:
-        return self._running.process.ask({"op": op, "engine": self._number, **fields}, read)
+    def _ask(self, op: str, kind: type[T], **fields: object) -> T:
+        return self._process.ask({"op": op, "engine": self._number, **fields}, kind)
 
 
 class SteppingPipedEngine(PipedEngine):
@@ -128,29 +119,80 @@ class SteppingPipedEngine(PipedEngine):
     Every method raises `RuntimeError` if the program or its engine fails.
     """
 
-    def __init__(self, running: Running, number: int) -> None:
-        super().__init__(running, number)
+    def __init__(self, process: Process, number: int) -> None:
+        super().__init__(process, number)
         self._refused: list[TokenEvent] = []  # events of requests that the program is not asked
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self._refused) or self._ask("has_unfinished", messages.read_has_unfinished)
+        return bool(self._refused) or self._ask("has_unfinished", protocol.HasUnfinished).has_unfinished
 
     def add(self, request: Request) -> None:
         """Adds a request. Raises `ValueError` if its id is live in the program."""
         refusal = self._refusal(request)
         if refusal is not None:
             self._refused.append(TokenEvent.refused(request.request_id, refusal))
-        elif self._ask("add", messages.read_add, request=messages.request_to_json(request)):
+        elif self._ask("add", protocol.Added, request=request_to_json(request)).live:
             raise ValueError(duplicate_id(request.request_id))
 
     def step(self) -> list[TokenEvent]:
         refused, self._refused = self._refused, []
-        return refused or self._ask("step", messages.read_events)
+        return refused or events_of(self._ask("step", protocol.Stepped))
 
     def abort(self, request_id: str) -> None:
-        self._ask("abort", messages.read_nothing, request_id=request_id)
+        self._ask("abort", protocol.Nothing, request_id=request_id)
 
 
-def _close(running: Running, number: int) -> None:
-    running.process.ask({"op": "close", "engine": number}, messages.read_nothing, CLOSE_LIMIT_S)
+def _close(process: Process, number: int) -> None:
+    process.ask({"op": "close", "engine": number}, protocol.Nothing, CLOSE_LIMIT_S)
+
+
+def request_to_json(request: Request) -> protocol.Request:
+    """Returns the message of a request; EOS ids are ascending, so that equal requests make equal
+    lines."""
+    message: protocol.Request = {
+        "request_id": request.request_id,
+        "prompt_token_ids": list(request.prompt_token_ids),
+        "max_new_tokens": request.max_new_tokens,
+        "eos_token_ids": sorted(request.eos_token_ids),
+    }
+    changed = {} if request.sampling is None else plain_values(request.sampling)
+    if changed:
+        message["sampling"] = cast(protocol.Sampling, changed)
+    return message
+
+
+def completions_of(answer: protocol.Generated) -> list[Completion]:
+    """Returns all completions of the answer; the suite checks their number."""
+    return [
+        Completion(
+            each.request_id,
+            each.token_ids,
+            FinishReason(each.finish_reason),
+            each.error,
+            logprobs=_each(each.logprobs),
+            prompt_logprobs=_each(each.prompt_logprobs),
+        )
+        for each in answer.completions
+    ]
+
+
+def events_of(answer: protocol.Stepped) -> list[TokenEvent]:
+    return [
+        TokenEvent(
+            each.request_id,
+            each.token_id,
+            None if each.finish_reason is None else FinishReason(each.finish_reason),
+            each.error,
+            _logprobs(each.logprobs),
+        )
+        for each in answer.events
+    ]
+
+
+def _each(given: Iterable[protocol.Logprobs | None] | None) -> Any:
+    return None if given is None else tuple(map(_logprobs, given))
+
+
+def _logprobs(given: protocol.Logprobs | None) -> TokenLogprobs | None:
+    return None if given is None else TokenLogprobs(given.logprob, given.rank, given.top)

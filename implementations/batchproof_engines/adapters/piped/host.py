@@ -61,7 +61,7 @@ class HostedEngine:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
-    def generate(self, requests: Sequence[protocol.Request]) -> list[protocol.Completion]:
+    def generate(self, requests: Sequence[protocol.Request]) -> list[dict[str, Any]]:
         """Returns one completion per request, as the engine gives them."""
         return [_completion(each) for each in self._engine.generate(list(map(_request, requests)))]
 
@@ -72,7 +72,7 @@ class HostedEngine:
         except ValueError as error:
             raise serving.Live(str(error)) from error
 
-    def step(self) -> list[protocol.Event]:
+    def step(self) -> list[dict[str, Any]]:
         return [_event(each) for each in self._engine.step()]
 
     def abort(self, request_id: str) -> None:
@@ -92,35 +92,27 @@ def _request(given: protocol.Request) -> Request:
     return Request(given["request_id"], prompt, given["max_new_tokens"], eos, sampling)
 
 
-def _completion(given: Completion) -> protocol.Completion:
+def _completion(given: Completion) -> dict[str, Any]:
     return {
         "request_id": given.request_id,
-        "token_ids": list(given.token_ids),
-        "finish_reason": given.finish_reason.value,
+        "token_ids": given.token_ids,
+        "finish_reason": given.finish_reason,
         "error": given.error,
         "logprobs": _each(given.logprobs),
         "prompt_logprobs": _each(given.prompt_logprobs),
     }
 
 
-def _event(given: TokenEvent) -> protocol.Event:
-    return {
-        "request_id": given.request_id,
-        "token_id": given.token_id,
-        "finish_reason": None if given.finish_reason is None else given.finish_reason.value,
-        "error": given.error,
-        "logprobs": _logprobs(given.logprobs),
-    }
+def _event(given: TokenEvent) -> dict[str, Any]:
+    return given._asdict() | {"logprobs": _logprobs(given.logprobs)}
 
 
 def _each(given: Sequence[TokenLogprobs | None] | None) -> Any:
     return None if given is None else [_logprobs(each) for each in given]
 
 
-def _logprobs(given: TokenLogprobs | None) -> protocol.Logprobs | None:
-    if given is None:
-        return None
-    return {"logprob": given.logprob, "rank": given.rank, "top": list(given.top)}
+def _logprobs(given: TokenLogprobs | None) -> dict[str, Any] | None:
+    return None if given is None else given._asdict()
 
 
 @cache

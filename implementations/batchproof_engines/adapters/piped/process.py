@@ -1,4 +1,5 @@
-"""A running program at the other end of three pipes: one question, one answer.
+"""A running program at the other end of two pipes: one question, one answer. What it writes to its
+stderr goes to a file.
 
 All waiting happens here, in Python, where the time limit of the suite, a signal, can interrupt it.
 After its first failure the process is killed with everything it has started, and each later question
@@ -15,49 +16,41 @@ import selectors
 import signal
 import subprocess
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
+from itertools import count
+from tempfile import TemporaryFile
 from time import monotonic
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
-from batchproof.errors import EngineHang
-from batchproof_engines.adapters.piped.messages import Answer, WrongAnswer, read_error
+from batchproof.errors import EngineHang, UsageError
+from batchproof.records.decode import DecodeError, decode
+from batchproof_engines.adapters.piped.protocol import CAPABILITIES, VERSION, Failed, Hello
 
-KEPT_BYTES = 8192
+TAIL_BYTES = 8192  # of what a program has written, in an error
 NUM_LINES = 8
 LINE_LEN = 200
-STDERR_READ_BYTES = 65_536
-
-
-class StderrTail:
-    """Keeps the end of what is read from the file descriptor `pipe`, which is made non-blocking."""
-
-    def __init__(self, pipe: int) -> None:
-        os.set_blocking(pipe, False)
-        self.pipe = pipe
-        self.is_at_end = False
-        self._kept = b""
-
-    def read(self) -> bool:
-        """Reads what is available. Returns whether the stream has ended."""
-        while not self.is_at_end:
-            try:
-                came = os.read(self.pipe, STDERR_READ_BYTES)
-            except BlockingIOError:
-                break
-            self._kept = (self._kept + came)[-KEPT_BYTES:]
-            self.is_at_end = not came
-        return self.is_at_end
-
-    def __str__(self) -> str:
-        text = self._kept.decode(errors="replace")
-        lines = [line for line in text.splitlines() if line.strip()][-NUM_LINES:]
-        if not lines:
-            return "it wrote nothing to its stderr"
-        return "the last lines of its stderr:" + "".join(f"\n    {line[-LINE_LEN:]}" for line in lines)
-
-
 GRACE_S = 1.0  # for a program to end by itself
+MAX_LOG_BYTES = 64 * 1024**2  # of a program's stderr, which is then thrown away
+MAX_LINE_BYTES = 64 * 1024**2
+READ_BYTES = 1024**2
+SHOWN = 200  # characters of unexpected output in an error
+MOST_NOTE_CHARACTERS = 400
+POLL_S = 0.5  # to see whether the process has ended: its children may hold its pipes open
+
+T = TypeVar("T")
+
+
+def last_lines(log: IO[bytes], stream: str) -> str:
+    """Returns the end of what a program has written to its log, for an error. A running program shares
+    the position in the file, which stays where it is."""
+    start = max(0, os.fstat(log.fileno()).st_size - TAIL_BYTES)
+    text = os.pread(log.fileno(), TAIL_BYTES, start).decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()][-NUM_LINES:]
+    if not lines:
+        return f"it wrote nothing to {stream}"
+    return f"the last lines of {stream}:" + "".join(f"\n    {line[-LINE_LEN:]}" for line in lines)
 
 
 def how_it_ended(popen: subprocess.Popen[bytes]) -> str:
@@ -77,18 +70,18 @@ def kill_group(popen: subprocess.Popen[bytes]) -> None:
         os.killpg(popen.pid, signal.SIGKILL)
 
 
-def end(popen: subprocess.Popen[bytes]) -> None:
+def end(popen: subprocess.Popen[bytes], log: IO[bytes]) -> None:
     """Asks the program to end by closing its stdin, then kills what is left and releases all
     resources."""
     assert popen.stdin, "it is a pipe"
+    assert popen.stdout, "it is a pipe"
     popen.stdin.close()
     with suppress(subprocess.TimeoutExpired):
         popen.wait(GRACE_S)
     kill_group(popen)
     popen.wait()
-    for pipe in (popen.stdout, popen.stderr):
-        assert pipe, "it is a pipe"
-        pipe.close()
+    popen.stdout.close()
+    log.close()
 
 
 def _signal_name(number: int) -> str:
@@ -96,14 +89,6 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-MAX_LINE_BYTES = 64 * 1024**2
-READ_BYTES = 1024**2
-SHOWN = 200  # characters of unexpected output in an error
-POLL_S = 0.5  # to see whether the process has ended: its children may hold its pipes open
-
-T = TypeVar("T")
 
 
 class ProgramFailed(RuntimeError):
@@ -117,14 +102,17 @@ class _Broken(Exception):
 class Process:
     """A process of a piped program.
 
-    `failure` is the message of its first failure; `abandoned` has the numbers of engines that were
-    dropped without `close`, which the next build closes.
+    `hello` is its first answer, `failure` the message of its first failure. `abandoned` has the numbers
+    of engines that were dropped without `close`, which the next build closes.
     """
+
+    hello: Hello
 
     def __init__(self, name: str, words: Sequence[str], folder: str) -> None:
         self.failure: str | None = None
         self.abandoned: list[int] = []
         self._name = name
+        self._log = TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         # In a session of its own, so that everything it starts can be killed with it.
         self._popen = subprocess.Popen(
             words,
@@ -133,21 +121,20 @@ class Process:
             start_new_session=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._log,
         )
-        self._end = weakref.finalize(self, end, self._popen)  # at exit, at the latest
+        self._end = weakref.finalize(self, end, self._popen, self._log)  # at exit, at the latest
         assert self._popen.stdin, "it is a pipe"
         assert self._popen.stdout, "it is a pipe"
-        assert self._popen.stderr, "it is a pipe"
         self._stdin, self._stdout = self._popen.stdin.fileno(), self._popen.stdout.fileno()
-        self._tail = StderrTail(self._popen.stderr.fileno())
         for pipe in (self._stdin, self._stdout):
             os.set_blocking(pipe, False)
         self._buffer = bytearray()  # the part of the answer received so far
         self._is_at_end = False
 
-    def ask(self, message: dict[str, Any], read: Callable[[Answer], T], limit_s: float = math.inf) -> T:
-        """Sends a message and returns what `read` makes of the answer.
+    def ask(self, message: dict[str, Any], kind: type[T], limit_s: float = math.inf) -> T:
+        """Sends a message and returns the answer, which must be of this kind. An answer is never
+        repaired, because that would hide a mistake of the program.
 
         `limit_s` is for questions without a time limit of the suite. Raises `ProgramFailed`, and
         `RuntimeError` with the program's message if its engine raised.
@@ -166,11 +153,13 @@ class Process:
             self.kill(f"was killed by {type(error).__name__} while answering {op!r}")
             raise
         try:
-            raised = read_error(answer)
-            if raised is None:
-                return read(answer)
-        except WrongAnswer as wrong:
-            raise ProgramFailed(f"the program {self._name!r} answered {op!r} with {wrong}") from None
+            if "error" not in answer:
+                return decode(kind, answer)
+            raised = decode(Failed, answer).error
+        except DecodeError as error:
+            raise ProgramFailed(
+                f"the program {self._name!r} answered {op!r} with an object that does not fit: {error}"
+            ) from None
         raise RuntimeError(raised)
 
     def kill(self, what: str) -> str:
@@ -179,13 +168,17 @@ class Process:
         if self.failure is not None:
             return self.failure
         kill_group(self._popen)
-        self._tail.read()
+        said = last_lines(self._log, "its stderr")
         self._end()
-        self.failure = f"the program {self._name!r} {what}; {self._tail}"
+        self.failure = f"the program {self._name!r} {what}; {said}"
         return self.failure
 
-    def _exchange(self, question: bytes, op: str, limit_s: float) -> Answer:
+    def _exchange(self, question: bytes, op: str, limit_s: float) -> dict[str, Any]:
         deadline = monotonic() + limit_s
+        log = self._log.fileno()
+        if os.fstat(log).st_size > MAX_LOG_BYTES:
+            os.ftruncate(log, 0)
+            os.lseek(log, 0, os.SEEK_SET)  # the program shares the position
         self._read()
         if self._buffer:
             raise _Broken(f"wrote an unsolicited line before {op!r}: {_shown(self._buffer)}")
@@ -193,12 +186,8 @@ class Process:
         with selectors.DefaultSelector() as selector:
             selector.register(self._stdout, selectors.EVENT_READ)
             selector.register(self._stdin, selectors.EVENT_WRITE)
-            if not self._tail.is_at_end:
-                selector.register(self._tail.pipe, selectors.EVENT_READ)
             while (length := self._buffer.find(b"\n", max(0, len(self._buffer) - READ_BYTES))) < 0:
                 ready = [key.fd for key, _ in selector.select(POLL_S)]
-                if self._tail.pipe in ready and self._tail.read():
-                    selector.unregister(self._tail.pipe)
                 if self._stdin in ready:
                     unsent = self._write(unsent)
                     if not unsent:
@@ -246,7 +235,7 @@ class Process:
         return f"{ending} in the middle of its answer to {op!r}: {_shown(self._buffer)}"
 
 
-def _json_object(line: bytearray, op: str) -> Answer:
+def _json_object(line: bytearray, op: str) -> dict[str, Any]:
     try:
         given = json.loads(line)
     except (ValueError, RecursionError):
@@ -259,3 +248,61 @@ def _json_object(line: bytearray, op: str) -> Answer:
 def _shown(given: bytearray) -> str:
     text = given[: 4 * SHOWN].decode(errors="replace").strip()
     return repr(text[:SHOWN]) + ("..." if len(text) > SHOWN else "")
+
+
+class Program:
+    """Starts its process when it is first needed, in the working directory it was created in.
+
+    `name` is what follows `--engine`.
+    """
+
+    def __init__(self, name: str, words: Sequence[str], folder: str) -> None:
+        self.engine_numbers = count(1)
+        self._name = name
+        self._words = words
+        self._folder = folder
+        self._process: Process | None = None
+
+    def process(self) -> Process:
+        """Returns the running process, starting it if necessary.
+
+        Raises `UsageError` if it cannot be started, declares a capability that the protocol does not
+        have, or has notes that could forge a section of the page that they become part of.
+        """
+        if self._process is None or self._process.failure is not None:
+            self._process = self._start()
+        return self._process
+
+    def _start(self) -> Process:
+        try:
+            process = Process(self._name, self._words, self._folder)
+        except OSError as error:
+            raise UsageError(
+                f"--engine {self._name!r}: cannot start {self._words[0]!r}: {error.strerror}"
+            ) from error
+        try:
+            process.hello = process.ask({"op": "hello", "protocol": VERSION}, Hello)
+            self._check(process.hello)
+        except BaseException:
+            process.kill("was ended: its answer to 'hello' was invalid")
+            raise
+        return process
+
+    def _check(self, hello: Hello) -> None:
+        for note in hello.notes:
+            if not note.isprintable() or not 0 < len(note) <= MOST_NOTE_CHARACTERS:
+                raise UsageError(
+                    f"--engine {self._name!r}: its hello has the note "
+                    f"{note[:MOST_NOTE_CHARACTERS]!r}, but a note is one printable line of at most "
+                    f"{MOST_NOTE_CHARACTERS} characters"
+                )
+        for name in hello.capabilities:
+            if name not in CAPABILITIES:
+                raise UsageError(
+                    f"--engine {self._name!r}: its hello declares the capability {name!r}, but "
+                    f"protocol {VERSION} knows only {', '.join(CAPABILITIES)}"
+                )
+
+
+# One for all engines of the same command line, so that they share its process.
+kept_program = cache(Program)

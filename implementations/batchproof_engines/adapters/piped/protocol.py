@@ -7,6 +7,7 @@ authors of engines, and a test compares that page with this module.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 VERSION = 1
@@ -18,18 +19,6 @@ SPECULATION = "speculation"  # `build` names the draft
 CAPABILITIES = (  # what a program can declare
     *(STEPPING, "chunked_prefill", "preemption", SPECULATION, *CHOOSING),
 )
-
-Operation = Literal[
-    "hello",
-    "build",
-    "generate",
-    "close",
-    "add",  # this and the following: only where the program declares `STEPPING`
-    "step",
-    "abort",
-    "has_unfinished",
-]
-FinishReason = Literal["stop", "length", "aborted", "error"]
 
 
 class Sampling(TypedDict, total=False):
@@ -66,93 +55,99 @@ class Request(_Request, total=False):
     sampling: Sampling
 
 
-class Logprobs(TypedDict):
+# What follows is answered by the program. A field with a default may be left out.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logprobs:
     """The logprob of a token, its rank (1 is the likeliest; None if it is not known), and the likeliest
     tokens with theirs, as pairs."""
 
     logprob: float
-    rank: int | None
-    top: list[tuple[int, float]]
+    rank: int | None = None
+    top: tuple[tuple[int, float], ...]
 
 
-class _Completion(TypedDict):
-    request_id: str
-    token_ids: list[int]
-    finish_reason: FinishReason
-
-
-class Completion(_Completion, total=False):
+@dataclass(frozen=True, kw_only=True)
+class Completion:
     """The whole answer to a request; `error` says why a request was refused. `logprobs` has an entry
     for each token if the request asks for them; `prompt_logprobs` has one for each token of the prompt,
-    None for the first."""
+    None for the first. Only `abort` ends a request as "aborted", so no completion says that."""
 
-    error: str | None
-    logprobs: list[Logprobs] | None
-    prompt_logprobs: list[Logprobs | None] | None
-
-
-class _Event(TypedDict):
     request_id: str
-    token_id: int | None
+    token_ids: tuple[int, ...]
+    finish_reason: Literal["stop", "length", "error"]
+    error: str | None = None
+    logprobs: tuple[Logprobs, ...] | None = None
+    prompt_logprobs: tuple[Logprobs | None, ...] | None = None
 
 
-class Event(_Event, total=False):
+@dataclass(frozen=True, kw_only=True)
+class Event:
     """One new token of a request, or its end; `token_id` is None where there is no token."""
 
-    finish_reason: FinishReason | None
-    error: str | None
-    logprobs: Logprobs | None
+    request_id: str
+    token_id: int | None
+    finish_reason: Literal["stop", "length", "aborted", "error"] | None = None
+    error: str | None = None
+    logprobs: Logprobs | None = None
 
 
-class _Hello(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """The answer to `hello`; `notes` are conventions and settings, in sentences for the report.
+    `sampling_fields` are the fields of `Sampling` that the program takes; None: all that its
+    capabilities are about."""
+
     name: str
     version: str
+    capabilities: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    sampling_fields: tuple[str, ...] | None = None
 
 
-class Hello(_Hello, total=False):
-    """The answer to `hello`; `notes` are sentences for the report. `sampling_fields` are the fields of
-    `Sampling` that the program takes; without it, all that its capabilities are about."""
-
-    capabilities: list[str]
-    notes: list[str]
-    sampling_fields: list[str]
-
-
-class Built(TypedDict, total=False):
+@dataclass(frozen=True)
+class Built:
     """The answer to `build`: empty, or why the engine cannot serve the model."""
 
-    unsupported: str
+    unsupported: str | None = None
 
 
-class Generated(TypedDict):
+@dataclass(frozen=True)
+class Generated:
     """The answer to `generate`: one completion for each request, in the order of the requests."""
 
-    completions: list[Completion]
+    completions: tuple[Completion, ...]
 
 
-class Added(TypedDict, total=False):
+@dataclass(frozen=True)
+class Added:
     """The answer to `add`: empty, or `live` where a request with that id has not finished yet."""
 
-    live: bool
+    live: bool = False
 
 
-class Stepped(TypedDict):
+@dataclass(frozen=True)
+class Stepped:
     """The answer to `step`: what one iteration produced."""
 
-    events: list[Event]
+    events: tuple[Event, ...]
 
 
-class HasUnfinished(TypedDict):
+@dataclass(frozen=True)
+class HasUnfinished:
     """The answer to `has_unfinished`."""
 
     has_unfinished: bool
 
 
-class Nothing(TypedDict):
+@dataclass(frozen=True)
+class Nothing:
     """The answer to `close` and to `abort`."""
 
 
-class Failed(TypedDict):
+@dataclass(frozen=True)
+class Failed:
     """The answer to any operation during which the engine raised an exception."""
 
     error: str
@@ -163,13 +158,8 @@ ANSWERS: dict[str, Any] = {
     "build": Built,
     "generate": Generated,
     "close": Nothing,
-    "add": Added,
+    "add": Added,  # this and the following: only where the program declares `STEPPING`
     "step": Stepped,
     "abort": Nothing,
     "has_unfinished": HasUnfinished,
 }
-
-
-def fields(message: Any) -> tuple[str, ...]:
-    """Returns the names of all fields, required and optional, of one of the messages above."""
-    return tuple(message.__annotations__)

@@ -26,20 +26,21 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchproof.api import Engine, EngineConfig, Limits
-from batchproof.errors import UnsupportedModelError, UsageError
+from batchproof.api import Engine, EngineConfig
+from batchproof.errors import UnsupportedModelError
+from batchproof.validation.values import require
 from batchproof_engines.adapters.checkpoint import saved
-from batchproof_engines.adapters.openai import EOS, engine_at, require_choice
-from batchproof_engines.adapters.openai.dialect import Dialect
+from batchproof_engines.adapters.openai.engine import engine_at
+from batchproof_engines.adapters.openai.options import Options, signature_with
 from batchproof_engines.adapters.piped.engine import factory_of
-from batchproof_engines.adapters.piped.program import kept_program
+from batchproof_engines.adapters.piped.process import kept_program
 from batchproof_engines.adapters.released.libraries import (
     LIBRARIES,
     ReleasedLibrary,
     ServerCommand,
     interpreter,
 )
-from batchproof_engines.adapters.released.server import LocalServer
+from batchproof_engines.adapters.released.server import kept_server
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,13 +59,7 @@ class ReleasedEngine:
     def __signature__(self) -> inspect.Signature:
         """Model, config, and the options as keywords."""
         more = CLIENT_OPTIONS if self.library.server else ()
-        kinds = inspect.Parameter
-        return inspect.Signature(
-            [
-                *(kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in ("model", "config")),
-                *(kinds(name, kinds.KEYWORD_ONLY) for name in (*self.library.options, *more)),
-            ]
-        )
+        return signature_with((*self.library.options, *more))
 
     def __call__(self, model: PreTrainedModel, config: EngineConfig, **options: Any) -> Engine:
         """Builds an engine; options that are not given are left to the library.
@@ -92,28 +87,17 @@ class ReleasedEngine:
         config: EngineConfig,
         options: dict[str, Any],
     ) -> Engine:
-        client = {"concurrency": 32, "stream": server.stream, "eos": server.eos}
-        settings = {**server.flags, **client, **options}
-        for name in (*server.flags, "concurrency"):
-            if type(settings[name]) is not int or settings[name] < 1:
-                raise UsageError(
-                    f"{name} is {settings[name]!r}, but must be a whole number, at least 1"
-                )
-        require_choice(settings["eos"], "eos", EOS)
         folder = str(saved(model))
-        later = {"folder": "{folder}", "port": "{port}"}
-        words = tuple(each.format(**settings, **later) for each in server.command)
-        local = _local_server(self.name, python, folder, words)
-        dialect = Dialect(
-            folder,
-            Limits.of(model, config).vocab_size,
-            server.prompts,
-            server.tokens,
-            settings["eos"],
-            bool(settings["stream"]),
-            {},
-        )
-        engine = engine_at(local.running(), dialect, model, config, settings["concurrency"])
+        client = {name: options.pop(name) for name in CLIENT_OPTIONS if name in options}
+        where = {"base_url": f"{self.name} starts it", "model": folder}
+        asked = Options.of({**server.client, **client, **where})
+        flags = {**server.flags, **options}
+        for name, value in flags.items():
+            require(type(value) is int and value >= 1, name, repr(value), "a whole number, at least 1")
+        filled = (each.format(**flags, folder=folder, port="{port}") for each in server.command)
+        program, *arguments = filled
+        words = (str(Path(python).with_name(program)), *arguments)
+        engine = engine_at(kept_server(self.name, words).running(), asked, model, config)
         engine.release = f"{self.library.title} {_version(python, self.library.package)}"
         engine.notes = (*server.notes, *engine.notes)
         return engine
@@ -127,18 +111,6 @@ def __getattr__(name: str) -> ReleasedEngine:
     if name not in ENGINES:
         raise AttributeError(f"no released engine {name!r}: there are {', '.join(ENGINES)}")
     return ENGINES[name]
-
-
-@cache
-def _local_server(name: str, python: str, folder: str, words: tuple[str, ...]) -> LocalServer:
-    """Returns one server for each model and choice of flags."""
-    program, *arguments = words
-
-    def command(port: int) -> list[str]:
-        filled = {"{folder}": folder, "{port}": str(port)}
-        return [str(Path(python).with_name(program)), *(filled.get(each, each) for each in arguments)]
-
-    return LocalServer(name, command)
 
 
 @cache

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from batchproof.places import ENVIRONMENTS
+from batchproof.records.decode import decode
 
 HERE = Path(__file__).parent
 
@@ -24,10 +25,7 @@ class ServerCommand:
     """How the library is started as a server, and how it is asked."""
 
     command: tuple[str, ...]  # {folder}, {port} and the names of flags are filled in
-    prompts: str
-    tokens: str
-    eos: str
-    stream: bool
+    client: Mapping[str, str]  # options of `openai`, some of which a user may set
     flags: Mapping[str, int]  # with their defaults
     notes: tuple[str, ...] = ()
 
@@ -57,11 +55,7 @@ class ReleasedLibrary:
 
 def _library(file: Path) -> ReleasedLibrary:
     values = tomllib.loads(file.read_text(encoding="utf-8"))
-    if (server := values.get("server")) is not None:
-        listed = {"command": tuple(server["command"]), "notes": tuple(server["notes"])}
-        values["server"] = ServerCommand(**server | listed)
-    values["unwanted"] = tuple(values.get("unwanted", ()))
-    return ReleasedLibrary(file.parent, **values)
+    return decode(ReleasedLibrary, {"folder": str(file.parent), **values})
 
 
 LIBRARIES = {path.parent.name: _library(path) for path in sorted(HERE.glob("*/engine.toml"))}

@@ -11,25 +11,25 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from typing import IO
 
 from batchproof.errors import UsageError
 from batchproof_engines.adapters.openai.client import EngineFailed, Refused, Server
-from batchproof_engines.adapters.piped.process import kill_group
+from batchproof_engines.adapters.piped.process import how_it_ended, kill_group, last_lines
 
 READY_LIMIT_S = 90.0
 POLL_S = 0.25
-TAIL_BYTES = 2000  # of its output, in an error
 TIMEOUT_S = 300.0  # of silence; the suite's own limit is shorter
-
-Command = Callable[[int], Sequence[str]]  # from the port to listen on
 
 
 class LocalServer:
-    def __init__(self, name: str, command: Command) -> None:
+    """A server and its command line, in which the port is filled in for `{port}`."""
+
+    def __init__(self, name: str, words: Sequence[str]) -> None:
         self._name = name
-        self._command = command
+        self._words = words
         self._running: tuple[subprocess.Popen[bytes], Server] | None = None
         self._has_failed = False
 
@@ -51,7 +51,7 @@ class LocalServer:
         port = _free_port()
         log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         popen = subprocess.Popen(
-            self._command(port),
+            [each.replace("{port}", str(port)) for each in self._words],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -68,14 +68,11 @@ class LocalServer:
         while not _is_ready(server):
             has_ended = popen.poll() is not None
             if has_ended or time.monotonic() > deadline:
-                what = (
-                    f"ended with status {popen.returncode}"
-                    if has_ended
-                    else f"was not ready within {READY_LIMIT_S:g} s"
-                )
-                said = _tail(log)
+                late = f"was not ready within {READY_LIMIT_S:g} s"
+                what = how_it_ended(popen) if has_ended else late
+                said = last_lines(log, "its output")
                 self._end()
-                raise UsageError(f"the server of engine {self._name!r} {what}; it said: {said}")
+                raise UsageError(f"the server of engine {self._name!r} {what}; {said}")
             time.sleep(POLL_S)
 
 
@@ -97,13 +94,11 @@ def _free_port() -> int:
         return port
 
 
-def _tail(log: IO[bytes]) -> str:
-    size = log.seek(0, 2)
-    log.seek(max(0, size - TAIL_BYTES))
-    return " ".join(log.read().decode(errors="replace").split()) or "nothing"
-
-
 def _end(popen: subprocess.Popen[bytes], log: IO[bytes]) -> None:
     kill_group(popen)
     popen.wait()
     log.close()
+
+
+# One for each model and choice of flags, which are in the command line.
+kept_server = cache(LocalServer)

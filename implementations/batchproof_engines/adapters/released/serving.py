@@ -34,8 +34,8 @@ def _load_protocol() -> Any:
 
 
 protocol = _load_protocol()
-Request, Completion, Event = protocol.Request, protocol.Completion, protocol.Event
-Sampling, Logprobs = protocol.Sampling, protocol.Logprobs
+# JSON objects, with the fields that the protocol gives to messages of these names.
+Request = Sampling = Completion = Event = Logprobs = dict[str, Any]
 
 
 class Unsupported(Exception):
@@ -44,17 +44,6 @@ class Unsupported(Exception):
 
 class Live(Exception):
     """Raised by `add`: a request with that id is live."""
-
-
-class Engine(Protocol):
-    """One engine. It also has `add`, `step`, `abort` and `has_unfinished` if the library says
-    "stepping"."""
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns one completion per request, in order."""
-
-    def close(self) -> None:
-        """Releases what the engine owns."""
 
 
 class Library(Protocol):
@@ -70,6 +59,10 @@ class Library(Protocol):
         """Returns an engine for the checkpoint in `folder`; `config` has the fields of `EngineConfig`.
         The engine computes with `num_threads` threads. A library that says "speculation" takes the
         keyword `draft`, too: the folder of the draft's checkpoint, or None.
+
+        An engine has `generate(requests)`, which returns one completion per request, in order, and
+        `close()`. It also has `add`, `step`, `abort` and `has_unfinished` if the library says
+        "stepping".
 
         Raises `Unsupported`.
         """
@@ -101,6 +94,18 @@ def event_of(
 ) -> Event:
     """Returns an event; without a reason it is not the last of its request."""
     return {"request_id": request_id, "token_id": token_id, "finish_reason": reason, "error": error}
+
+
+def completion_of(request: Request, events: Sequence[Event]) -> Completion:
+    """Returns the completion that consists of all events of a request."""
+    last = events[-1]
+    if last["error"] is not None:
+        return refused(request, last["error"])
+    return {
+        "request_id": request["request_id"],
+        "token_ids": [event["token_id"] for event in events],
+        "finish_reason": last["finish_reason"],
+    }
 
 
 def in_calls(
@@ -203,32 +208,24 @@ class _Dispatcher:
                 raise ValueError(
                     f"protocol {question['protocol']!r} is unknown: this is {protocol.VERSION}"
                 )
-            library = self._library
-            hello = {
-                "name": library.name,
-                "version": library.version,
-                "capabilities": list(library.capabilities),
-                "notes": list(library.notes),
+            known = protocol.Hello.__annotations__
+            return {
+                name: getattr(self._library, name) for name in known if hasattr(self._library, name)
             }
-            fields = getattr(library, "sampling_fields", None)
-            return hello if fields is None else hello | {"sampling_fields": list(fields)}
         if op == "build":
-            return self._build(number, question)
+            given = [question[each] for each in ("model", "dtype", "config", "threads")]
+            more = {"draft": question["draft"]} if "draft" in question else {}
+            try:
+                self._engines[number] = self._library.build(*given, **more)
+            except Unsupported as why:
+                return {"unsupported": str(why)}
+            return {}
         if op == "close":
             engine = self._engines.pop(number, None)
             if engine is not None:
                 engine.close()
             return {}
         return self._engine_answer(self._engines[number], op, question)
-
-    def _build(self, number: int, question: dict[str, Any]) -> dict[str, Any]:
-        try:
-            given = [question[each] for each in ("model", "dtype", "config", "threads")]
-            told = {"draft": question["draft"]} if "draft" in question else {}
-            self._engines[number] = self._library.build(*given, **told)
-        except Unsupported as why:
-            return {"unsupported": str(why)}
-        return {}
 
     def _engine_answer(self, engine: Any, op: str, question: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = {}

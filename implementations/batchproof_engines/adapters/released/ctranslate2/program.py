@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -53,37 +53,30 @@ class CTranslate2:
     ) -> None:
         self.includes_prompt = include_prompt_in_result
         self._compute_type = compute_type
-        self.notes = list(self._notes(compute_type))
-
-    def _notes(self, compute_type: str) -> Iterator[str]:
-        yield f"compute_type is {compute_type}; the cache holds its float type."
-        yield (
-            "generate_batch gets all requests of a call, with batch_type examples and max_batch_size "
-            "from max_num_seqs; no other limit has a counterpart, so none is given."
+        prompts = (
+            "include_prompt_in_result is set, so prompts are fed token by token: max_length counts the "
+            "prompt, which is cut off the answer."
+            if include_prompt_in_result
+            else "include_prompt_in_result is off, so prompts are fed at once as far as the shortest."
         )
-        yield (
+        self.notes = [
+            f"compute_type is {compute_type}; the cache holds its float type.",
+            "generate_batch gets all requests of a call, with batch_type examples and max_batch_size "
+            "from max_num_seqs; no other limit has a counterpart, so none is given.",
             "max_length and end_token belong to a call: max_length is the largest cap, there is no "
             "end_token, and the callback ends each row at its own cap or EOS, which stays in the "
-            "answer."
-        )
-        yield "Temperature, top_k and top_p belong to a call: requests with the same ones are one call."
-        yield (
+            "answer.",
+            "Temperature, top_k and top_p belong to a call: requests with the same ones are one call.",
             "Logprobs are computed here from the logits of return_logits_vocab, which also has a row "
-            "for each token of a prompt that was fed by itself: the answer's are the last."
-        )
-        yield "A request with a cap below 1 is a call of its own, since max_length belongs to a call."
-        if self.includes_prompt:
-            yield (
-                "include_prompt_in_result is set, so prompts are fed token by token: max_length counts "
-                "the prompt, which is cut off the answer."
-            )
-        else:
-            yield "include_prompt_in_result is off, so prompts are fed at once as far as the shortest."
-        yield "An error fails a whole sub-batch and names no request: each of those is told of it."
-        yield "A token id outside of the vocabulary is an unknown word, and there is no unknown token."
-        yield Length.note
-        yield "There is no finish reason: it is derived from the last token."
-        yield "Requests have no ids there: the later of two with one id is refused by the adapter."
+            "for each token of a prompt that was fed by itself: the answer's are the last.",
+            "A request with a cap below 1 is a call of its own, since max_length belongs to a call.",
+            prompts,
+            "An error fails a whole sub-batch and names no request: each of those is told of it.",
+            "A token id outside of the vocabulary is an unknown word, and there is no unknown token.",
+            Length.note,
+            "There is no finish reason: it is derived from the last token.",
+            "Requests have no ids there: the later of two with one id is refused by the adapter.",
+        ]
 
     def build(
         self, folder: str, dtype: str, config: dict[str, Any], num_threads: int

@@ -27,10 +27,9 @@ from serving import (
     Live,
     Request,
     Unsupported,
-    completed,
+    completion_of,
     event_of,
     made_once,
-    refused,
     serve,
 )
 
@@ -79,26 +78,7 @@ class OnnxRuntimeGenAI:
             raise Unsupported(f"it is converted in float32 here, and the model is in {dtype}")
         target = Path(folder, self.name + ("" if self.has_windowed_cache else "-long-cache"))
         converted = made_once(target, partial(_convert, Path(folder), self.has_windowed_cache))
-        return RequestEngine(Source(converted, num_threads), config)
-
-
-@dataclass(frozen=True)
-class Source:
-    """A converted model, and the number of threads that compute with it."""
-
-    converted: Path
-    num_threads: int
-
-    def model(self, settings: dict[str, Any], **limits: Any) -> og.Model:
-        """Returns the model with these settings of its own; `limits` are those of an engine."""
-        session = {"intra_op_num_threads": self.num_threads}
-        overlay = {"model": settings | {"decoder": {"session_options": session}}} | limits
-        return _loaded(self.converted, json.dumps(overlay))
-
-    def eos_of(self, request: Request) -> int:
-        """Returns the EOS id of the model that serves the request."""
-        eos = request["eos_token_ids"]
-        return eos[0] if len(eos) == 1 else SOME_ID
+        return RequestEngine(converted, config, num_threads)
 
 
 @dataclass
@@ -140,9 +120,10 @@ class Turn:
 class RequestEngine:
     """Steps requests through one engine of the library for each EOS id that a model is given."""
 
-    def __init__(self, source: Source, config: dict[str, Any]) -> None:
-        self._source = source
-        self._limits = {"engine": {"static_batching": {"max_batch_size": config["max_num_seqs"]}}}
+    def __init__(self, converted: Path, config: dict[str, Any], num_threads: int) -> None:
+        self._converted = converted
+        self._num_threads = num_threads
+        self._batch_size = config["max_num_seqs"]
         self._session_tokens = config["max_model_len"]
         self._engines: dict[int, og.Engine] = {}
         self._live: dict[str, Turn] = {}
@@ -150,21 +131,21 @@ class RequestEngine:
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request; a second request with the same id is refused."""
-        answers: list[Completion] = []
-        by_name: dict[str, Completion] = {}
+        events: list[list[Event]] = []  # of each request
+        live: dict[str, list[Event]] = {}
         for request in requests:
+            name = request["request_id"]
             try:
                 self.add(request)
             except Live as error:
-                answers.append(refused(request, error))
+                events.append([event_of(name, None, "error", str(error))])
             else:
-                answers.append(completed(request, []))
-                by_name[request["request_id"]] = answers[-1]
-                refusals, self._refused = self._refused, []  # their ids are free for the next request
-                _enter(refusals, by_name)
+                events.append(self._refused)  # its one event, or none
+                live[name], self._refused = events[-1], []  # the id of a refused one is free again
         while self.has_unfinished():
-            _enter(self.step(), by_name)
-        return answers
+            for event in self.step():
+                live[event["request_id"]].append(event)
+        return [completion_of(*each) for each in zip(requests, events, strict=True)]
 
     def add(self, request: Request) -> None:
         """Adds a request; one that the library refuses gets an error event. Raises `Live`."""
@@ -221,7 +202,8 @@ class RequestEngine:
         options = og.RequestOptions()
         if self._session_tokens is not None:
             options.set_max_session_tokens(self._session_tokens)
-        eos = self._source.eos_of(request)
+        own = request["eos_token_ids"]
+        eos = own[0] if len(own) == 1 else SOME_ID
         handle = self._engine(eos).create_request(options=options)
         turn = og.TurnOptions(handle)
         for parameter, value in _parameters(request).items():
@@ -233,7 +215,11 @@ class RequestEngine:
 
     def _engine(self, eos: int) -> og.Engine:
         if eos not in self._engines:
-            self._engines[eos] = og.Engine(self._source.model({"eos_token_id": eos}, **self._limits))
+            session = {"intra_op_num_threads": self._num_threads}
+            model = {"eos_token_id": eos, "decoder": {"session_options": session}}
+            batching = {"static_batching": {"max_batch_size": self._batch_size}}
+            overlay = json.dumps({"model": model, "engine": batching})
+            self._engines[eos] = og.Engine(_loaded(self._converted, overlay))
         return self._engines[eos]
 
 
@@ -245,17 +231,6 @@ def _parameters(request: Request) -> dict[str, Any]:
         return penalty | {"do_sample": False}
     drawn = {"top_k": 0, "top_p": 1.0} | {name: asked[name] for name in DRAWN if name in asked}
     return penalty | drawn | {"do_sample": True}
-
-
-def _enter(events: Sequence[Event], answers: dict[str, Completion]) -> None:
-    for event in events:
-        answer = answers[event["request_id"]]
-        if event["token_id"] is not None:
-            answer["token_ids"].append(event["token_id"])
-        if event["finish_reason"] is not None:
-            answer.update(finish_reason=event["finish_reason"], error=event["error"])
-        if event["error"] is not None:
-            answer["token_ids"].clear()
 
 
 @lru_cache(NUM_LOADED)

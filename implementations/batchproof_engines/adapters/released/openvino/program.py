@@ -36,6 +36,7 @@ from serving import (
     Live,
     Request,
     Unsupported,
+    completion_of,
     event_of,
     made_once,
     refused,
@@ -53,6 +54,7 @@ PARAMETERS = {  # the protocol's name and the library's
 }
 REASONS = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
 GIVEN_UP = "the library gave the request up: GenerationStatus.IGNORED, out of cache"
+SILENCE = "the library gave no token and no status of it"
 
 
 class OpenVinoGenAI:
@@ -231,13 +233,7 @@ def _completion(request: Request, handle: genai.GenerationHandle | Exception) ->
     if isinstance(handle, Exception):
         return refused(request, handle)
     events = _news(request["request_id"], handle)
-    if not events or events[-1]["error"]:
-        return refused(request, events[-1]["error"] if events else "the library told nothing of it")
-    return {
-        "request_id": request["request_id"],
-        "token_ids": [event["token_id"] for event in events],
-        "finish_reason": events[-1]["finish_reason"],
-    }
+    return completion_of(request, events) if events else refused(request, SILENCE)
 
 
 def _news(request_id: str, handle: genai.GenerationHandle) -> list[Event]:

@@ -1,0 +1,141 @@
+"""The options of `openai`, and the body of a request that they lead to."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Literal
+
+from batchproof.api import CHOOSING, Capability, Request, fields_of
+from batchproof.errors import UsageError
+from batchproof.records.decode import DecodeError, decode
+from batchproof.validation.values import at_least, one_of, require
+from batchproof.workload.sampling_values import plain_values
+from batchproof_engines.adapters.word_tokenizer import text_of
+
+_OPENAI = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
+_VLLM = (*_OPENAI, "top_k", "min_p", "repetition_penalty", "allowed_token_ids", "min_tokens")
+SAMPLING = {"none": (), "openai": _OPENAI, "vllm": _VLLM}  # fields of `SamplingParams` by dialect
+CLIENTS = "stop_token_sequences"  # the interface has texts in their place, so the client applies them
+TEXTS = ("base_url", "model", "sampling", "release")  # also if they look like numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What may follow `openai?`; `docs/servers.md` explains each. Raises `UsageError`."""
+
+    base_url: str
+    model: str
+    prompts: Literal["ids", "words"] = "ids"
+    tokens: Literal["auto", "ids", "logprobs", "words"] = "auto"
+    eos: Literal["client", "stop_token_ids", "generation_config"] = "client"
+    sampling: str = "none"
+    seeded: bool = False
+    logprobs: bool = False
+    stream: bool = False
+    concurrency: int = 32
+    timeout_s: float = 300.0
+    extra: Any = "{}"
+    api_key_env: str | None = None
+    release: str | None = None
+    listed: bool = True
+
+    def __post_init__(self) -> None:
+        at_least("concurrency", self.concurrency, 1)
+        is_wait = 0 < self.timeout_s < float("inf")
+        require(is_wait, "timeout_s", self.timeout_s, "a number of seconds above 0")
+        require(isinstance(self.extras, dict), "extra", repr(self.extra), "a JSON object")
+        has_key = self.api_key_env is None or self.api_key_env in os.environ
+        require(has_key, "api_key_env", repr(self.api_key_env), "an environment variable that is set")
+        if self.seeded and "seed" not in self.sampling_fields:
+            raise UsageError("seeded is true, which needs sampling with a seed: sampling=openai")
+        if self.logprobs and self.tokens == "words":
+            raise UsageError("logprobs is true, which needs tokens that are read as ids or logprobs")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Options:
+        """Returns the options with these values."""
+        texts = {name: str(values[name]) for name in TEXTS if values.get(name) is not None}
+        try:
+            return decode(cls, {**values, **texts})
+        except DecodeError as error:
+            raise UsageError(str(error)) from None
+
+    @property
+    def api_key(self) -> str | None:
+        return None if self.api_key_env is None else os.environ[self.api_key_env]
+
+    @cached_property
+    def extras(self) -> Any:
+        """What is merged into each body: the value of `extra`, which may be JSON."""
+        with suppress(ValueError):
+            return json.loads(self.extra) if isinstance(self.extra, str) else self.extra
+        return self.extra
+
+    @cached_property
+    def sampling_fields(self) -> frozenset[str]:
+        """The fields of `SamplingParams` that requests may use."""
+        names = self.sampling.split(",")
+        if len(names) > 1 or names[0] in _VLLM:
+            named = frozenset(one_of("sampling", each, _VLLM) for each in names)
+        else:
+            named = frozenset(SAMPLING[one_of("sampling", self.sampling, SAMPLING)])
+        if self.eos == "client":
+            named = (named | {CLIENTS} if named else named) - {"min_tokens"}
+        return named | {"logprobs"} if self.logprobs else named
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """The capabilities that the fields make."""
+        seeded = {Capability.SEEDED_SAMPLING} if self.seeded else set()
+        others = CHOOSING - {Capability.SEEDED_SAMPLING}
+        return frozenset(seeded | {each for each in others if self.sampling_fields & fields_of({each})})
+
+    def body(self, request: Request, vocab_size: int) -> dict[str, Any]:
+        """Returns the body for a request, even for a bad one: refusing it is the server's duty."""
+        eos = sorted(request.eos_token_ids)
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": list(request.prompt_token_ids),
+            "max_tokens": request.max_new_tokens,
+            "temperature": 0,
+        }
+        if self.prompts == "words":
+            body["prompt"] = text_of(request.prompt_token_ids, vocab_size)
+        if self.stream:
+            body["stream"] = True
+        if self.tokens == "ids":
+            body["return_token_ids"] = True
+        if self.tokens == "logprobs":
+            body |= {"logprobs": 1, "return_tokens_as_token_ids": True}
+        if self.eos == "stop_token_ids" and eos:
+            body["stop_token_ids"] = eos
+        if self.eos == "generation_config" and eos:
+            body["generation_config"] = json.dumps({"eos_token_id": eos})
+        asked = {} if request.sampling is None else plain_values(request.sampling)
+        asked.pop(CLIENTS, None)
+        if "logit_bias" in asked:
+            asked["logit_bias"] = {str(token): bias for token, bias in asked["logit_bias"]}
+        if "logprobs" in asked:  # the likeliest at least: it shows whether the chosen one is that
+            asked |= {"logprobs": asked["logprobs"] or 1, "return_tokens_as_token_ids": True}
+        body |= asked
+        return {key: value for key, value in (body | self.extras).items() if value is not None}
+
+
+OPTIONS = tuple(each.name for each in fields(Options))
+
+
+def signature_with(options: Iterable[str]) -> inspect.Signature:
+    """Returns the signature of a factory that takes these options as keywords."""
+    kinds = inspect.Parameter
+    return inspect.Signature(
+        [
+            *(kinds(name, kinds.POSITIONAL_ONLY) for name in ("model_under_test", "config")),
+            *(kinds(name, kinds.KEYWORD_ONLY) for name in options),
+        ]
+    )
