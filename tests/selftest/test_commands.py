@@ -12,7 +12,7 @@ from batchproof.__main__ import main
 WRONG_INPUT = [
     ("", "COMMAND"),
     ("lab demo", "'demo' is no command; choose faults, honest"),
-    ("tets mine.py:Engine", "'tets' is no command; do you mean test?"),
+    ("tets mine.py:Engine", "'tets' is no command; do you mean test or site?"),
     ("test paged -n many", "-n is 'many', but must be a whole number, 'auto' or 'logical'"),
     ("judge badge", "VERDICT.json (see `batchproof judge badge --help`)"),
     ("demo -k parity", "unrecognized arguments: -k"),

@@ -42,6 +42,7 @@ def verbose(model, config): raise ValueError(model)
 class Grade(Enum):
     A = "a"
 class Invariant(StaticEngine):
+    capabilities = StaticEngine.capabilities | {"invariance"}
     invariance = {"bach": "B"}
 class Choosy(StaticEngine):
     sampling_fields = ("temperature",)
