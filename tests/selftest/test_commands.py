@@ -11,7 +11,9 @@ from batchproof.__main__ import main
 
 WRONG_INPUT = [
     ("", "COMMAND"),
-    ("lab demo", "invalid choice: 'demo'"),
+    ("lab demo", "'demo' is no command; choose faults, honest"),
+    ("tets mine.py:Engine", "'tets' is no command; do you mean test or site?"),
+    ("test paged -n many", "-n is 'many', but must be a whole number, 'auto' or 'logical'"),
     ("judge badge", "VERDICT.json (see `batchproof judge badge --help`)"),
     ("demo -k parity", "unrecognized arguments: -k"),
     ("demo --slot 2", "--slot"),  # no abbreviation

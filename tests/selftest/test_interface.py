@@ -34,6 +34,19 @@ class Engine(StaticEngine):
     def generate(self, requests):
         return [replace(c, logits=None) for c in super().generate(requests)]
 """
+BROKEN = """
+from enum import Enum
+from batchproof_engines.static import StaticEngine
+def factory(model, config): raise OSError("gone")
+def verbose(model, config): raise ValueError(model)
+class Grade(Enum):
+    A = "a"
+class Invariant(StaticEngine):
+    capabilities = StaticEngine.capabilities | {"invariance"}
+    invariance = {"bach": "B"}
+class Choosy(StaticEngine):
+    sampling_fields = ("temperature",)
+"""
 
 
 def test_a_failure_tells_promise_engine_model_step_and_workload(tmp_path: Path) -> None:
@@ -80,11 +93,24 @@ def test_an_engine_that_shows_nothing_has_passed_nothing(
     [
         ("--engine=nonesuch", "--engine 'nonesuch' is no engine: built in are reference"),
         ("--engine=broken.py:factory", "its factory raised OSError: gone"),
+        ("--engine=broken.py:Grade", "'Grade' is an enumeration, but must be a factory(model, config)"),
+        ("--engine=broken.py:verbose", "its factory raised ValueError: GPT2LMHeadModel( "),
+        (
+            "--engine=broken.py:Invariant -k smoke",
+            "invariance has the axis 'bach', which is none of ba",
+        ),
+        ("--engine=broken.py:Choosy", "sampling_fields is a tuple, but must be a set of fields of Sam"),
         ("--model=/nonesuch", "--model '/nonesuch' is neither an embedded model (gpt2-hash"),
         ("--device=warp9", "--device 'warp9' is unknown; choose one of auto, cpu, cuda"),
         ("--diagnose-for=soon", "--diagnose-for is 'soon', but must be a number of seconds"),
         ("--xfails=nonesuch", "--xfails 'nonesuch' is no file"),
-        ("--artifacts=broken.py/x", "--artifacts 'broken.py/x' can be no folder: Not a directory"),
+        ("--artifacts=broken.py/x", "--artifacts 'broken.py/x' cannot be written: Not a directory"),
+        ("--repro=broken.py", "--repro 'broken.py' cannot be written: Not a directory"),
+        ("--journal=new/j", "--journal 'new/j' must name a file in a folder that is there"),
+        *(
+            (f"{option}=/proc/x.json --engine=static", f"{option} '/proc/x.json' cannot be written: ")
+            for option in ("--table", "--verdict", "--journal", "--artifacts", "--repro")
+        ),
         ("--table=.", "--table '.' must name a file that ends in .json"),
         ("--table=t.json --benchmark-only", "--table 't.json' has nothing to write with"),
     ],
@@ -92,6 +118,6 @@ def test_an_engine_that_shows_nothing_has_passed_nothing(
 def test_wrong_usage_ends_at_once_in_one_sentence(
     run_suite: RunSuite, tmp_path: Path, arguments: str, words: str
 ) -> None:
-    (tmp_path / "broken.py").write_text("def factory(model, config): raise OSError('gone')\n")
+    (tmp_path / "broken.py").write_text(BROKEN)
     run_suite(*arguments.split()).require_usage_error(words)
     assert not list(tmp_path.glob("*.json"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import replace
-from html import escape, unescape
+from html import unescape
 from pathlib import Path
 from posixpath import dirname, normpath
 
@@ -16,7 +16,6 @@ from batchproof.errors import UsageError
 from batchproof.places import ROOT
 from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.requirements.promises import Promise
-from batchproof.site.benchmarks import benchmark
 from batchproof.site.history import engines_of
 from batchproof.site.inputs import InputFile, VerdictFile, read_inputs
 from batchproof.site.pages import pages
@@ -34,7 +33,6 @@ Files = dict[str, bytes]
 
 @pytest.fixture(scope="module")
 def site() -> Files:
-    """The names in the second benchmark are as wide as the page."""
     benchmarks = ("2026-11-23-cpu-released-tiny.json", "2026-11-23-cpu-before.json")
     names = ("engines", *benchmarks)
     return pages(read_inputs([RESULTS / name for name in names]))
@@ -150,39 +148,26 @@ def test_a_verdict_from_elsewhere_publishes_no_other_file_and_no_markup(judged: 
     assert "There is no failure file" in page
 
 
-def test_only_rows_whose_answers_were_right_have_figures_and_names_are_escaped(tmp_path: Path) -> None:
+def test_a_benchmark_file_is_the_table_that_its_run_printed_and_names_are_escaped(
+    tmp_path: Path,
+) -> None:
     name = "_my<b>.mod:$x^2$&co"
-    engines = ["static", "ragged", name]
-    result = samples.made(workloads=["bimodal"], engines=engines, speeds={})
+    result = samples.made(workloads=["bimodal"], engines=["static", "ragged", name])
     rows = result["comparisons"][0]["rows"]
-    for row, verdict in zip(rows[:2], ("UNVERIFIED", "INVALID"), strict=True):
-        row.update(verdict=verdict, reason="<one> token too few")
+    rows[0].update(verdict="INVALID", reason="<one> token too few")
+    del rows[1]["cores"]  # as before it was measured
     path = samples.saved(tmp_path / "b.json", result)
-    page = pages(read_inputs([path]))["benchmarks.html"].decode()
-    assert ["<small>" in each for each in page.split('<th scope="row">')[1:]] == [False, False, True]
-    for verdict in ("UNVERIFIED", "INVALID"):
-        assert f"{verdict}: &lt;one&gt; token too few" in page
-    assert page.count(f">{escape(name)}<") == 2  # in the chart and in the table
-    assert "<b>.mod" not in page
-    del rows[2]["metrics"]["num_output_tokens"]
+    page = unescape(pages(read_inputs([path]))["benchmarks.html"].decode())
+    lines = {line.split()[0]: line.split() for line in page.splitlines() if "VALID " in line}
+    assert lines["static"][1:] == ["INVALID", *["-"] * 7]
+    assert lines["ragged"][-4] == "-", "what is not known is never nought"
+    assert lines[name][-4] == "0.97"
+    assert "static INVALID: <one> token too few" in page
+    assert "machine</dt>\n<dd>2 cores of Some CPU at 2.0 GHz" in page
+    assert b"<b>" not in pages(read_inputs([path]))["benchmarks.html"]
+    del rows[2]["metrics"]["output_throughput"]
     with pytest.raises(UsageError, match=r"b.json' is damaged, for it ends in KeyError"):
         pages(read_inputs([samples.saved(path, result)]))
-
-
-def test_a_benchmark_file_is_a_page_of_tables_with_its_ratios_as_a_picture(tmp_path: Path) -> None:
-    result = samples.made(workloads=["bimodal", "uniform"], engines=["static", "ragged"])
-    wide, plain = (each["rows"][1] for each in result["comparisons"])
-    wide["num_at_once"] = 2 * samples.SLOTS
-    plain["metrics"].update({key: None for key in plain["metrics"] if key.endswith("_ms")})
-    plain["schedule"] = plain["num_at_once"] = plain["cores"] = None
-    path = samples.saved(tmp_path / "b.json", result)
-    (file,) = read_inputs([path]).benchmarks
-    shown = benchmark(file)
-    first, second = ([cell.text for cell in each.table.rows[1].cells] for each in shown.comparisons)
-    assert first[-1] == "more slots than asked"
-    assert second[2:7] == ["-"] * 5, "what is not defined is never nought"
-    assert shown.ratios is not None
-    assert "2 cores of Some CPU" in shown.about
 
 
 @pytest.mark.parametrize(

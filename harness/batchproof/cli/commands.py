@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from batchproof.errors import UsageError
+from batchproof.validation.values import near
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ def run_command(
     command = commands.get(name)
     if command is not None and argv[1:2] and argv[1] in command.below:
         return run_command(command.below, argv[1:], f"{prog} {name}", command.purpose)
+    if command is None and name and not name.startswith("-"):
+        raise UsageError(f"{name!r} is no command; {near(name, commands)} (see `{prog} --help`)")
     parser = CommandParser(prog=prog, description=purpose, epilog=epilog)
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for each, known in commands.items():

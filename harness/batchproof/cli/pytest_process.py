@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 
 from batchproof.cli.config_file import DEST, NONE, OWN, required_engines, select_config
 from batchproof.cli.option_names import CONFIG, NO_CONFIG
+from batchproof.errors import UsageError
 from batchproof.records.provenance import ENDED, TYPED, command_line
 
 WRONG_INPUT = 2
@@ -54,6 +56,9 @@ def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) ->
     typed = [*(f"--engine={engine}" for engine in engines), *arguments[len(engines) :]]
     known = _known(typed)
     config = select_config(getattr(known, DEST))
+    if known.numprocesses and not re.fullmatch(r"\d+|auto|logical", known.numprocesses):
+        rule = "a whole number, 'auto' or 'logical'"  # xdist has no words for it
+        raise UsageError(f"-n is {known.numprocesses!r}, but must be {rule}")
     if not known.engine:
         required_engines(config, arguments[::-1])  # values of options are not the last
     return _run(tests, [*options, *typed])
@@ -64,6 +69,7 @@ def _known(typed: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for option in ("--engine", CONFIG):  # pytest says what is wrong with them
         parser.add_argument(option, nargs="?", dest=DEST if option == CONFIG else None)
+    parser.add_argument("-n", "--numprocesses", nargs="?")
     parser.add_argument(NO_CONFIG, dest=DEST, action="store_const", const=NONE)
     return parser.parse_known_args(typed)[0]
 

@@ -7,21 +7,15 @@ What they did is read from their traces, and every answer is compared with per-p
 from __future__ import annotations
 
 import argparse
-import importlib
-from importlib.util import find_spec
-from pathlib import Path
 
 from batchproof.demo import pages
 from batchproof.demo.experiment import Experiment, judge, make_experiment, run_timed
-from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model, resolve_device, resolve_dtype
 from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.oracle import Oracle
-from batchproof.records.file_kinds import replace_text
-from batchproof.records.texts import counted
 from batchproof.run.devices import make_current
 from batchproof.run.registry import reference_factory
-from batchproof.run.timeline import Timeline
+from batchproof.validation.values import at_least
 
 # Prompts and caps, short beside long: with equal ones static waves would lose nothing.
 EXAMPLES = (
@@ -35,11 +29,7 @@ EXAMPLES = (
     ("The last wagon carries", 9),
 )
 STATIC = "static"
-HEADINGS = {  # of the engines, as `--engine` names them
-    STATIC: "Static batching (static)",
-    "ragged": "Continuous batching (ragged)",
-    "paged": "Continuous batching on a paged cache (paged)",
-}
+ENGINES = (STATIC, "ragged", "paged")
 DEFAULT_SLOTS = 3
 DEFAULT_CAP = 16
 
@@ -55,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--slots",
-        type=_count,
+        type=int,
         default=DEFAULT_SLOTS,
         metavar="N",
         help="sequences in flight at once (default: %(default)s)",
@@ -66,49 +56,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help=f"a prompt of your own, repeatable, of {DEFAULT_CAP} new tokens; replaces the examples",
     )
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the slot timelines to FILE")
-
-
-def _count(value: str) -> int:
-    if not value.isascii() or not value.isdigit() or int(value) < 1:
-        raise argparse.ArgumentTypeError(f"{value!r} must be a whole number of at least 1")
-    return int(value)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if every answer equals per-prompt generation or is a proven near-tie, else 1. Raises
     `UsageError`.
     """
-    if arguments.svg is not None and find_spec("matplotlib") is None:
-        raise UsageError("--svg draws with matplotlib, so install it: pip install matplotlib")
+    at_least("--slots", arguments.slots, 1)
     device = resolve_device(arguments.device)
     make_current(device)
     asked = [(prompt, DEFAULT_CAP) for prompt in arguments.prompt or ()] or list(EXAMPLES)
     subject = load_model(arguments.model, device, resolve_dtype("float32"))
-    return _show(make_experiment(subject, asked, arguments.slots), arguments.svg)
+    return _show(make_experiment(subject, asked, arguments.slots))
 
 
-def _show(case: Experiment, svg: Path | None) -> int:
+def _show(case: Experiment) -> int:
     """Prints section after section, each as soon as it is known, and returns the exit code."""
     _say(pages.heading(case))
-    runs = {name: run_timed(name, case, has_waves=name == STATIC) for name in HEADINGS}
-    timelines = {name: each.timeline for name, each in runs.items()}
-    _say(pages.timelines(timelines))
-    if svg is not None:
-        _draw(svg, case, {HEADINGS[name]: each for name, each in timelines.items()})
+    runs = {name: run_timed(name, case, has_waves=name == STATIC) for name in ENGINES}
+    _say(pages.timelines({name: each.timeline for name, each in runs.items()}))
     _say(pages.totals(case, runs))
     oracle = Oracle(case.subject, reference_factory())
     judgements = {name: judge(case, each.completions, oracle) for name, each in runs.items()}
     _say(pages.verdict(case, judgements))
     return 1 if any(each.failures for each in judgements.values()) else 0
-
-
-def _draw(path: Path, case: Experiment, timelines: dict[str, Timeline]) -> None:
-    module = importlib.import_module("batchproof.demo.timeline_figure")  # imports matplotlib
-    requests, slots = counted(len(case.requests), "request"), counted(case.num_slots, "slot")
-    note = f"{requests} on {slots}; a step is one pass through the model ({case.subject.name})"
-    replace_text(path, module.timeline_chart(timelines).standalone(note))
-    _say([f"   The same as a picture: {path}"])
 
 
 def _say(lines: list[str]) -> None:

@@ -52,8 +52,8 @@ _HELP = {  # option -> its metavar and text
         "theirs in cases/benchmarks, or a folder of such files",
     ),
     "num-requests": ("N", "number of requests, instead of the workload's own"),
-    "prompt-len": ("LO:HI", "prompt lengths in tokens, uniform"),
-    "cap": ("LO:HI", "max_new_tokens, uniform"),
+    "prompt-len": ("LO:HI", "prompt lengths in tokens, uniform; N: all are N"),
+    "cap": ("LO:HI", "max_new_tokens, uniform; N: all are N"),
     "slots": ("N", "sequences in flight at once (max_num_seqs)"),
     "seed": ("N", "seed of prompts and caps"),
     "shape": (

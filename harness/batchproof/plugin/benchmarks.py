@@ -23,10 +23,10 @@ from batchproof.bench.benchmark_run import BenchmarkRun, result_path
 from batchproof.bench.hardware import device_facts
 from batchproof.bench.reading import INVALID
 from batchproof.bench.spec import BenchSpec
+from batchproof.bench.tables import table
 from batchproof.errors import UnsupportedModelError
 from batchproof.plugin.bench_options import FIXTURES, GROWTH, THROUGHPUT
 from batchproof.plugin.bench_selection import BenchSelection
-from batchproof.plugin.bench_table import table
 from batchproof.plugin.deselection import keep
 from batchproof.plugin.selection import LAB, SELECTION, Selection
 from batchproof.run.registry import EngineSpec

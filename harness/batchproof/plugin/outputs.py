@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
@@ -51,15 +51,13 @@ def resolve_outputs(config: pytest.Config) -> Outputs:
         if has_one_engine:
             option.verdict = option.verdict or str(folder / "verdict.json")
         option.xmlpath = getattr(option, "xmlpath", None) or str(folder / "junit.xml")
-    if option.repro and Path(option.repro).exists() and not Path(option.repro).is_dir():
-        raise UsageError(f"{REPRO} {option.repro!r} is a file, but must be a folder")
-    journal = Path(option.journal) if option.journal else None
-    if journal is not None and (journal.is_dir() or not journal.parent.is_dir()):
-        raise UsageError(f"{JOURNAL} {option.journal!r} must name a file in a folder that is there")
+    if option.repro:
+        _require_room(REPRO, option.repro, Path(option.repro))
+    journal = _file(JOURNAL, option.journal) if option.journal else None
     table, verdict = (_json(name, get(name), is_benchmark) for name in (TABLE, VERDICT))
     if verdict is not None and not has_one_engine:
         raise UsageError(f"{VERDICT} holds the verdict on one engine: name one with --engine")
-    return Outputs(table, verdict, journal and journal.resolve(), folder)
+    return Outputs(table, verdict, journal, folder)
 
 
 def _artifacts(asked: str | None, is_benchmark: bool) -> Path | None:
@@ -70,10 +68,8 @@ def _artifacts(asked: str | None, is_benchmark: bool) -> Path | None:
     if not asked:
         raise UsageError(f"{ARTIFACTS} '' must name a folder")
     folder = Path(asked).resolve()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{ARTIFACTS} {asked!r} can be no folder: {error.strerror}") from error
+    _require_room(ARTIFACTS, asked, folder)
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -81,16 +77,27 @@ def _json(option: str, asked: str | None, is_benchmark: bool) -> Path | None:
     """Returns the path of a JSON file to write. Raises `UsageError`."""
     if asked is None:
         return None
+    if Path(asked).suffix != ".json":
+        raise UsageError(f"{option} {asked!r} must name a file that ends in .json")
+    if is_benchmark:
+        raise UsageError(f"{option} {asked!r} has nothing to write with --benchmark-only")
+    return _file(option, asked)
+
+
+def _file(option: str, asked: str) -> Path:
+    """Returns the absolute path of a file to write. Raises `UsageError`."""
     path = Path(asked)
-    folder, problem = repr(str(path.parent)), None
-    if path.is_dir() or path.suffix != ".json":
-        problem = "must name a file that ends in .json"
-    elif not path.parent.is_dir():
-        problem = f"names the folder {folder}, which is not there"
-    elif not os.access(path.parent, os.W_OK):
-        problem = f"names the folder {folder}, where nothing can be written"
-    elif is_benchmark:
-        problem = "has nothing to write with --benchmark-only"
-    if problem is not None:
-        raise UsageError(f"{option} {asked!r} {problem}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"{option} {asked!r} must name a file in a folder that is there")
+    _require_room(option, asked, path.parent)
     return path.resolve()
+
+
+def _require_room(option: str, asked: str, folder: Path) -> None:
+    """Raises `UsageError` unless a file can be written in the folder or, if that is missing, in the
+    first one above that is there."""
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    try:
+        TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise UsageError(f"{option} {asked!r} cannot be written: {error.strerror}") from None

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import gc
 import sys
+from textwrap import shorten
 
 import pytest
 import torch
 from hypothesis import settings
 
+from batchproof.api import Capability
 from batchproof.checks.environment import compute_exactly
 from batchproof.errors import EngineHang, OracleError, UnsupportedModelError, UsageError
+from batchproof.invariance.measure import declared_grades
 from batchproof.models.catalogue import resolve_device, resolve_dtype
 from batchproof.models.embedded import EMBEDDED
 from batchproof.plugin import isolation
@@ -26,8 +29,10 @@ from batchproof.plugin.trials import (
     trial,
 )
 from batchproof.plugin.verdicts import pytest_runtest_makereport
+from batchproof.requirements.promises import Promise
 from batchproof.run.devices import make_current
 from batchproof.run.laboratory import Laboratory
+from batchproof.run.trial import Trial
 
 __all__ = [
     "begin",
@@ -38,6 +43,8 @@ __all__ = [
     "pytest_runtest_makereport",
     "trial",
 ]
+
+LONGEST_ERROR = 400  # characters: one that shows its model fills a page
 
 register_profiles()
 
@@ -79,15 +86,18 @@ def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Labora
             _require_answers(lab, name)
     for spec in selection.engines:
         try:
-            lab.capabilities(spec, lab.subject(selection.model_names[0]))  # anew, if one damaged it
+            subject = lab.subject(selection.model_names[0])  # another one, if an engine damaged it
+            capabilities = lab.capabilities(spec, subject)
+            if Capability.INVARIANCE in capabilities:
+                oracle = lab.oracle(subject.name)
+                declared_grades(Trial(lab, spec, oracle, capabilities, Promise.P20))
         except (UnsupportedModelError, EngineHang):
             continue  # an answer of the engine; the tests show it
         except UsageError:
             raise
         except Exception as error:
-            raise UsageError(
-                f"--engine {spec.name!r}: its factory raised {type(error).__name__}: {error}"
-            ) from error
+            words = shorten(f"{type(error).__name__}: {error}", LONGEST_ERROR, placeholder=" ...")
+            raise UsageError(f"--engine {spec.name!r}: its factory raised {words}") from error
 
 
 def _require_answers(lab: Laboratory, model_name: str) -> None:

@@ -1,7 +1,7 @@
 """The parts of a benchmark result that readers rely on; a file holds more.
 
-Metrics, schedules and fits are figures by name, which tables and pictures print as
-they are. `batchproof.bench.reading.load` returns the whole document, checked against these records.
+Metrics, schedules and fits are figures by name, which tables print as they are.
+`batchproof.bench.reading.load` returns the whole document, checked against these records.
 """
 
 from __future__ import annotations

@@ -63,7 +63,10 @@ class JournalKind(Generic[Head, Entry]):
         """
         if self.read(path)[0] not in (None, head):
             raise UsageError(f"journal '{path}' was begun for something else: name another file")
-        file = path.open("ab")
+        try:
+            file = path.open("ab")
+        except OSError as error:
+            raise UsageError(f"journal '{path}' cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

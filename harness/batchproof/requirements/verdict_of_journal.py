@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from batchproof.places import SUITE
 from batchproof.records.decode import decode, encode
@@ -80,7 +80,6 @@ def verdict_of(
     groups = tuple(failure_groups(found))
     promises = _results(cells_of(engine, outcomes), groups, met)
     is_whole = is_complete and "not run" not in met.scored.values()
-    conclusion = conclusion_of(promises, groups, is_whole)
     return EngineVerdict(
         title=title_of(engine, statement.release, statement.precision),
         engine=engine,
@@ -88,10 +87,6 @@ def verdict_of(
         precision=statement.precision,
         conventions=statement.conventions,
         promises=promises,
-        held=conclusion.held,
-        broken=conclusion.broken,
-        differing=conclusion.differing,
-        untested=conclusion.untested,
         totals=totals_of(engine, outcomes),
         groups=groups,
         unshown=tuple(each.record for each in known if each not in [issue for issue, _ in found]),
@@ -99,13 +94,13 @@ def verdict_of(
         suite_command=asked.command,
         made=made,
         is_complete=is_whole,
-        verdict=conclusion.verdict,
         requirement_set=asked.requirements.stamp if asked.requirements else None,
         suite=suite_stamp(),
         conditions=asked.conditions,
         outcomes=met.scored,
         unscored=met.unscored,
         failures=tuple(_failures(engine, everything, met, asked)),
+        **vars(conclusion_of(promises, groups, is_whole)),
     )
 
 
@@ -271,14 +266,8 @@ def _cell_text(count: Counter[str]) -> str:
 def totals_of(engine: str, outcomes: Iterable[Outcome]) -> Totals:
     """Returns what all tests of an engine compared."""
     ledgers = [record.ledger for _, record in outcomes if record.engine == engine]
-    return Totals(
-        num_runs=sum(each.num_runs for each in ledgers),
-        num_workloads=sum(each.num_workloads for each in ledgers),
-        num_requests=sum(each.num_requests for each in ledgers),
-        num_steps=sum(each.num_steps for each in ledgers),
-        num_logits=sum(each.num_logits for each in ledgers),
-        num_near_ties=sum(each.num_near_ties for each in ledgers),
-    )
+    names = [each.name for each in fields(Totals)]  # a ledger has the same
+    return Totals(**{name: sum(getattr(each, name) for each in ledgers) for name in names})
 
 
 @dataclass(frozen=True)

@@ -134,11 +134,15 @@ def sampling_fields_of(name: str, engine: Engine, capabilities: Set[Capability])
     """
     about = fields_of(capabilities)
     declared = _read(name, engine, "sampling_fields", about)
-    if not isinstance(declared, Set) or not declared <= about:
-        strange = declared - about if isinstance(declared, Set) else declared
+    if not isinstance(declared, Set):
         raise UsageError(
-            f"engine {name!r} declares the sampling_fields {strange!r}, but its capabilities are about "
-            f"{', '.join(sorted(about)) or 'none'}"
+            f"engine {name!r}: sampling_fields is a {type(declared).__name__}, but must be a set of "
+            f"fields of SamplingParams"
+        )
+    for each in sorted(map(str, declared - about)):
+        raise UsageError(
+            f"engine {name!r}: sampling_fields has {each!r}, but its capabilities are about "
+            f"{', '.join(sorted(about)) or 'no field'}"
         )
     for each in sorted(capabilities & CHOOSING):
         needed = LEAST_FIELDS.get(each, fields_of({each}))

@@ -15,6 +15,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import EnumMeta
 from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -133,7 +134,7 @@ def words_tokenizer(vocab_size: int) -> Any:
 def _planted(prefix: str, target: str) -> Callable[..., Engine]:
     name, known = target.removeprefix(prefix), collection(prefix)
     if name not in known:
-        hint = near(name, known, f"the package {PACKAGE}")
+        hint = near(name, known, f"the module {PACKAGE}.{COLLECTIONS[prefix][1]}")
         raise UsageError(f"--engine {target!r} is no {COLLECTIONS[prefix][0]}; {hint}")
     factory: Callable[..., Engine] = known[name].factory
     return factory
@@ -176,10 +177,10 @@ def load_factory(text: str, target: str) -> Callable[..., Engine]:
             text, f"{module_name} has no attribute {attribute!r}; its callables are {listed}"
         )
     factory = getattr(module, attribute)
-    if not callable(factory):
-        kind = type(factory).__name__
+    if not callable(factory) or isinstance(factory, EnumMeta):
+        kind = "an enumeration" if callable(factory) else f"a {type(factory).__name__}"
         rule = "a factory(model, config) that returns an engine"
-        raise engine_error(text, f"{attribute!r} is a {kind}, but must be {rule}")
+        raise engine_error(text, f"{attribute!r} is {kind}, but must be {rule}")
     return factory
 
 

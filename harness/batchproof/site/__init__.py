@@ -1,21 +1,20 @@
 """`batchproof site DIR`: verdicts and benchmarks as static pages, without JavaScript.
 
-`inputs` reads the files. `history` sorts verdicts by engine and release. `findings` and `benchmarks`
-make the values that the pages show, each a pure function of records. `pages` renders them.
+`inputs` reads the files. `history` sorts verdicts by engine and release. `facts` and `findings` make
+values that the pages show, each a pure function of records. `pages` renders them.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 from batchproof.errors import UsageError
 from batchproof.records.texts import counted
 from batchproof.site.inputs import KNOWN, RESULTS, read_inputs
+from batchproof.site.pages import pages
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,13 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the pages. Raises `UsageError` for a file that is missing, damaged or too new, for sources
     that hold nothing to show, and for a folder DIR that is not empty.
     """
-    if find_spec("matplotlib") is None:
-        raise UsageError("the charts are drawn with matplotlib, so install it: pip install matplotlib")
     folder: Path = arguments.folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"'{folder}' must be a new or an empty folder: delete it, or name another")
     inputs = read_inputs(arguments.paths)
-    files = importlib.import_module("batchproof.site.pages").pages(inputs)  # imports matplotlib
+    files = pages(inputs)
     _write(folder, files)
     shown = f"{counted(len(files), 'file')}, {counted(len(inputs.verdicts), 'verdict')} shown"
     print(f"written: {folder / 'index.html'} ({shown})", file=sys.stderr)

@@ -12,11 +12,20 @@ from pathlib import Path
 from urllib.parse import quote
 
 from batchproof.findings.causes import Cause
-from batchproof.records.verdict import EngineVerdict, FailureGroup, IssueRecord
+from batchproof.records.verdict import FailureGroup, IssueRecord
 from batchproof.site.history import Judged
-from batchproof.site.tables import Chip, Fact
 
 REPRODUCTIONS = "reproductions"  # beside the folders of the verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A word that is readable without its colour; `kind`: good, bad, warn or none."""
+
+    word: str
+    kind: str
+
+
 DEFECT, DOCUMENTED = Chip("defect", "bad"), Chip("documented convention", "warn")
 UNEXPLAINED = Chip("cause not known", "bad")
 
@@ -110,22 +119,3 @@ def _inside(folder: Path, path: Path) -> Path | None:
     """Returns the path below the folder, links followed; None if it is no file in it."""
     path, folder = path.resolve(), folder.resolve()
     return path.relative_to(folder) if path.is_relative_to(folder) and path.is_file() else None
-
-
-def verdict_facts(verdict: EngineVerdict) -> Iterator[Fact]:
-    """Yields what was judged, when, on what, and how to do it again."""
-    made = verdict.made
-    yield Fact("release", verdict.release or "not stated")
-    yield Fact("judged", made.date)
-    yield Fact("precision", verdict.precision or "that of the model")
-    yield Fact("machine", str(made.machine))
-    yield Fact("versions", ", ".join(f"{name} {number}" for name, number in made.versions.items()))
-    if asked := verdict.requirement_set:
-        yield Fact("requirements", f"{asked.name}, digest {asked.digest}")
-    if suite := verdict.suite:
-        yield Fact("suite", f"{suite.version}, digest {suite.digest}")
-    yield Fact("commit of the suite", made.commit)
-    yield Fact("to judge it again", made.command, is_code=True)
-    if verdict.suite_command != made.command:
-        yield Fact("the suite alone", verdict.suite_command, is_code=True)
-    yield from (Fact("work of", each) for each in made.sittings)

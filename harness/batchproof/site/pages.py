@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
-from batchproof.figures import FONTS, THEME, Chart
+from batchproof.bench.tables import table
+from batchproof.errors import UsageError
 from batchproof.records.texts import counted
 from batchproof.records.verdict import PromiseResult
 from batchproof.requirements.promises import Promise
-from batchproof.site.benchmarks import benchmark
-from batchproof.site.findings import attachments, findings, scripts, verdict_facts
+from batchproof.site.facts import Fact, benchmark_facts, verdict_facts
+from batchproof.site.findings import attachments, findings, scripts
 from batchproof.site.history import Engine, Judged, engines_of
-from batchproof.site.inputs import SiteInputs
-from batchproof.site.tables import TableCell
+from batchproof.site.inputs import BenchmarkFile, SiteInputs
 from batchproof.site.verdict_summary import TITLES, summary
 
-TITLES_OF_PAGES = {
-    "index.html": "Verdicts",
-    "benchmarks.html": "Benchmarks",
-}
+TITLES_OF_PAGES = {"index.html": "Verdicts", "benchmarks.html": "Benchmarks"}
+STYLE = Path(__file__).parent / "site.css"
 
 
 def pages(inputs: SiteInputs) -> dict[str, bytes]:
@@ -34,7 +32,7 @@ def pages(inputs: SiteInputs) -> dict[str, bytes]:
     if inputs.benchmarks:
         values["benchmarks.html"] = {"files": [benchmark(each) for each in inputs.benchmarks]}
     renderer = _Renderer({name: TITLES_OF_PAGES[name] for name in values})
-    files = {"site.css": renderer.style()}
+    files = {"site.css": STYLE.read_bytes()}
     for name, each in values.items():
         files[name] = renderer.page(name, name.removesuffix(".html"), TITLES_OF_PAGES[name], each)
     for judged in (each for engine in engines for each in engine.judged):
@@ -56,19 +54,11 @@ class _Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.globals.update(pages=titles, promises=list(Promise), svg_of=_svg_of)
+        self._environment.globals.update(pages=titles, promises=list(Promise))
 
     def page(self, address: str, template: str, title: str, values: dict[str, object]) -> bytes:
         common = {"title": title, "root": "../" * address.count("/"), "here": address}
         return self._environment.get_template(f"{template}.html.jinja").render(common | values).encode()
-
-    def style(self) -> bytes:
-        style = self._environment.get_template("site.css.jinja")
-        return style.render(theme=THEME, fonts=Markup(FONTS)).encode()
-
-
-def _svg_of(chart: Chart) -> Markup:
-    return Markup(chart.in_page())
 
 
 def _index(engines: Sequence[Engine]) -> dict[str, object]:
@@ -104,6 +94,42 @@ def _verdict(judged: Judged) -> dict[str, object]:
         "findings": findings(judged),
         "unshown": [(each, scripts(judged, each)) for each in verdict.unshown],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark file. `about`: when and on what it was measured; `tables`: what its run printed."""
+
+    name: str
+    about: str
+    facts: tuple[Fact, ...]
+    tables: str
+
+
+def benchmark(file: BenchmarkFile) -> Benchmark:
+    """Returns what is shown of a file. Raises `UsageError` if it lacks a figure that every row of a
+    benchmark has."""
+    try:
+        device = file.data["header"]["device"]
+        where = str(file.made.machine) if device["type"] == "cpu" else device["name"]
+        lines = table(file.data["comparisons"], file.data["growth"])
+        about = f"{where}, {file.made.date}"
+        return Benchmark(file.path.name, about, tuple(benchmark_facts(file)), "\n".join(lines))
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UsageError(f"result file '{file.path}' is damaged, for it ends in {what}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class TableCell:
+    """One cell. `under` is a smaller line below the text; `title` is shown when the mouse rests on
+    the cell."""
+
+    text: str
+    kind: str  # as of a chip
+    title: str
+    href: str = ""
+    under: str = ""
 
 
 WORDS = {  # of a promise's result -> the word in its cell, and its kind
@@ -151,13 +177,8 @@ def _cell(judged: Judged, promise_id: str, page: str) -> TableCell:
     word, kind = WORDS.get(result.verdict, (result.verdict, "none"))
     tried = result.passed + result.failed
     count = f"{result.failed}/{tried}" if result.failed else str(result.passed or "")
-    return TableCell(
-        word,
-        kind,
-        _cell_title(promise_id, result),
-        href=_target(judged, promise_id, page, kind),
-        under=count,
-    )
+    href = _target(judged, promise_id, page, kind)
+    return TableCell(word, kind, _cell_title(promise_id, result), href, count)
 
 
 def _cell_title(promise_id: str, result: PromiseResult) -> str:

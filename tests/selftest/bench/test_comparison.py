@@ -29,8 +29,8 @@ from batchproof.bench.drive import Round, serve_at_once
 from batchproof.bench.interleaved import clock_for, compare_engines
 from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec, Range
+from batchproof.bench.tables import table
 from batchproof.errors import OracleError, UnsupportedModelError
-from batchproof.plugin.bench_table import table
 from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine

@@ -1,4 +1,4 @@
-"""The figures of a benchmark run in the terminal. INVALID rows show none."""
+"""The figures of a benchmark as text, for the terminal and for its page. INVALID rows show none."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{metrics['output_throughput']:,.0f}",
         _pair(metrics, "ttft"),
         _pair(metrics, "itl"),
-        "-" if row["cores"] is None else f"{row['cores']:.2f}",
+        "-" if row.get("cores") is None else f"{row['cores']:.2f}",
         _percent(schedule["occupancy"]),
         _percent(schedule["padding_waste"]),
         _percent(roofline["share"] if roofline else None),
