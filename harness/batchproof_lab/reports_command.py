@@ -1,18 +1,18 @@
 """`batchproof lab reports`: writes the reports on defects of released libraries, ready to send.
 
-Nothing is sent. `results/engines/reports.yaml` says what was found out, and what its keys mean. What a
-reproduction script printed, on which versions, is text in `outputs/`, behind four lines of comment: the
-packages, the platform, the date and exit status, and the digest of the script.
+Nothing is sent. `results/engines/reports.yaml` has the text of the reports and explains its keys. The
+output of each reproduction script is in `outputs/`, below four lines of comment: the packages, the
+platform, the date and exit status, and the digest of the code that the report prints.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import hashlib
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -27,6 +27,7 @@ from batchproof.requirements.issues import DEFAULT_ISSUES
 from batchproof.run.registry import released_engines
 from batchproof.validation.yaml_nodes import read_yaml
 from batchproof_lab.pages import page
+from batchproof_lab.standalone import standalone
 
 FOLDER = DEFAULT_ISSUES.parent
 
@@ -90,16 +91,9 @@ def pages(found: UpstreamReports, folder: Path) -> dict[str, str]:
             found=found,
             report=report,
             library=found.libraries[report.library],
-            shown=[*zip(map(_body, scripts), recordings, strict=True)],
+            shown=[*zip(map(standalone, scripts), recordings, strict=True)],
         )
     return texts | {"README.md": page("reports", found=found, rows=rows)}
-
-
-def _body(script: Path) -> str:
-    """Returns the script without its docstring, which the page says in other words."""
-    text = script.read_text(encoding="utf-8")
-    docstring = ast.parse(text).body[0]
-    return "\n".join(text.splitlines()[docstring.end_lineno :]).strip()
 
 
 Effect = Literal["wrong answers", "outage", "lost requests", "broken setting", "unchecked input"]
@@ -242,7 +236,7 @@ def recording_of(script: Path) -> Path:
 
 
 def digest_of(script: Path) -> str:
-    return hashlib.sha256(script.read_bytes()).hexdigest()
+    return hashlib.sha256(standalone(script).encode()).hexdigest()
 
 
 def read_recording(script: Path) -> Recording:
@@ -272,9 +266,18 @@ def record(script: Path, python: str, packages: Sequence[str]) -> Recording:
     except (OSError, subprocess.CalledProcessError) as error:
         raise UsageError(f"{python} lacks one of {', '.join(packages)}") from error
     installed, platform = told.stdout.splitlines()
-    command, status = [python, "-u", "-c", RUN, str(script)], None
+    status = None
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder, script.name)
+            copy.write_text(standalone(script), encoding="utf-8")
+            ran = subprocess.run(
+                [python, "-u", "-c", RUN, str(copy)],
+                capture_output=True,
+                text=True,
+                timeout=TIME_LIMIT_S,
+                check=False,
+            )
         status, output = ran.returncode, ran.stdout
         print(ran.stderr if status not in (0, REPRODUCED) else "", file=sys.stderr, end="")
     except subprocess.TimeoutExpired as error:

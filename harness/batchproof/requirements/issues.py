@@ -17,7 +17,7 @@ That is written down once, in `results/engines/findings.yaml`, a list of
       cause: ...                    why it happens, with its source
       threads: [https://...]        where it is known in public; may be left out
       scripts: [reproductions/x.py] show it with the library alone; may be left out
-      reports: [x]                  of a defect: its reports to the maintainers (`upstream_report.py`)
+      reports: [x]                  of a defect: its reports to the maintainers (`reports.yaml`)
 
 All that a match names must hold; a list is a choice. Names and facts are those of the failure's record,
 never its words. A failure belongs to the first issue of its engine that fits. What is documented breaks

@@ -6,6 +6,7 @@ and scripts in `reproductions/`, beside the folder, are read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from batchproof.records.verdict import FailureGroup, IssueRecord
 from batchproof.site.history import Judged
 
 REPRODUCTIONS = "reproductions"  # beside the folders of the verdicts
+SETUP = re.compile(r"^from (setup_\w+) import", re.MULTILINE)  # a file beside the script
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +82,17 @@ def _diagnosis(group: FailureGroup) -> str:
 
 
 def scripts(judged: Judged, issue: IssueRecord | None) -> tuple[Script, ...]:
-    """Returns the scripts of an issue that lie where scripts may lie."""
-    folder = judged.path.parent.parent
-    found = (
-        _inside(folder / REPRODUCTIONS, folder / each) for each in (issue.scripts if issue else ())
-    )
-    return tuple(
-        Script(
-            path.name,
-            quote(f"{REPRODUCTIONS}/{path.name}"),
-            (folder / REPRODUCTIONS / path).read_text(encoding="utf-8", errors="replace"),
-        )
-        for path in found
-        if path is not None and path.suffix == ".py"
-    )
+    """Returns the scripts of an issue that lie where scripts may lie, and what they import there."""
+    folder = judged.path.parent.parent / REPRODUCTIONS
+    found: dict[str, Script] = {}
+    names = [f"../{each}" for each in (issue.scripts if issue else ())]
+    for name in names:
+        path = _inside(folder, folder / name)
+        if path is not None and path.suffix == ".py":
+            text = (folder / path).read_text(encoding="utf-8", errors="replace")
+            found[path.name] = Script(path.name, quote(f"{REPRODUCTIONS}/{path.name}"), text)
+            names += [f"{each}.py" for each in SETUP.findall(text)]
+    return tuple(found.values())
 
 
 def attachments(judged: Judged) -> Iterator[tuple[str, bytes]]:

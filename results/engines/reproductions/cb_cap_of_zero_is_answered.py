@@ -4,20 +4,10 @@
 Exit status 1: reproduced.
 """
 
-import torch
 import transformers
-from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
+from setup_cb import new_manager
 
-torch.manual_seed(0)
-model = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, initializer_range=0.2, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-    )
-).eval()
-manager = model.init_continuous_batching(
-    GenerationConfig(do_sample=False, eos_token_id=-1), ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64)
-)
+manager = new_manager(num_blocks=8, max_batch_tokens=64)
 manager.start()
 print("transformers", transformers.__version__)
 is_answered = False

@@ -10,22 +10,10 @@ word. Random weights; a cap of 2 stands for one that the scores reach. Exit stat
 import torch
 import transformers
 from transformers import ContinuousBatchingConfig, Gemma2Config, Gemma2ForCausalLM, GenerationConfig
+from setup_greedy import greedy
 
 NUM_TOKENS = 8
 PROMPTS = [[5, 17, 40, 3, 66], [9, 2, 71, 30, 12, 55, 8, 41, 20], [33]]
-
-
-def one_by_one(model):
-    """The plain forward pass, without a cache."""
-    found = []
-    for prompt in PROMPTS:
-        ids = list(prompt)
-        for _ in range(NUM_TOKENS):
-            with torch.no_grad():
-                ids.append(int(model(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
-        found.append(ids[len(prompt):])
-    return found
-
 
 torch.manual_seed(0)
 config = Gemma2Config(
@@ -36,7 +24,7 @@ config = Gemma2Config(
     tie_word_embeddings=False, attn_implementation="eager",
 )
 model = Gemma2ForCausalLM(config).eval()
-right = one_by_one(model)
+right = [greedy(model, prompt, NUM_TOKENS) for prompt in PROMPTS]
 outputs = model.generate_batch(
     PROMPTS,
     generation_config=GenerationConfig(do_sample=False, max_new_tokens=NUM_TOKENS, eos_token_id=-1),
@@ -45,7 +33,7 @@ outputs = model.generate_batch(
 given = [output.generated_tokens for output in outputs.values()]
 for layer in model.model.layers:
     layer.self_attn.attn_logit_softcapping = None
-uncapped = one_by_one(model)
+uncapped = [greedy(model, prompt, NUM_TOKENS) for prompt in PROMPTS]
 
 print("transformers", transformers.__version__)
 for prompt, *answers in zip(PROMPTS, right, given, uncapped):

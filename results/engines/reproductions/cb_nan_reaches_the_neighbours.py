@@ -8,23 +8,14 @@ do not hold that token are right alone and wrong beside the one that does. Exit 
 
 import torch
 import transformers
-from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
+from setup_cb import model, new_manager
 
-torch.manual_seed(0)
-model = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, initializer_range=0.2, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-    )
-).eval()
 model.model.embed_tokens.weight.data[95] = torch.inf
 good = {"good 1": [61, 7, 33, 90], "good 2": [8, 52, 17]}
 
 
 def served(asked: dict[str, list[int]]) -> dict[str, list[int]]:
-    manager = model.init_continuous_batching(
-        GenerationConfig(do_sample=False, eos_token_id=-1), ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64)
-    )
+    manager = new_manager(num_blocks=8, max_batch_tokens=64)
     for name, prompt in asked.items():  # before the thread starts, so that they share its first step
         manager.add_request(prompt, request_id=name, max_new_tokens=4)
     manager.start()

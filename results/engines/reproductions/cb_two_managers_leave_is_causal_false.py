@@ -11,23 +11,11 @@ import time
 
 import torch
 import transformers
-from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
+from setup_cb import model, new_manager
 
-torch.manual_seed(0)
 torch.set_num_threads(1)
-model = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, initializer_range=0.2, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-    )
-).eval()
 before = getattr(model.config, "is_causal", "not there")
-managers = [
-    model.init_continuous_batching(
-        GenerationConfig(do_sample=False, eos_token_id=-1), ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=64)
-    )
-    for _ in range(2)
-]
+managers = [new_manager(num_blocks=64, max_batch_tokens=64) for _ in range(2)]
 for manager in managers:
     manager.start()
 after, rounds, deadline = before, 0, time.monotonic() + 60

@@ -7,26 +7,12 @@ are not among them; those behind are.
 """
 
 import sys
-import tempfile
 
-import ctranslate2
-import torch
 import transformers
-from ctranslate2.converters import TransformersConverter
+from setup_ctranslate2 import converted, tiny
 
-torch.manual_seed(0)
-config = transformers.GPT2Config(
-    vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2,
-    bos_token_id=0, eos_token_id=0, tie_word_embeddings=False,
-)
-model = transformers.GPT2LMHeadModel(config).eval()
-vocabulary = {f"t{i}": i for i in range(256)}
-special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "t0")
-with tempfile.TemporaryDirectory() as folder:
-    model.save_pretrained(folder)
-    transformers.GPT2Tokenizer(vocab=vocabulary, merges=[], **special).save_pretrained(folder)
-    TransformersConverter(folder).convert(f"{folder}/converted")
-    generator = ctranslate2.Generator(f"{folder}/converted", compute_type="float32")
+model = tiny(transformers.GPT2Config, n_positions=64, bos_token_id=0, eos_token_id=0, tie_word_embeddings=False)
+generator = converted(model)
 
 prompt, answers = [9, 20, 31, 42, 53, 206, 164], []
 for others in ([], [[7, 8]]):

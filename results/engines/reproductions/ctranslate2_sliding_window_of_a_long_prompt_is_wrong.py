@@ -7,26 +7,15 @@ too with just that mask.
 """
 
 import sys
-import tempfile
 
-import ctranslate2
 import torch
 import transformers
-from ctranslate2.converters import TransformersConverter
+from setup_ctranslate2 import converted, tiny
 
 WINDOW, NUM = 6, 8
-torch.manual_seed(0)
-shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.2}
-config = transformers.MistralConfig(sliding_window=WINDOW, **shape, **heads)
-model = transformers.AutoModelForCausalLM.from_config(config).eval()
-vocabulary = {f"t{i}": i for i in range(256)}
-special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "t0")
-with tempfile.TemporaryDirectory() as folder:
-    model.save_pretrained(folder)
-    transformers.GPT2Tokenizer(vocab=vocabulary, merges=[], **special).save_pretrained(folder)
-    TransformersConverter(folder).convert(f"{folder}/converted")
-    generator = ctranslate2.Generator(f"{folder}/converted", compute_type="float32")
+heads = {"num_key_value_heads": 2, "head_dim": 16}
+model = tiny(transformers.MistralConfig, intermediate_size=128, sliding_window=WINDOW, **heads)
+generator = converted(model)
 
 
 def greedy(prompt: list[int], num_in_chunks: int = 0) -> list[int]:

@@ -8,20 +8,11 @@ requests at once end in an assertion that fails, for all of them.
 """
 
 import sys
-import tempfile
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
-import torch
-from optimum.exporters.openvino import export_from_model
-from transformers import GPT2Config, GPT2LMHeadModel
-
-torch.manual_seed(0)
-config = GPT2Config(vocab_size=256, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2)
-scratch = tempfile.TemporaryDirectory()
-folder = scratch.name
-export_from_model(GPT2LMHeadModel(config).eval(), output=folder, task="text-generation-with-past", stateful=True)
+from setup_openvino import folder
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 CASES = {  # requests, max_num_batched_tokens, dynamic_split_fuse; 256 and True are the defaults

@@ -7,20 +7,11 @@ IGNORED.
 """
 
 import sys
-import tempfile
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
-import torch
-from optimum.exporters.openvino import export_from_model
-from transformers import GPT2Config, GPT2LMHeadModel
-
-torch.manual_seed(0)
-config = GPT2Config(vocab_size=256, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2)
-scratch = tempfile.TemporaryDirectory()
-folder = scratch.name
-export_from_model(GPT2LMHeadModel(config).eval(), output=folder, task="text-generation-with-past", stateful=True)
+from setup_openvino import folder
 
 TOKENS = np.random.RandomState(1).randint(1, 256, (1, 11)).astype(np.int64)
 ALIKE = np.random.RandomState(0).randint(1, 256, (1, 97)).astype(np.int64)
