@@ -26,7 +26,6 @@ from batchproof.records.journal import JournalKind, JournalWriter
 from batchproof.records.provenance import Provenance, made_now
 from batchproof_lab.worker_pool import LostTask, WorkerPool
 
-PROCESSES, RAY = "processes", "ray"
 MOST_KILLS = 2  # of workers with the same task, which then has that for its outcome
 
 
@@ -162,7 +161,7 @@ class Campaign(Generic[Task, Outcome]):
         what `finish` returns, which writes the result, also if the work is stopped."""
         with self._journal(arguments) as journal:
             try:
-                with pool_of(arguments.runner, arguments.jobs, time_limit_s) as pool:
+                with WorkerPool(arguments.jobs, time_limit_s) as pool:
                     while self._pass(pool, tasks(), journal):
                         pass
             finally:
@@ -196,22 +195,13 @@ class Campaign(Generic[Task, Outcome]):
         self.progress.step(self.size_of(outcome), key)
 
 
-def pool_of(runner: str, num_workers: int, time_limit_s: float) -> WorkerPool:
-    """The workers. Raises `UsageError` if Ray is asked for and not installed."""
-    if runner == RAY:
-        from batchproof_lab.ray_pool import RayPool  # noqa: PLC0415 - an extra
-
-        return RayPool(num_workers, time_limit_s)
-    return WorkerPool(num_workers, time_limit_s)
-
-
 def add_options(
     parser: argparse.ArgumentParser,
     seed: int | None = None,
     time_limit: tuple[float, str] | None = None,
 ) -> None:
-    """Adds `--restart`, `--runner` and the common options; with defaults given, `--seed` and
-    `--time-limit`, whose second value says of what."""
+    """Adds `--restart` and the common options; with defaults given, `--seed` and `--time-limit`, whose
+    second value says of what."""
     if seed is not None:
         choices.add_seed(parser, seed)
     if time_limit is not None:
@@ -221,11 +211,5 @@ def add_options(
         "--restart",
         action="store_true",
         help="forget the journal of the same question and code, which is otherwise continued",
-    )
-    parser.add_argument(
-        "--runner",
-        choices=(PROCESSES, RAY),
-        default=PROCESSES,
-        help="where the workers are: on this machine, or in a cluster of Ray (default: %(default)s)",
     )
     choices.add_common(parser)
