@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         return write_table(record, output)
 
     campaign = Campaign(
-        question=Question("faults", asked, code_digest()),
+        question=Question("faults", repr(asked), code_digest()),
         state=state,
         function=partial(make_attempt, time_limit_s=arguments.time_limit),
         lost_outcome=_lost_hunt,

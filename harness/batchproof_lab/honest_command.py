@@ -28,7 +28,7 @@ from batchproof.records.texts import without_machine_paths
 from batchproof.run.engine_names import BY_DEFAULT, ODD_PREFIX
 from batchproof.run.registry import oddities
 from batchproof.validation.yaml_nodes import read_yaml
-from batchproof_lab.campaign import Campaign, CampaignState, Question, Sitting, add_options
+from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.conformance_modules import Facts, conformance_functions
 from batchproof_lab.fingerprint import code_digest
 from batchproof_lab.pages import page
@@ -207,7 +207,7 @@ def run(arguments: argparse.Namespace) -> int:
         return HonestOutcome(task, HonestCounts(), (lost.why,))  # an alarm: nothing was judged
 
     campaign = Campaign(
-        question=Question("honest", plan.question, code_digest()),
+        question=Question("honest", repr(plan.question), code_digest()),
         state=state,
         function=judge_honest,
         lost_outcome=lost_outcome,
@@ -253,13 +253,13 @@ def _in_order(table: Mapping[str, Counts], order: Iterable[str]) -> dict[str, Co
 
 def _runs(plan: HonestPlan, state: CampaignState[HonestOutcome]) -> Iterator[HonestRun]:
     """Yields a run for each sitting, with the workloads that it judged."""
-    judged: Counter[Sitting] = Counter()
-    for key, sitting in state.sittings.items():
-        judged[sitting] += state.outcomes[key].counts.workloads
+    judged: Counter[int] = Counter()
+    for key, place in state.sitting_of.items():
+        judged[place] += state.outcomes[key].counts.workloads
     is_complete = plan.is_complete(state.outcomes)
-    for sitting, workloads in judged.items():
+    for place, made in enumerate(state.sittings):
         asked = (plan.seed, plan.wanted, plan.num_examples)
-        yield HonestRun(sitting.made, is_complete, *asked, workloads)
+        yield HonestRun(made, is_complete, *asked, judged[place])
 
 
 def write_record(record: HonestRecord, output: Path) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from batchproof.cli.progress import Progress
 from batchproof_lab.campaign import Campaign, CampaignState, Question
 
-QUESTION = Question("squares", {"numbers": (1, 2)}, "abc")
+QUESTION = Question("squares", "numbers 1, 2", "abc")
 
 
 def squared(number: int) -> int:

@@ -15,7 +15,7 @@ from batchproof.models.embedded import EMBEDDED
 from batchproof.places import ROOT
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
-from batchproof_lab.campaign import CampaignState, Sitting
+from batchproof_lab.campaign import CampaignState
 from batchproof_lab.conformance_modules import conformance_functions
 from batchproof_lab.faults_command import kill_page, problems, updated_table, whole_table
 from batchproof_lab.honest_command import (
@@ -185,11 +185,10 @@ def test_new_rows_take_the_place_of_old_ones(table: KillTable, tmp_path: Path) -
 
 def honest(plan: HonestPlan) -> CampaignState[HonestOutcome]:
     """Does what the plan asks for, with four workloads in each task."""
-    made: CampaignState[HonestOutcome] = CampaignState(HonestOutcome)
+    made: CampaignState[HonestOutcome] = CampaignState(HonestOutcome, sittings=[MADE])
     for task in plan.tasks(made.outcomes):
         assert task.key not in made.outcomes
-        made.outcomes[task.key] = HonestOutcome(task, HonestCounts(1, 4, 3, 2, 1))
-        made.sittings[task.key] = Sitting("a", MADE)
+        made.add(task.key, HonestOutcome(task, HonestCounts(1, 4, 3, 2, 1)))
     return made
 
 

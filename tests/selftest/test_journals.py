@@ -7,16 +7,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from batchproof.errors import UsageError
 from batchproof.records.provenance import Machine, Provenance
-from batchproof_lab.campaign import CAMPAIGN, CampaignState, Line, Question, Sitting
+from batchproof_lab.campaign import CAMPAIGN, CampaignState, Line
 from tests.selftest.squares import QUESTION, killed_at_first, squares
 
-SITTING = Sitting("id", Provenance(Machine("one", 1), {"python": "3"}))
+SITTING = Provenance(Machine("one", 1), {"python": "3"})
 
 
 def lines(folder: Path) -> list[Line]:
@@ -53,7 +54,7 @@ def test_a_killed_process_loses_no_outcome_and_counts_none_twice(tmp_path: Path)
     assert found.outcomes == {str(number): number * number for number in range(50)}
     written = Counter(line.key for line in lines(tmp_path) if line.outcome is not None)
     assert set(written.values()) == {1}
-    assert len({each.id for each in found.sittings.values()}) == 2
+    assert (len(found.sittings), {*found.sitting_of.values()}) == (2, {0, 1})
 
 
 def test_a_task_whose_worker_was_killed_is_done_by_another_once(tmp_path: Path) -> None:
@@ -73,8 +74,8 @@ def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:
 
 def test_other_code_and_other_questions_have_journals_of_their_own() -> None:
     others = (
-        Question("squares", {"numbers": (1, 2)}, "def"),
-        Question("squares", {"numbers": (1, 3)}, "abc"),
+        replace(QUESTION, code="def"),
+        replace(QUESTION, asked="numbers 1, 3"),
     )
     assert len({each.digest for each in (QUESTION, *others)}) == 3
 

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     toys = [toy for model_type in types for toy in toys_of(model_type)]
     state: CampaignState[ToyRecord] = CampaignState(ToyRecord)
     campaign = Campaign(
-        question=Question("models", asked, code_digest(sources)),
+        question=Question("models", repr(asked), code_digest(sources)),
         state=state,
         function=_judge,
         lost_outcome=lambda task, lost: task.record(ToyVerdict.WRONG, lost.why),
