@@ -55,7 +55,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Line:
-    """A sitting that begins, which is a process that works on the campaign, or the outcome of a task."""
+    """A sitting that begins (a process that works on the campaign), or the outcome of a task."""
 
     key: str = ""
     outcome: object = None
