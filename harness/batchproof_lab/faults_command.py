@@ -22,9 +22,19 @@ from batchproof.models.embedded import DEFAULT_MODELS
 from batchproof.run.registry import faults
 from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.fingerprint import code_digest
-from batchproof_lab.kill_table import Attempt, Hunt, Kill, KillTable, diagnosis, make_attempt
+from batchproof_lab.kill_table import (
+    KILL_TABLE,
+    Attempt,
+    FunctionRow,
+    Hunt,
+    Kill,
+    KillTable,
+    KillTableRecord,
+    KillUpdate,
+    diagnosis,
+    make_attempt,
+)
 from batchproof_lab.pages import page
-from batchproof_lab.record_kinds import KILL_TABLE, FunctionRow, KillTableRecord, KillUpdate
 from batchproof_lab.worker_pool import LostTask
 
 TASK_LIMIT_S = 3600.0  # far beyond any session: a worker that hangs is given up

@@ -13,8 +13,8 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from operator import attrgetter
+from dataclasses import astuple, dataclass, fields, replace
+from operator import add, attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +24,8 @@ from batchproof.cli.result_files import write_result
 from batchproof.errors import BatchproofError, UsageError
 from batchproof.models.embedded import DTYPES, EMBEDDED, NAN_MODEL
 from batchproof.places import ROOT
+from batchproof.records.file_kinds import FileKind
+from batchproof.records.provenance import Provenance
 from batchproof.records.texts import without_machine_paths
 from batchproof.run.engine_names import BY_DEFAULT, ODD_PREFIX
 from batchproof.run.registry import oddities
@@ -32,14 +34,6 @@ from batchproof_lab.campaign import Campaign, CampaignState, Question, add_optio
 from batchproof_lab.conformance_modules import Facts, conformance_functions
 from batchproof_lab.fingerprint import code_digest
 from batchproof_lab.pages import page
-from batchproof_lab.record_kinds import (
-    HONEST,
-    FalseAlarm,
-    HonestCounts,
-    HonestRecord,
-    HonestRun,
-    RightAlarm,
-)
 from batchproof_lab.suite_run import Effort, own_failures, process_laboratory, run_suite
 from batchproof_lab.worker_pool import LostTask
 
@@ -50,6 +44,77 @@ LARGE_EXAMPLES = 100  # with as many, the tests of scale take the sizes of the p
 LARGE_SHARE = 1 / 4  # of the tasks of these tests
 
 MODELS = tuple(name for name in EMBEDDED if name != NAN_MODEL)
+
+
+@dataclass(frozen=True)
+class HonestCounts:
+    """What was judged: tasks, workloads, answers and tokens."""
+
+    tasks: int = 0  # one engine, model, dtype and test each
+    workloads: int = 0
+    answers: int = 0
+    tokens: int = 0
+    near_ties: int = 0
+
+    def __add__(self, other: HonestCounts) -> HonestCounts:
+        return HonestCounts(*map(add, astuple(self), astuple(other)))
+
+
+CountsByDtype = Mapping[str, HonestCounts]
+
+
+@dataclass(frozen=True)
+class FalseAlarm:
+    """A failure of an engine that is honest. `report` is the whole report, for people."""
+
+    engine: str
+    model: str
+    dtype: str
+    test: str
+    seed: int
+    report: str
+
+
+@dataclass(frozen=True)
+class RightAlarm:
+    """An alarm about an engine that had a bug of its own; a person says `why`."""
+
+    alarm: FalseAlarm
+    why: str
+
+
+@dataclass(frozen=True)
+class HonestRun:
+    """One run of the command, which judges workloads of its own seed."""
+
+    made: Provenance
+    is_complete: bool  # all workloads that were wanted have been judged
+    seed: int
+    wanted: int  # workloads in each dtype
+    examples_per_task: int
+    workloads: int  # judged, in all dtypes
+
+
+@dataclass(frozen=True)
+class HonestRecord:
+    """Campaigns against false alarms, added up over runs of different seeds."""
+
+    made: Provenance
+    runs: tuple[HonestRun, ...]
+    totals: CountsByDtype
+    engines: Mapping[str, CountsByDtype]
+    models: Mapping[str, CountsByDtype]
+    tests: Mapping[str, CountsByDtype]
+    alarms: tuple[FalseAlarm, ...]
+    right: tuple[RightAlarm, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Returns whether no run was stopped early."""
+        return all(run.is_complete for run in self.runs)
+
+
+HONEST = FileKind("table of honest engines", "batchproof.honest", 2, HonestRecord)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,9 @@ from batchproof_lab.campaign import CampaignState
 from batchproof_lab.conformance_modules import conformance_functions
 from batchproof_lab.faults_command import kill_page, problems, updated_table, whole_table
 from batchproof_lab.honest_command import (
+    HONEST,
     MODELS,
+    HonestCounts,
     HonestOutcome,
     HonestPlan,
     honest_page,
@@ -27,8 +29,14 @@ from batchproof_lab.honest_command import (
     record_of,
     with_right_alarms,
 )
-from batchproof_lab.kill_table import Attempt, Hunt, Kill, KillTable
-from batchproof_lab.record_kinds import HONEST, KILL_TABLE, HonestCounts, KillTableRecord
+from batchproof_lab.kill_table import (
+    KILL_TABLE,
+    Attempt,
+    Hunt,
+    Kill,
+    KillTable,
+    KillTableRecord,
+)
 from batchproof_lab.worker_pool import LostTask
 from tests.selftest.one_process import OneProcess
 

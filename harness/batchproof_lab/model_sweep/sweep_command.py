@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,15 +18,45 @@ from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.random_models import build_llama_random
+from batchproof.records.file_kinds import FileKind
+from batchproof.records.provenance import Provenance
 from batchproof.run.registry import resolve_engine, source_of
 from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.fingerprint import code_digest
-from batchproof_lab.model_sweep.toy_check import ToyTask, ToyVerdict, check_toy
+from batchproof_lab.model_sweep.toy_check import (
+    ToyRecord,
+    ToyTask,
+    ToyVerdict,
+    check_toy,
+)
 from batchproof_lab.model_sweep.toys import model_types, toys_of
 from batchproof_lab.pages import page
-from batchproof_lab.record_kinds import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
 
 ENGINE = "paged"
+
+
+@dataclass(frozen=True)
+class SweepCounts:
+    """The number of models by verdict, for types in their default form and in other forms."""
+
+    types: Mapping[str, int]
+    forms: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class ModelSweepRecord:
+    """A sweep over types of models with one engine."""
+
+    made: Provenance
+    is_complete: bool
+    engine: str
+    seed: int
+    num_types: int
+    counts: SweepCounts
+    toys: tuple[ToyRecord, ...]
+
+
+MODEL_SWEEP = FileKind("model sweep", "batchproof.models", 2, ModelSweepRecord)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

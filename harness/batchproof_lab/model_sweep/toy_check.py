@@ -14,8 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, partial
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from transformers import PreTrainedModel
 
 from batchproof.api import Capability, Completion, Engine, EngineConfig, Request
@@ -33,7 +35,6 @@ from batchproof.run.registry import EngineSpec, reference_factory, resolve_engin
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 from batchproof_lab.model_sweep.toys import Toy, quiet
-from batchproof_lab.record_kinds import ToyRecord
 
 ABORTED = "aborted"
 PROMPT_LENS = (9, 4, 21, 4, 33, 14)  # two are equally long
@@ -63,6 +64,27 @@ class ToyVerdict(StrEnum):
     UNBUILDABLE = "not buildable"
     UNPROVEN = "unproven"
     WRONG = "WRONG"
+
+
+@dataclass(frozen=True)
+class ToyRecord:
+    """One small model. `worst` is the largest difference of a logit from float64, in units of E, and
+    `worst_bfloat16` the same in bfloat16, None where its rounding is too large to judge."""
+
+    model_type: Annotated[str, Field(alias="type")]
+    form: str  # empty: as by default
+    verdict: str
+    reason: str = ""
+    layers: str = ""
+    worst: float | None = None
+    worst_bfloat16: float | None = None
+    error_unit: float | None = None  # E, the reference's own worst logit error
+    num_tokens: int | None = 0
+
+    @property
+    def name(self) -> str:
+        """Returns the type, with its form if it is not the default."""
+        return f"{self.model_type}, {self.form}" if self.form else self.model_type
 
 
 @dataclass(frozen=True, slots=True)

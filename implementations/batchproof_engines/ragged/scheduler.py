@@ -180,7 +180,7 @@ class Scheduler:
         return True
 
     def _take_blocks(self, sequence: Sequence, num_new: int) -> None:
-        """Gives a sequence the blocks of the tokens to feed; these blocks are counted and have no ids."""
+        """Gives a sequence the blocks of the tokens to feed. Here blocks are just counted."""
 
     def _has_free_slot(self) -> bool:
         return len(self.running) < self._config.max_num_seqs
