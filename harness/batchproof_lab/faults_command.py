@@ -35,7 +35,6 @@ from batchproof_lab.kill_table import (
     make_attempt,
 )
 from batchproof_lab.pages import page
-from batchproof_lab.worker_pool import LostTask
 
 TASK_LIMIT_S = 3600.0  # far beyond any session: a worker that hangs is given up
 LOWEST_SCORE = 0.85  # of the diagnosis
@@ -98,14 +97,10 @@ def run(arguments: argparse.Namespace) -> int:
         question=Question("faults", repr(asked), code_digest()),
         state=state,
         function=partial(make_attempt, time_limit_s=arguments.time_limit),
-        lost_outcome=_lost_hunt,
+        lost_outcome=lambda attempt, lost: Hunt(attempt, Kill(own_failures=(lost.why,))),
         progress=progress,
     )
     return campaign.run(arguments, TASK_LIMIT_S, tasks, finish)
-
-
-def _lost_hunt(attempt: Attempt, lost: LostTask) -> Hunt:
-    return Hunt(attempt, Kill(own_failures=(lost.why,)))
 
 
 def write_table(record: KillTableRecord, output: Path) -> int:

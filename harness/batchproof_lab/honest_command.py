@@ -167,7 +167,7 @@ def judge_honest(task: HonestTask) -> HonestOutcome:
 
 @dataclass(frozen=True)
 class HonestPlan:
-    """What is asked: workloads in each dtype of one seed. The other fields make the question.
+    """What is asked: so many workloads in each dtype of one seed.
 
     In each dtype the tasks are one sequence, which follows from the seed alone; it ends once enough
     workloads are judged. So more workloads go on where fewer stopped.
@@ -178,12 +178,6 @@ class HonestPlan:
     seed: int
     num_examples: int
     wanted: int
-
-    @property
-    def question(self) -> dict[str, object]:
-        """Returns what determines each task: how many of them are wanted does not."""
-        names = ("engines", "dtypes", "seed", "num_examples")
-        return {name: getattr(self, name) for name in names}
 
     def tasks(self, found: Mapping[str, HonestOutcome]) -> Iterator[HonestTask]:
         """Yields tasks without an outcome, of all dtypes in turn, until enough is judged in each."""
@@ -260,8 +254,7 @@ def run(arguments: argparse.Namespace) -> int:
     known = honest_engines()
     engines = choices.select_names(arguments.engines, known, "honest engine", "results/honest.md")
     dtypes = choices.select_names(arguments.dtype.split(","), DTYPES, "dtype")
-    asked = (engines, dtypes, arguments.seed, arguments.examples, arguments.workloads)
-    plan = HonestPlan(*asked)
+    plan = HonestPlan(engines, dtypes, arguments.seed, arguments.examples, arguments.workloads)
     state: CampaignState[HonestOutcome] = CampaignState(HonestOutcome)
     total = plan.wanted * len(plan.dtypes)
 
@@ -271,8 +264,10 @@ def run(arguments: argparse.Namespace) -> int:
             raise BatchproofError(f"{num_lost} tasks were lost, the last because {lost.why}")
         return HonestOutcome(task, HonestCounts(), (lost.why,))  # an alarm: nothing was judged
 
+    # How many workloads are wanted determines no task.
+    question = Question("honest", repr(replace(plan, wanted=0)), code_digest())
     campaign = Campaign(
-        question=Question("honest", repr(plan.question), code_digest()),
+        question=question,
         state=state,
         function=judge_honest,
         lost_outcome=lost_outcome,

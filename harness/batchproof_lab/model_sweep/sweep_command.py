@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from batchproof.api import EngineConfig
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
@@ -87,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     campaign = Campaign(
         question=Question("models", repr(asked), code_digest(sources)),
         state=state,
-        function=_judge,
+        function=check_toy,
         lost_outcome=lambda task, lost: task.record(ToyVerdict.WRONG, lost.why),
         progress=Progress("models", "toy", len(toys), arguments.progress),
     )
@@ -119,12 +117,6 @@ def _try(engine: str) -> None:
     factory = resolve_engine(engine).factory
     with suppress(UnsupportedModelError):  # it may serve others
         factory(build_llama_random(), EngineConfig())
-
-
-def _judge(task: ToyTask) -> ToyRecord:
-    """Checks a toy in a worker, on one thread since workers share the cores."""
-    torch.set_num_threads(1)
-    return check_toy(task)
 
 
 def _write(record: ModelSweepRecord, is_whole: bool, output: Path) -> int:

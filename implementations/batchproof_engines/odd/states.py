@@ -32,14 +32,6 @@ class PairsOfRows(StatefulEngine):
         return [group[first : first + 2] for group in groups for first in range(0, len(group), 2)]
 
 
-@odd
-class TheLastGroupFirst(StatefulEngine):
-    """The prompts of a step are fed before its decodes."""
-
-    def groups(self, pieces: list[Piece]) -> list[list[Piece]]:
-        return super().groups(pieces)[::-1]
-
-
 class _InStretches(StatefulEngine):
     length = 1
 
