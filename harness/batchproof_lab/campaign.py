@@ -24,6 +24,7 @@ from batchproof.records.journal import JournalKind, JournalWriter
 from batchproof.records.provenance import Provenance, made_now
 from batchproof_lab.worker_pool import LostTask, WorkerPool
 
+TASK_LIMIT_S = 3600.0  # far beyond any session of the suite: a worker that hangs is given up
 MOST_KILLS = 2  # of workers with the same task, which then has that for its outcome
 
 
@@ -177,18 +178,8 @@ class Campaign(Generic[Task, Outcome]):
         self.progress.step(self.size_of(outcome), key)
 
 
-def add_options(
-    parser: argparse.ArgumentParser,
-    seed: int | None = None,
-    time_limit: tuple[float, str] | None = None,
-) -> None:
-    """Adds `--restart` and the common options; with defaults given, `--seed` and `--time-limit`, whose
-    second value says of what."""
-    if seed is not None:
-        choices.add_seed(parser, seed)
-    if time_limit is not None:
-        limit, what = time_limit
-        choices.add_time_limit(parser, limit, f"seconds after which {what}")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds `--restart` and the common options."""
     parser.add_argument(
         "--restart",
         action="store_true",

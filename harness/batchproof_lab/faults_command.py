@@ -20,7 +20,7 @@ from batchproof.cli.result_files import write_result
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS
 from batchproof.run.registry import faults
-from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
+from batchproof_lab.campaign import TASK_LIMIT_S, Campaign, CampaignState, Question, add_options
 from batchproof_lab.fingerprint import code_digest
 from batchproof_lab.kill_table import (
     KILL_TABLE,
@@ -36,7 +36,6 @@ from batchproof_lab.kill_table import (
 )
 from batchproof_lab.pages import page
 
-TASK_LIMIT_S = 3600.0  # far beyond any session: a worker that hangs is given up
 LOWEST_SCORE = 0.85  # of the diagnosis
 
 
@@ -57,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="hunt the named faults only, and put their rows into the existing whole table",
     )
-    add_options(parser, time_limit=(5.0, "one call of an engine counts as hung"))
+    choices.add_time_limit(parser, 5.0, "seconds after which one call of an engine counts as hung")
+    add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -30,7 +30,7 @@ from batchproof.records.texts import without_machine_paths
 from batchproof.run.engine_names import BY_DEFAULT, ODD_PREFIX
 from batchproof.run.registry import oddities
 from batchproof.validation.yaml_nodes import read_yaml
-from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
+from batchproof_lab.campaign import TASK_LIMIT_S, Campaign, CampaignState, Question, add_options
 from batchproof_lab.conformance_modules import Facts, conformance_functions
 from batchproof_lab.fingerprint import code_digest
 from batchproof_lab.pages import page
@@ -219,7 +219,6 @@ def _sweeps(facts: Facts) -> bool:
     return facts.is_generated or not facts.marks.isdisjoint({"long_model", "on_model"})
 
 
-TASK_LIMIT_S = 3600.0  # far beyond any task: a worker that hangs is given up
 Table = dict[str, dict[str, HonestCounts]]  # name -> dtype -> what was counted
 Counts = TypeVar("Counts")
 RULE_OF_THREE = -math.log(0.05)  # no event in n trials: 95 % confidence that its rate is below 3.0 / n
@@ -244,7 +243,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         20,
         "examples of a property test in one task; with fewer, more engines, models and tests meet",
     )
-    add_options(parser, seed=0)
+    choices.add_seed(parser, 0)
+    add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

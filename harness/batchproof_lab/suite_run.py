@@ -181,8 +181,6 @@ def _counts(record: TrialRecord) -> dict[str, int]:
     return {name: value for name, value in ledger.items() if isinstance(value, int)}
 
 
-__all__ = ["Catch", "Effort", "SuiteOutcome", "run_suite"]
-
 AS_USUAL = Effort()
 BROKEN_OFF = (
     pytest.ExitCode.INTERRUPTED,

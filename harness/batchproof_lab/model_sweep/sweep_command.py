@@ -65,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="E",
         help="the engine to try, as for pytest --engine (default: %(default)s)",
     )
-    add_options(parser, seed=0, time_limit=(120.0, "a toy is given up"))
+    choices.add_seed(parser, 0)
+    choices.add_time_limit(parser, 120.0, "seconds after which a toy is given up")
+    add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
