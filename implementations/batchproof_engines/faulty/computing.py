@@ -15,7 +15,8 @@ from batchproof.api import Capability, RowRecord, TokenEvent
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.ragged.engine import RaggedEngine, keys_and_values, packed_mask
+from batchproof_engines.faulty.placement import keys_and_values
+from batchproof_engines.ragged.engine import RaggedEngine, packed_mask
 from batchproof_engines.ragged.scheduler import SchedulerOutput
 from batchproof_engines.static import PAD_TOKEN_ID, StaticEngine
 

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
-from batchproof.api import EngineConfig, FinishReason, Limits, RowRecord
+from batchproof.api import EngineConfig, FinishReason, Limits
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.ragged.engine import RaggedEngine, keys_and_values
+from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
+
+
+def keys_and_values(layer: object) -> tuple[Tensor, Tensor]:
+    """Returns the keys and values of a filled layer of the ragged engine, without copying them.
+
+    Both are `(1, heads, tokens, head_size)`.
+    """
+    assert isinstance(layer, DynamicLayer), "the ragged engine makes no other layers"
+    assert layer.keys is not None, "a forward pass filled it"
+    assert layer.values is not None, "a forward pass filled it"
+    return layer.keys, layer.values
 
 
 @planted(Promise.P1, Cause.ADDRESSING, "Wenyueh/MinivLLM#85")
@@ -97,9 +110,13 @@ class EveryChunkIsSampled(Scheduler):
 class OneTokenChunkTakenForADecode(RaggedEngine):
     """A last chunk of one token counts as a decode: it is fed an output, but there is none yet."""
 
-    def _row_tokens(self, sequence: Sequence, row: RowRecord) -> list[int]:
-        is_last_chunk = row.query_len == 1 and row.context_len and not sequence.output_token_ids
-        return [0] if is_last_chunk else super()._row_tokens(sequence, row)
+    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
+        fed, positions = super()._packed_tokens(plan)
+        ends = accumulate(row.query_len for row in plan.rows)
+        for (sequence, num_new), row, end in zip(plan.scheduled, plan.rows, ends, strict=True):
+            if num_new == 1 and row.context_len and not sequence.output_token_ids:
+                fed[end - 1] = 0
+        return fed, positions
 
 
 @planted(Promise.P7, Cause.POSITION, "antonellof/ferrox#37")
@@ -119,9 +136,14 @@ class PositionsRestartInEachChunk(RaggedEngine):
 class LastPromptTokenFedTwice(RaggedEngine):
     """The first decode is fed the prompt's last token again instead of the first output."""
 
-    def _row_tokens(self, sequence: Sequence, row: RowRecord) -> list[int]:
-        fed, prompt = super()._row_tokens(sequence, row), sequence.request.prompt_token_ids
-        return [prompt[-1], *fed[1:]] if row.context_len == len(prompt) else fed
+    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
+        fed, positions = super()._packed_tokens(plan)
+        ends = accumulate(row.query_len for row in plan.rows)
+        for (sequence, num_new), row, end in zip(plan.scheduled, plan.rows, ends, strict=True):
+            prompt = sequence.request.prompt_token_ids
+            if row.context_len == len(prompt):
+                fed[end - num_new] = prompt[-1]
+        return fed, positions
 
 
 @planted(Promise.P5, Cause.FEED, "ggml-org/llama.cpp#17263")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from itertools import accumulate
 from typing import ClassVar
 
 import torch
@@ -65,11 +66,15 @@ class PromptOfAPowerOfTwoLosesItsEnd(RaggedEngine):
 
     least: ClassVar[int] = 64
 
-    def _row_tokens(self, sequence: Sequence, row: RowRecord) -> list[int]:
-        fed, length = super()._row_tokens(sequence, row), len(sequence.request.prompt_token_ids)
-        is_end = row.context_len + row.query_len == length
-        is_hit = is_end and length >= self.least and length.bit_count() == 1
-        return [*fed[:-1], 0] if is_hit else fed
+    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
+        fed, positions = super()._packed_tokens(plan)
+        ends = accumulate(row.query_len for row in plan.rows)
+        for (sequence, _), row, end in zip(plan.scheduled, plan.rows, ends, strict=True):
+            length = len(sequence.request.prompt_token_ids)
+            is_end = row.context_len + row.query_len == length
+            if is_end and length >= self.least and length.bit_count() == 1:
+                fed[end - 1] = 0
+        return fed, positions
 
 
 @planted(Promise.P1, Cause.ROUTING, "ggml-org/llama.cpp#4251")

@@ -12,7 +12,7 @@ from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
-from batchproof_engines.ragged_paged.drafting import Speculator
+from batchproof_engines.ragged_paged.drafting import NgramDrafter, Speculator
 from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 
@@ -109,6 +109,6 @@ class DraftsFromNgramsAreTrusted(Speculator):
     """What n-grams find is kept whatever the model would have chosen; a draft model's is verified."""
 
     def num_right(self, sequence: Sequence, drafts: list[int], choices: list[int]) -> int:
-        if self.draft is None:
+        if isinstance(self.drafter, NgramDrafter):
             return len(choices)
         return super().num_right(sequence, drafts, choices)

@@ -156,14 +156,11 @@ class RaggedEngine:
         """Returns the token ids to feed and their positions, row after row."""
         fed: list[int] = []
         positions: list[int] = []
-        for (sequence, _), row in zip(plan.scheduled, plan.rows, strict=True):
-            fed += self._row_tokens(sequence, row)
-            positions += range(row.context_len, row.context_len + row.query_len)
+        for (sequence, num_new), row in zip(plan.scheduled, plan.rows, strict=True):
+            span = range(row.context_len, row.context_len + num_new)
+            fed += (sequence.token_ids[position] for position in span)
+            positions += span
         return fed, positions
-
-    def _row_tokens(self, sequence: Sequence, row: RowRecord) -> list[int]:
-        """Returns the token ids to feed of one row."""
-        return [sequence.token_ids[row.context_len + place] for place in range(row.query_len)]
 
     def _gather(self, plan: SchedulerOutput) -> DynamicCache:
         """Returns all cached keys and values, row after row: `(1, heads, total_context, head_size)`."""
@@ -184,9 +181,11 @@ class RaggedEngine:
         caches."""
         lens = [row.query_len for row in plan.rows]
         for index, layer in enumerate(cache.layers):
-            keys, values = (
-                each[:, :, -sum(lens) :].split(lens, dim=2) for each in keys_and_values(layer)
-            )
+            assert isinstance(layer, DynamicLayer), "the cache was made by _gather"
+            assert layer.keys is not None, "the forward pass filled it"
+            assert layer.values is not None, "the forward pass filled it"
+            keys = layer.keys[:, :, -sum(lens) :].split(lens, dim=2)
+            values = layer.values[:, :, -sum(lens) :].split(lens, dim=2)
             for row, k, v in zip(plan.rows, keys, values, strict=True):
                 self._caches.setdefault(row.request_id, DynamicCache()).update(k, v, index)
 
@@ -281,17 +280,6 @@ class RaggedEngine:
             logprobs=tuple(sequence.logprobs) or None,
             prompt_logprobs=tuple(sequence.prompt_logprobs) or None,
         )
-
-
-def keys_and_values(layer: object) -> tuple[Tensor, Tensor]:
-    """Returns the keys and values of a layer that a forward pass has filled, without copying them.
-
-    Both are `(1, heads, tokens, head_size)`.
-    """
-    assert isinstance(layer, DynamicLayer), "this engine makes no other layers"
-    assert layer.keys is not None, "a forward pass filled it"
-    assert layer.values is not None, "a forward pass filled it"
-    return layer.keys, layer.values
 
 
 def _last_places(plan: SchedulerOutput) -> list[int]:

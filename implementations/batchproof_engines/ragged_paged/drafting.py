@@ -23,15 +23,18 @@ from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 NGRAM_LENS = (3, 2)  # the longer one, if it occurred before
 
 
-def drafts_from_ngrams(token_ids: list[int], num: int) -> list[int]:
-    """Returns up to `num` tokens that followed the last earlier occurrence of a sequence's last tokens:
-    prompt lookup decoding (Saxena, 2023)."""
-    for length in NGRAM_LENS:
-        last = token_ids[-length:]
-        for end in range(len(token_ids) - 1, length - 1, -1):
-            if token_ids[end - length : end] == last:
-                return token_ids[end : end + num]
-    return []
+class NgramDrafter:
+    """Drafts what followed the last earlier occurrence of a sequence's last tokens: prompt lookup
+    decoding (Saxena, 2023)."""
+
+    def __call__(self, token_ids: list[int], num: int) -> list[int]:
+        """Returns up to `num` tokens behind those of a sequence."""
+        for length in NGRAM_LENS:
+            last = token_ids[-length:]
+            for end in range(len(token_ids) - 1, length - 1, -1):
+                if token_ids[end - length : end] == last:
+                    return token_ids[end : end + num]
+        return []
 
 
 @torch.inference_mode()
@@ -50,9 +53,8 @@ class Speculator:
     Without a draft model they come from n-grams."""
 
     def __init__(self, draft: PreTrainedModel | None, most: int) -> None:
-        self.draft = draft
+        self.drafter = NgramDrafter() if draft is None else partial(drafts_of_model, draft)
         self.most = most
-        self.propose = drafts_from_ngrams if draft is None else partial(drafts_of_model, draft)
 
     def drafted(self, plan: SchedulerOutput, scheduler: PagedScheduler) -> SchedulerOutput:
         """Returns the plan with drafts in its decodes; they are tokens of their sequences until the
@@ -60,7 +62,7 @@ class Speculator:
         scheduled, rows = list(plan.scheduled), list(plan.rows)
         for place, num in enumerate(scheduler.room_for_drafts(plan, self.most)):
             (sequence, num_new), row = scheduled[place], rows[place]
-            drafts = self.propose(sequence.token_ids, num) if num else []
+            drafts = self.drafter(sequence.token_ids, num) if num else []
             sequence.token_ids += drafts
             scheduled[place] = sequence, num_new + len(drafts)
             query_len = row.query_len + len(drafts)

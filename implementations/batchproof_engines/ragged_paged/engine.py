@@ -14,9 +14,10 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from batchproof.api import Capability, EngineConfig, TokenEvent
-from batchproof_engines.ragged.engine import RaggedEngine, keys_and_values
+from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import SchedulerOutput
 from batchproof_engines.ragged_paged.drafting import Speculator
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
@@ -122,7 +123,10 @@ class RaggedPagedEngine(RaggedEngine):
             for slot in self.slots(table, range(row.context_len, row.context_len + row.query_len))
         ]
         for index, layer in enumerate(cache.layers):
-            new = [each[:, :, -len(slots) :] for each in keys_and_values(layer)]
+            assert isinstance(layer, DynamicLayer), "the cache was made by _gather"
+            assert layer.keys is not None, "the forward pass filled it"
+            assert layer.values is not None, "the forward pass filled it"
+            new = [each[:, :, -len(slots) :] for each in (layer.keys, layer.values)]
             self._pool.write(index, slots, new, self.num_slots)
 
 
