@@ -75,8 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         empty = KillTable.of(planted, models, arguments.seeds)
         whole = whole_table(output / "faults.json", empty)
         busy = still_busy(whole, names)
-    asked = {"faults": names, "models": models, "seeds": arguments.seeds}
-    asked |= {"time_limit": arguments.time_limit}
+    asked = (names, models, arguments.seeds, arguments.time_limit)
     progress = Progress("faults", "hunt", 0, arguments.progress)
 
     def table() -> KillTable:

@@ -70,9 +70,9 @@ class WorkerPool:
         try:
             while True:
                 for task in islice(waiting, self._num_workers - len(busy)):
-                    worker = self._idle.pop() if self._idle else _Worker()
+                    worker = self._idle.pop() if self._idle else _Worker(self._time_limit_s)
                     busy[worker] = task
-                    worker.begin(function, task, self._time_limit_s)
+                    worker.begin(function, task)
                 if not busy:
                     return
                 for worker in _finished(busy):
@@ -88,17 +88,16 @@ class WorkerPool:
 class _Worker:
     """One process and the deadline of the task it was given."""
 
-    def __init__(self) -> None:
+    def __init__(self, time_limit_s: float) -> None:
         self.connection, other = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_serve, args=(other,), daemon=True)
         self._process.start()
         other.close()
-        self._time_limit_s = self.deadline = 0.0
+        self._time_limit_s = time_limit_s
         self.is_usable = True
 
-    def begin(self, function: Callable[[Any], Any], task: Any, time_limit_s: float) -> None:
-        self._time_limit_s = time_limit_s
-        self.deadline = time.monotonic() + time_limit_s
+    def begin(self, function: Callable[[Any], Any], task: Any) -> None:
+        self.deadline = time.monotonic() + self._time_limit_s
         with suppress(OSError):  # the process has died meanwhile: `result` will report it
             self.connection.send((function, task))
 

@@ -77,8 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     types = choices.select_names(arguments.types, known, "causal LM of this version of transformers")
     _try(arguments.engine)
     output = choices.writable(arguments.output)
-    asked = {"types": types, "engine": arguments.engine, "seed": arguments.seed}
-    asked |= {"time_limit": arguments.time_limit}
+    asked = (types, arguments.engine, arguments.seed, arguments.time_limit)
     sources = []
     with suppress(UsageError):  # it is no Python
         sources.append(source_of(resolve_engine(arguments.engine)))

@@ -32,7 +32,10 @@ class PairsOfRows(StatefulEngine):
         return [group[first : first + 2] for group in groups for first in range(0, len(group), 2)]
 
 
-class _InStretches(StatefulEngine):
+@odd
+class PromptsTokenByToken(StatefulEngine):
+    """No pass has more than one token of a sequence, not even at the start of its prompt."""
+
     length = 1
 
     def pieces(self, piece: Piece) -> Iterator[Piece]:
@@ -42,12 +45,7 @@ class _InStretches(StatefulEngine):
 
 
 @odd
-class PromptsTokenByToken(_InStretches):
-    """No pass has more than one token of a sequence, not even at the start of its prompt."""
-
-
-@odd
-class PromptsInStretches(_InStretches):
+class PromptsInStretches(PromptsTokenByToken):
     """A prompt is fed in stretches of at most eight tokens within its step."""
 
     length = 8

@@ -46,13 +46,9 @@ class DelayedSequence(Sequence):
             self.token_ids.append(token_id)  # surplus
             return
         super().append(token_id)
-        if self.is_unforeseen():
-            self.end, self.unread, self.finish_reason = len(self.token_ids), self.finish_reason, None
-
-    def is_unforeseen(self) -> bool:
-        """Returns whether its last token has ended it before the cap."""
         is_short = len(self.output_token_ids) < self.request.max_new_tokens
-        return is_short and self.finish_reason is FinishReason.STOP
+        if is_short and self.finish_reason is FinishReason.STOP:
+            self.end, self.unread, self.finish_reason = len(self.token_ids), self.finish_reason, None
 
 
 class DelayedScheduler(Scheduler):

@@ -194,24 +194,30 @@ class Scheduler:
     def _num_blocks(self, num_tokens: int) -> int:
         return ceil(num_tokens / self._config.block_size)
 
+    def _whole_life(self, request: Request) -> int:
+        """Returns how many blocks a request needs at its end; its last token is never fed."""
+        return self._num_blocks(len(request.prompt_token_ids) + request.max_new_tokens - 1)
+
+    def _owned(self, sequence: Sequence, num_new: int) -> int:
+        """Returns how many blocks a sequence owns after feeding `num_new` more tokens."""
+        return self._num_blocks(sequence.num_computed_tokens + num_new)
+
+    def _num_used(self, plan: dict[Sequence, int]) -> int:
+        """Returns how many blocks all running sequences own after this plan."""
+        return sum(self._owned(each, plan.get(each, 0)) for each in {*self.running, *plan})
+
     def _num_free_blocks(self) -> int | None:
-        if self._config.num_blocks is None:
-            return None
-        used = sum(self._num_blocks(seq.num_computed_tokens) for seq in self.running)
-        return self._config.num_blocks - used
+        total = self._config.num_blocks
+        return None if total is None else total - self._num_used({})
 
     def _fits(self, plan: dict[Sequence, int]) -> bool:
         """Returns whether the pool can hold all running sequences after this plan, whose last entry is
         not settled yet."""
-        if self._config.num_blocks is None:
-            return True
-        owners = {*self.running, *plan}
-        used = sum(self._num_blocks(s.num_computed_tokens + plan.get(s, 0)) for s in owners)
-        return used <= self._config.num_blocks
+        total = self._config.num_blocks
+        return total is None or self._num_used(plan) <= total
 
     def _pool_refusal(self, request: Request) -> str | None:
-        # The last token is never fed, so it needs no block.
-        needed = self._num_blocks(len(request.prompt_token_ids) + request.max_new_tokens - 1)
+        needed = self._whole_life(request)
         if self._config.num_blocks is None or needed <= self._config.num_blocks:
             return None
         return f"it needs {needed} blocks of KV cache, but the pool has {self._config.num_blocks}"

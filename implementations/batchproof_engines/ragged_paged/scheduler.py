@@ -36,7 +36,7 @@ class PagedScheduler(Scheduler):
         return known[: self.num_resumable(sequence, known)]
 
     def _admit_first(self, plan: dict[Sequence, int]) -> bool:  # noqa: ARG002
-        """Does so behind a known prefix, and gives the sequence the lowest free lane."""
+        """Admits it behind the prefix that is known of it, and gives it the lowest free lane."""
         sequence = self.waiting[0]
         known = self.blocks.match(sequence)
         hits = self.usable(sequence, known)
