@@ -1,7 +1,7 @@
 """Checks one toy with one engine: served, refused, not buildable, unproven or WRONG.
 
 Served means: over six unequal requests on fewer slots, packed with others' decodes, fed in chunks,
-preempted, and beside aborted ones, in float32 and in bfloat16, every token and every logit equals
+preempted, and next to aborted ones, in float32 and in bfloat16, every token and every logit equals
 per-prompt generation within rounding (rules O2 to O4 of `batchproof.checks.answers`). Anything else an
 engine does with a model it accepts is WRONG.
 """
@@ -186,7 +186,7 @@ def _off(oracle: Oracle, request: Request, completion: Completion) -> float:
 
 def _shows(trial: Trial, engine: Engine, what: str) -> bool:
     """Returns whether the trace shows what the workload is for. An engine that serves waves feeds no
-    prompt beside another's decode.
+    prompt in the same step as another's decode.
     """
     trace = trial.trace_of(engine)
     if what == "packed" and Capability.SCHEDULING not in trial.capabilities:

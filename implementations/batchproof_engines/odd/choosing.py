@@ -17,7 +17,7 @@ from batchproof_engines.sampler import GREEDY, Choice, SampledRow, Sampler
 
 @odd
 class PenaltiesOverTheWholeVocabulary(Sampler):
-    """All stages are dense float64 vectors over the vocabulary, made anew for each token: a bias that
+    """All stages are dense float64 vectors over the vocabulary, built for each token: a bias that
     holds bans as well, a factor, and counts of produced tokens."""
 
     def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
