@@ -122,9 +122,9 @@ class Sampler:
     def score_prompt(
         self, found: PromptLogprobs, request: Request, context_len: int, logits: Tensor
     ) -> None:
-        """Extends `found` by the logprobs of the prompt tokens that these raw logits (n, vocab) predict,
-        if the request asks for them. The logits are those of its tokens from position `context_len`
-        on; tokens that were scored before a preemption are skipped."""
+        """Extends `found` by the logprobs of the prompt tokens that these raw logits (n, vocab)
+        predict, if the request asks for them. The logits are those of its tokens from position
+        `context_len` on; tokens that were scored before a preemption are skipped."""
         asked = request.sampling or GREEDY
         if asked.prompt_logprobs is None:
             return
