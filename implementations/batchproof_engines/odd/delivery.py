@@ -142,12 +142,14 @@ class RenamesRequests(RaggedEngine):
 
     @property
     def trace(self) -> Seq[StepRecord]:
-        queues = ("waiting", "admitted", "finished", "preempted")
         return [
             replace(
                 record,
                 rows=tuple(map(_turned, record.rows)),
-                **{queue: tuple(each[::-1] for each in getattr(record, queue)) for queue in queues},
+                waiting=_all_turned(record.waiting),
+                admitted=_all_turned(record.admitted),
+                finished=_all_turned(record.finished),
+                preempted=_all_turned(record.preempted),
             )
             for record in super().trace
         ]
@@ -158,3 +160,7 @@ Named = TypeVar("Named", Request, Completion, RowRecord)
 
 def _turned(named: Named) -> Named:
     return replace(named, request_id=named.request_id[::-1])
+
+
+def _all_turned(request_ids: Seq[str]) -> tuple[str, ...]:
+    return tuple(each[::-1] for each in request_ids)
