@@ -1,13 +1,9 @@
-"""`batchproof lab NAME`: the commands that check the suite itself; `python -m batchproof_lab` is the
-same.
-"""
+"""`batchproof lab NAME`: the commands that check the suite itself."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from batchproof.__main__ import main
 from batchproof.cli.commands import Command, run_command
 
 PURPOSE = "Checks the suite itself, in a checkout."
@@ -33,7 +29,3 @@ COMMANDS = {
 def run(argv: Sequence[str]) -> int:
     """Runs one command and returns its exit code. Raises `UsageError`."""
     return run_command(COMMANDS, argv, "batchproof lab", PURPOSE)
-
-
-if __name__ == "__main__":
-    sys.exit(main(["lab", *sys.argv[1:]]))

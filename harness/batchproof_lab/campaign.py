@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,12 +19,12 @@ from typing import Generic, Protocol, TypeVar
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
-from batchproof.records.decode import DecodeError, decode, encode
+from batchproof.records.decode import DecodeError, decode
 from batchproof.records.journal import JournalKind, JournalWriter
 from batchproof.records.provenance import Provenance, made_now
 from batchproof_lab.worker_pool import LostTask, WorkerPool
 
-PROCESSES, RAY = "processes", "ray"
+TASK_LIMIT_S = 3600.0  # far beyond any session of the suite: a worker that hangs is given up
 MOST_KILLS = 2  # of workers with the same task, which then has that for its outcome
 
 
@@ -47,42 +45,25 @@ class Question:
     and its outcome."""
 
     campaign: str
-    asked: Mapping[str, object]
+    asked: str
     code: str
 
     @property
     def digest(self) -> str:
         """What the journal of this question has in its name."""
-        return hashlib.sha256(json.dumps(encode(self), sort_keys=True).encode()).hexdigest()[:12]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Question) and self.digest == other.digest
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-
-@dataclass(frozen=True)
-class Sitting:
-    """One process that worked on a campaign."""
-
-    id: str
-    made: Provenance
-
-    def __hash__(self) -> int:
-        return hash(self.id)
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A sitting that begins, or the outcome of a task."""
+    """A sitting that begins (a process that works on the campaign), or the outcome of a task."""
 
     key: str = ""
     outcome: object = None
-    sitting: Sitting | None = None
+    sitting: Provenance | None = None
 
 
-CAMPAIGN = JournalKind("batchproof.campaign/2", Question, Line)
+CAMPAIGN = JournalKind("batchproof.campaign/3", Question, Line)
 
 
 @dataclass
@@ -91,36 +72,36 @@ class CampaignState(Generic[Outcome]):
 
     kind: type[Outcome]
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # by the key of the task
-    sittings: dict[str, Sitting] = field(default_factory=dict)  # by the same key: who did it
+    sittings: list[Provenance] = field(default_factory=list)
+    sitting_of: dict[str, int] = field(default_factory=dict)  # by the same key: a place in `sittings`
 
     def read(self, path: Path) -> None:
         """Adds what a journal holds. Raises `UsageError` for one that is damaged."""
-        sitting = None
         for line in CAMPAIGN.read(path)[1]:
-            sitting = line.sitting or sitting
-            if line.outcome is None:
+            if line.sitting is not None:
+                self.sittings.append(line.sitting)
                 continue
             try:
-                if sitting is None:
-                    raise DecodeError("no sitting stands before it")
-                self.outcomes[line.key] = decode(self.kind, line.outcome)
+                self.add(line.key, decode(self.kind, line.outcome))
             except DecodeError as error:
                 where = f"journal '{path}' is damaged in task {line.key!r}"
                 raise UsageError(f"{where}: {error}") from None
-            self.sittings[line.key] = sitting
+
+    def add(self, key: str, outcome: Outcome) -> None:
+        """Adds an outcome of the latest sitting."""
+        self.outcomes[key] = outcome
+        self.sitting_of[key] = len(self.sittings) - 1
 
     def made(self) -> Provenance:
         """Where the outcomes come from: the one sitting that made them, or all of them."""
-        different = {each.id: each for each in self.sittings.values()}
-        if len(different) == 1:
-            return different.popitem()[1].made
-        return replace(made_now(), sittings=self.lines())
-
-    def lines(self) -> tuple[str, ...]:
-        return tuple(
-            f"{count} tasks, from {each.made.date} on {each.made.machine}, commit {each.made.commit}"
-            for each, count in Counter(self.sittings.values()).items()
+        if len(self.sittings) == 1:
+            return self.sittings[0]
+        counts = Counter(self.sitting_of.values())
+        lines = (
+            f"{counts[place]} tasks, from {each.date} on {each.machine}, commit {each.commit}"
+            for place, each in enumerate(self.sittings)
         )
+        return replace(made_now(), sittings=tuple(lines))
 
 
 @dataclass
@@ -134,7 +115,7 @@ class Campaign(Generic[Task, Outcome]):
     lost_outcome: Callable[[Task, LostTask], Outcome]
     progress: Progress
     size_of: Callable[[Outcome], int] = lambda _: 1
-    _sitting: Sitting | None = field(init=False, default=None)
+    _is_begun: bool = field(init=False, default=False)  # its sitting is in the journal
     _kills: Counter[str] = field(init=False, default_factory=Counter)
 
     @contextmanager
@@ -162,7 +143,7 @@ class Campaign(Generic[Task, Outcome]):
         what `finish` returns, which writes the result, also if the work is stopped."""
         with self._journal(arguments) as journal:
             try:
-                with pool_of(arguments.runner, arguments.jobs, time_limit_s) as pool:
+                with WorkerPool(arguments.jobs, time_limit_s) as pool:
                     while self._pass(pool, tasks(), journal):
                         pass
             finally:
@@ -188,44 +169,20 @@ class Campaign(Generic[Task, Outcome]):
         return self._kills[key] >= MOST_KILLS
 
     def _keep(self, key: str, outcome: Outcome, journal: JournalWriter) -> None:
-        if self._sitting is None:
-            self._sitting = Sitting(uuid.uuid4().hex[:12], made_now())
-            journal.append(Line(sitting=self._sitting))
+        if not self._is_begun:
+            self._is_begun = True
+            self.state.sittings.append(made_now())
+            journal.append(Line(sitting=self.state.sittings[-1]))
         journal.append(Line(key, outcome))
-        self.state.outcomes[key], self.state.sittings[key] = outcome, self._sitting
+        self.state.add(key, outcome)
         self.progress.step(self.size_of(outcome), key)
 
 
-def pool_of(runner: str, num_workers: int, time_limit_s: float) -> WorkerPool:
-    """The workers. Raises `UsageError` if Ray is asked for and not installed."""
-    if runner == RAY:
-        from batchproof_lab.ray_pool import RayPool  # noqa: PLC0415 - an extra
-
-        return RayPool(num_workers, time_limit_s)
-    return WorkerPool(num_workers, time_limit_s)
-
-
-def add_options(
-    parser: argparse.ArgumentParser,
-    seed: int | None = None,
-    time_limit: tuple[float, str] | None = None,
-) -> None:
-    """Adds `--restart`, `--runner` and the common options; with defaults given, `--seed` and
-    `--time-limit`, whose second value says of what."""
-    if seed is not None:
-        choices.add_seed(parser, seed)
-    if time_limit is not None:
-        limit, what = time_limit
-        choices.add_time_limit(parser, limit, f"seconds after which {what}")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds `--restart` and the common options."""
     parser.add_argument(
         "--restart",
         action="store_true",
         help="forget the journal of the same question and code, which is otherwise continued",
-    )
-    parser.add_argument(
-        "--runner",
-        choices=(PROCESSES, RAY),
-        default=PROCESSES,
-        help="where the workers are: on this machine, or in a cluster of Ray (default: %(default)s)",
     )
     choices.add_common(parser)

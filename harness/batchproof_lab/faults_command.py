@@ -20,14 +20,22 @@ from batchproof.cli.result_files import write_result
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS
 from batchproof.run.registry import faults
-from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
+from batchproof_lab.campaign import TASK_LIMIT_S, Campaign, CampaignState, Question, add_options
 from batchproof_lab.fingerprint import code_digest
-from batchproof_lab.kill_table import Attempt, Hunt, Kill, KillTable, diagnosis, make_attempt
+from batchproof_lab.kill_table import (
+    KILL_TABLE,
+    Attempt,
+    FunctionRow,
+    Hunt,
+    Kill,
+    KillTable,
+    KillTableRecord,
+    KillUpdate,
+    diagnosis,
+    make_attempt,
+)
 from batchproof_lab.pages import page
-from batchproof_lab.record_kinds import KILL_TABLE, FunctionRow, KillTableRecord, KillUpdate
-from batchproof_lab.worker_pool import LostTask
 
-TASK_LIMIT_S = 3600.0  # far beyond any session: a worker that hangs is given up
 LOWEST_SCORE = 0.85  # of the diagnosis
 
 
@@ -48,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="hunt the named faults only, and put their rows into the existing whole table",
     )
-    add_options(parser, time_limit=(5.0, "one call of an engine counts as hung"))
+    choices.add_time_limit(parser, 5.0, "seconds after which one call of an engine counts as hung")
+    add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,8 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         empty = KillTable.of(planted, models, arguments.seeds)
         whole = whole_table(output / "faults.json", empty)
         busy = still_busy(whole, names)
-    asked = {"faults": names, "models": models, "seeds": arguments.seeds}
-    asked |= {"time_limit": arguments.time_limit}
+    asked = (names, models, arguments.seeds, arguments.time_limit)
     progress = Progress("faults", "hunt", 0, arguments.progress)
 
     def table() -> KillTable:
@@ -85,17 +93,13 @@ def run(arguments: argparse.Namespace) -> int:
         return write_table(record, output)
 
     campaign = Campaign(
-        question=Question("faults", asked, code_digest()),
+        question=Question("faults", repr(asked), code_digest()),
         state=state,
         function=partial(make_attempt, time_limit_s=arguments.time_limit),
-        lost_outcome=_lost_hunt,
+        lost_outcome=lambda attempt, lost: Hunt(attempt, Kill(own_failures=(lost.why,))),
         progress=progress,
     )
     return campaign.run(arguments, TASK_LIMIT_S, tasks, finish)
-
-
-def _lost_hunt(attempt: Attempt, lost: LostTask) -> Hunt:
-    return Hunt(attempt, Kill(own_failures=(lost.why,)))
 
 
 def write_table(record: KillTableRecord, output: Path) -> int:

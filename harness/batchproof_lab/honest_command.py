@@ -13,8 +13,8 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from operator import attrgetter
+from dataclasses import astuple, dataclass, fields, replace
+from operator import add, attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,22 +24,16 @@ from batchproof.cli.result_files import write_result
 from batchproof.errors import BatchproofError, UsageError
 from batchproof.models.embedded import DTYPES, EMBEDDED, NAN_MODEL
 from batchproof.places import ROOT
+from batchproof.records.file_kinds import FileKind
+from batchproof.records.provenance import Provenance
 from batchproof.records.texts import without_machine_paths
 from batchproof.run.engine_names import BY_DEFAULT, ODD_PREFIX
 from batchproof.run.registry import oddities
 from batchproof.validation.yaml_nodes import read_yaml
-from batchproof_lab.campaign import Campaign, CampaignState, Question, Sitting, add_options
+from batchproof_lab.campaign import TASK_LIMIT_S, Campaign, CampaignState, Question, add_options
 from batchproof_lab.conformance_modules import Facts, conformance_functions
 from batchproof_lab.fingerprint import code_digest
 from batchproof_lab.pages import page
-from batchproof_lab.record_kinds import (
-    HONEST,
-    FalseAlarm,
-    HonestCounts,
-    HonestRecord,
-    HonestRun,
-    RightAlarm,
-)
 from batchproof_lab.suite_run import Effort, own_failures, process_laboratory, run_suite
 from batchproof_lab.worker_pool import LostTask
 
@@ -50,6 +44,77 @@ LARGE_EXAMPLES = 100  # with as many, the tests of scale take the sizes of the p
 LARGE_SHARE = 1 / 4  # of the tasks of these tests
 
 MODELS = tuple(name for name in EMBEDDED if name != NAN_MODEL)
+
+
+@dataclass(frozen=True)
+class HonestCounts:
+    """What was judged: tasks, workloads, answers and tokens."""
+
+    tasks: int = 0  # one engine, model, dtype and test each
+    workloads: int = 0
+    answers: int = 0
+    tokens: int = 0
+    near_ties: int = 0
+
+    def __add__(self, other: HonestCounts) -> HonestCounts:
+        return HonestCounts(*map(add, astuple(self), astuple(other)))
+
+
+CountsByDtype = Mapping[str, HonestCounts]
+
+
+@dataclass(frozen=True)
+class FalseAlarm:
+    """A failure of an engine that is honest. `report` is the whole report, for people."""
+
+    engine: str
+    model: str
+    dtype: str
+    test: str
+    seed: int
+    report: str
+
+
+@dataclass(frozen=True)
+class RightAlarm:
+    """An alarm about an engine that had a bug of its own; a person says `why`."""
+
+    alarm: FalseAlarm
+    why: str
+
+
+@dataclass(frozen=True)
+class HonestRun:
+    """One run of the command, which judges workloads of its own seed."""
+
+    made: Provenance
+    is_complete: bool  # all workloads that were wanted have been judged
+    seed: int
+    wanted: int  # workloads in each dtype
+    examples_per_task: int
+    workloads: int  # judged, in all dtypes
+
+
+@dataclass(frozen=True)
+class HonestRecord:
+    """Campaigns against false alarms, added up over runs of different seeds."""
+
+    made: Provenance
+    runs: tuple[HonestRun, ...]
+    totals: CountsByDtype
+    engines: Mapping[str, CountsByDtype]
+    models: Mapping[str, CountsByDtype]
+    tests: Mapping[str, CountsByDtype]
+    alarms: tuple[FalseAlarm, ...]
+    right: tuple[RightAlarm, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Returns whether no run was stopped early."""
+        return all(run.is_complete for run in self.runs)
+
+
+HONEST = FileKind("table of honest engines", "batchproof.honest", 2, HonestRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +167,7 @@ def judge_honest(task: HonestTask) -> HonestOutcome:
 
 @dataclass(frozen=True)
 class HonestPlan:
-    """What is asked: workloads in each dtype of one seed. The other fields make the question.
+    """What is asked: so many workloads in each dtype of one seed.
 
     In each dtype the tasks are one sequence, which follows from the seed alone; it ends once enough
     workloads are judged. So more workloads go on where fewer stopped.
@@ -113,12 +178,6 @@ class HonestPlan:
     seed: int
     num_examples: int
     wanted: int
-
-    @property
-    def question(self) -> dict[str, object]:
-        """Returns what determines each task: how many of them are wanted does not."""
-        names = ("engines", "dtypes", "seed", "num_examples")
-        return {name: getattr(self, name) for name in names}
 
     def tasks(self, found: Mapping[str, HonestOutcome]) -> Iterator[HonestTask]:
         """Yields tasks without an outcome, of all dtypes in turn, until enough is judged in each."""
@@ -160,7 +219,6 @@ def _sweeps(facts: Facts) -> bool:
     return facts.is_generated or not facts.marks.isdisjoint({"long_model", "on_model"})
 
 
-TASK_LIMIT_S = 3600.0  # far beyond any task: a worker that hangs is given up
 Table = dict[str, dict[str, HonestCounts]]  # name -> dtype -> what was counted
 Counts = TypeVar("Counts")
 RULE_OF_THREE = -math.log(0.05)  # no event in n trials: 95 % confidence that its rate is below 3.0 / n
@@ -185,7 +243,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         20,
         "examples of a property test in one task; with fewer, more engines, models and tests meet",
     )
-    add_options(parser, seed=0)
+    choices.add_seed(parser, 0)
+    add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -195,8 +254,7 @@ def run(arguments: argparse.Namespace) -> int:
     known = honest_engines()
     engines = choices.select_names(arguments.engines, known, "honest engine", "results/honest.md")
     dtypes = choices.select_names(arguments.dtype.split(","), DTYPES, "dtype")
-    asked = (engines, dtypes, arguments.seed, arguments.examples, arguments.workloads)
-    plan = HonestPlan(*asked)
+    plan = HonestPlan(engines, dtypes, arguments.seed, arguments.examples, arguments.workloads)
     state: CampaignState[HonestOutcome] = CampaignState(HonestOutcome)
     total = plan.wanted * len(plan.dtypes)
 
@@ -206,8 +264,10 @@ def run(arguments: argparse.Namespace) -> int:
             raise BatchproofError(f"{num_lost} tasks were lost, the last because {lost.why}")
         return HonestOutcome(task, HonestCounts(), (lost.why,))  # an alarm: nothing was judged
 
+    # How many workloads are wanted determines no task.
+    question = Question("honest", repr(replace(plan, wanted=0)), code_digest())
     campaign = Campaign(
-        question=Question("honest", plan.question, code_digest()),
+        question=question,
         state=state,
         function=judge_honest,
         lost_outcome=lost_outcome,
@@ -253,13 +313,13 @@ def _in_order(table: Mapping[str, Counts], order: Iterable[str]) -> dict[str, Co
 
 def _runs(plan: HonestPlan, state: CampaignState[HonestOutcome]) -> Iterator[HonestRun]:
     """Yields a run for each sitting, with the workloads that it judged."""
-    judged: Counter[Sitting] = Counter()
-    for key, sitting in state.sittings.items():
-        judged[sitting] += state.outcomes[key].counts.workloads
+    judged: Counter[int] = Counter()
+    for key, place in state.sitting_of.items():
+        judged[place] += state.outcomes[key].counts.workloads
     is_complete = plan.is_complete(state.outcomes)
-    for sitting, workloads in judged.items():
+    for place, made in enumerate(state.sittings):
         asked = (plan.seed, plan.wanted, plan.num_examples)
-        yield HonestRun(sitting.made, is_complete, *asked, workloads)
+        yield HonestRun(made, is_complete, *asked, judged[place])
 
 
 def write_record(record: HonestRecord, output: Path) -> int:

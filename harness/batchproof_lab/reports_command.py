@@ -187,16 +187,15 @@ def _problems(found: UpstreamReports, scripts: Path) -> Iterator[str]:
 
 TIME_LIMIT_S = 300.0
 REPRODUCED = 1  # the scripts' own exit status; an exception that nothing caught has another
-VERSIONS = """
-import platform, sys
-from importlib.metadata import version
-print(", ".join(f"{name} {version(name.partition('[')[0])}" for name in sys.argv[1:]))
-print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
-"""
 RUN = """
-import runpy, sys, traceback
+import platform, runpy, sys, traceback
+from importlib.metadata import version
+_, script, *packages = sys.argv
+del sys.argv[2:]
+print(", ".join(f"{name} {version(name.partition('[')[0])}" for name in packages))
+print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
 try:
-    runpy.run_path(sys.argv[1], run_name="__main__")
+    runpy.run_path(script, run_name="__main__")
 except Exception:
     traceback.print_exc()
     sys.exit(3)
@@ -259,20 +258,13 @@ def read_recording(script: Path) -> Recording:
 
 def record(script: Path, python: str, packages: Sequence[str]) -> Recording:
     """Runs the script and returns what it printed. Raises `UsageError` if a package is missing."""
-    try:
-        told = subprocess.run(
-            [python, "-c", VERSIONS, *packages], capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise UsageError(f"{python} lacks one of {', '.join(packages)}") from error
-    installed, platform = told.stdout.splitlines()
     status = None
     try:
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder, script.name)
             copy.write_text(standalone(script), encoding="utf-8")
             ran = subprocess.run(
-                [python, "-u", "-c", RUN, str(copy)],
+                [python, "-u", "-c", RUN, str(copy), *packages],
                 capture_output=True,
                 text=True,
                 timeout=TIME_LIMIT_S,
@@ -282,4 +274,8 @@ def record(script: Path, python: str, packages: Sequence[str]) -> Recording:
         print(ran.stderr if status not in (0, REPRODUCED) else "", file=sys.stderr, end="")
     except subprocess.TimeoutExpired as error:
         output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
+    try:
+        installed, platform, output = output.split("\n", 2)
+    except ValueError:
+        raise UsageError(f"{python} lacks one of {', '.join(packages)}") from None
     return Recording(installed, platform, str(date.today()), status, digest_of(script), output)

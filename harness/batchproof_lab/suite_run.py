@@ -181,8 +181,6 @@ def _counts(record: TrialRecord) -> dict[str, int]:
     return {name: value for name, value in ledger.items() if isinstance(value, int)}
 
 
-__all__ = ["Catch", "Effort", "SuiteOutcome", "run_suite"]
-
 AS_USUAL = Effort()
 BROKEN_OFF = (
     pytest.ExitCode.INTERRUPTED,
@@ -190,7 +188,7 @@ BROKEN_OFF = (
     pytest.ExitCode.USAGE_ERROR,
     143,  # SIGTERM
 )
-SUITE_PROFILE = "suite-run"  # the nested session loads it; registered anew for each run
+SUITE_PROFILE = "suite-run"  # the nested session loads it; each run registers its own
 PYTEST_OPTIONS = (
     *("-o", "addopts=", "--no-config"),
     "--disable-plugin-autoload",  # those of others cost more than many a run

@@ -6,10 +6,9 @@ a fork of a process that has used torch may hang.
 
 from __future__ import annotations
 
-import pickle
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -47,7 +46,7 @@ class WorkerPool:
         """
         self._num_workers = num_workers
         self._time_limit_s = time_limit_s
-        self._idle: list[Any] = []
+        self._idle: list[_Worker] = []
 
     def __enter__(self) -> Self:
         return self
@@ -67,16 +66,16 @@ class WorkerPool:
         iteration early ends the workers that are busy.
         """
         waiting = iter(tasks)
-        busy: dict[Any, Task] = {}
+        busy: dict[_Worker, Task] = {}
         try:
             while True:
                 for task in islice(waiting, self._num_workers - len(busy)):
-                    worker = self._idle.pop() if self._idle else self._new_worker()
+                    worker = self._idle.pop() if self._idle else _Worker(self._time_limit_s)
                     busy[worker] = task
-                    worker.begin(function, task, self._time_limit_s)
+                    worker.begin(function, task)
                 if not busy:
                     return
-                for worker in self._done_first(busy):
+                for worker in _finished(busy):
                     task, result = busy.pop(worker), worker.result()
                     if worker.is_usable:
                         self._idle.append(worker)
@@ -85,33 +84,20 @@ class WorkerPool:
             for worker in busy:
                 worker.kill()
 
-    def _new_worker(self) -> Any:
-        return _Worker()
-
-    @staticmethod
-    def _done_first(busy: Iterable[Any]) -> list[Any]:
-        """Waits for a worker that has sent a result, died or reached its deadline; returns all such."""
-        workers = list(busy)
-        left_s = min(worker.deadline for worker in workers) - time.monotonic()
-        ready = wait([worker.connection for worker in workers], max(0.0, left_s))
-        now = time.monotonic()
-        return [worker for worker in workers if worker.connection in ready or worker.deadline <= now]
-
 
 class _Worker:
     """One process and the deadline of the task it was given."""
 
-    def __init__(self) -> None:
+    def __init__(self, time_limit_s: float) -> None:
         self.connection, other = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_serve, args=(other,), daemon=True)
         self._process.start()
         other.close()
-        self._time_limit_s = self.deadline = 0.0
+        self._time_limit_s = time_limit_s
         self.is_usable = True
 
-    def begin(self, function: Callable[[Any], Any], task: Any, time_limit_s: float) -> None:
-        self._time_limit_s = time_limit_s
-        self.deadline = time.monotonic() + time_limit_s
+    def begin(self, function: Callable[[Any], Any], task: Any) -> None:
+        self.deadline = time.monotonic() + self._time_limit_s
         with suppress(OSError):  # the process has died meanwhile: `result` will report it
             self.connection.send((function, task))
 
@@ -135,11 +121,12 @@ class _Worker:
         self.connection.close()
 
 
-def called_pickled(call: bytes) -> bytes:
-    """Returns the pickled result of a pickled (function, task), which a process between two others
-    passes on without importing what they need."""
-    function, task = pickle.loads(call)
-    return pickle.dumps(function(task))
+def _finished(busy: Collection[_Worker]) -> list[_Worker]:
+    """Waits for a worker that has sent a result, died or reached its deadline; returns all such."""
+    left_s = min(worker.deadline for worker in busy) - time.monotonic()
+    ready = wait([worker.connection for worker in busy], max(0.0, left_s))
+    now = time.monotonic()
+    return [worker for worker in busy if worker.connection in ready or worker.deadline <= now]
 
 
 def _serve(connection: Connection) -> None:

@@ -72,6 +72,14 @@ def refuse_unbatchable(engine_name: str, model: PreTrainedModel) -> None:
     refuse_batch_dependent(engine_name, model)
 
 
+def refuse_other_attention(engine_name: str, model: PreTrainedModel) -> None:
+    """Raises `UnsupportedModelError` if the model's attention takes no mask of an engine's own."""
+    implementation = model.config._attn_implementation
+    if implementation not in ("eager", "sdpa"):
+        why = f"it needs attention 'eager' or 'sdpa', which take a mask, not {implementation!r}"
+        raise unsupported(engine_name, model, why)
+
+
 def refuse_batch_dependent(engine_name: str, model: PreTrainedModel) -> None:
     """Raises `UnsupportedModelError` if the sequences of a batch change each other by design."""
     for kind in _rope_types(model):

@@ -25,7 +25,7 @@ from batchproof.api import (
 )
 from batchproof_engines.model_support import cache_parameter, counts_from_zero, unsupported
 from batchproof_engines.sampler import Choice, PromptLogprobs, SampledRow, Sampler, logprobs_of
-from batchproof_engines.stopping import stops
+from batchproof_engines.stopping import finish_reason
 
 
 class ReferenceEngine:
@@ -61,7 +61,8 @@ class ReferenceEngine:
         choices: list[Choice] = []
         scored: PromptLogprobs = []
         logits: list[torch.Tensor] = []
-        while True:
+        reason: FinishReason | None = None
+        while reason is None:
             input_ids = torch.tensor([fed], device=self._model.device)
             if self._gives_positions:
                 end = len(request.prompt_token_ids) + len(token_ids)
@@ -84,12 +85,7 @@ class ReferenceEngine:
                 choices += self._sampler.choose(last[None], [SampledRow(request, token_ids)])
                 token_ids.append(choices[-1].token_id)
             fed = (*fed, token_ids[-1]) if name is None else (token_ids[-1],)
-            if token_ids[-1] in request.eos_token_ids or stops(request, token_ids):
-                reason = FinishReason.STOP
-                break
-            if len(token_ids) == request.max_new_tokens:
-                reason = FinishReason.LENGTH
-                break
+            reason = finish_reason(request, token_ids)
         return Completion(
             request.request_id,
             tuple(token_ids),

@@ -122,19 +122,19 @@ class Sampler:
     def score_prompt(
         self, found: PromptLogprobs, request: Request, context_len: int, logits: Tensor
     ) -> None:
-        """Appends to what a request has `found` of its prompt's logprobs, if it asks for them, what
-        raw logits (n, vocab) tell of it: those of its tokens from position `context_len` on. A token
-        that is fed again tells nothing more."""
+        """Extends `found` by the logprobs of the prompt tokens that these raw logits (n, vocab)
+        predict, if the request asks for them. The logits are those of its tokens from position
+        `context_len` on; tokens that were scored before a preemption are skipped."""
         asked = request.sampling or GREEDY
         if asked.prompt_logprobs is None:
             return
         if not found:
             found.append(None)  # nothing stands before the first
-        told = request.prompt_token_ids[len(found) : context_len + len(logits) + 1]
-        if told:
+        token_ids = request.prompt_token_ids[len(found) : context_len + len(logits) + 1]
+        if token_ids:
             start = len(found) - 1 - context_len
-            rows = logits[start : start + len(told)]
-            found += self.all_logprobs(rows, told, asked.prompt_logprobs)
+            rows = logits[start : start + len(token_ids)]
+            found += self.all_logprobs(rows, token_ids, asked.prompt_logprobs)
 
 
 def logprobs_of(choices: Seq[Choice]) -> tuple[TokenLogprobs, ...] | None:

@@ -28,7 +28,7 @@ from batchproof.api import (
 )
 from batchproof_engines.model_support import cache_parameter, refuse_batch_dependent
 from batchproof_engines.sampler import Choice, PromptLogprobs, SampledRow, Sampler, logprobs_of
-from batchproof_engines.stopping import stops
+from batchproof_engines.stopping import finish_reason
 from batchproof_engines.trial_batch import probe_logits
 
 PAD_TOKEN_ID = 0  # any token of the vocabulary will do: the mask hides it
@@ -47,15 +47,11 @@ class _Row:
         self.finish_reason: FinishReason | None = None
 
     def append(self, choice: Choice, logits: Tensor) -> None:
-        token_id = choice.token_id
-        self.token_ids.append(token_id)
+        self.token_ids.append(choice.token_id)
         self.choices.append(choice)
         if self.keeps_logits:  # with a large vocabulary they take more memory than the KV cache
             self.logits.append(logits)
-        if token_id in self.request.eos_token_ids or stops(self.request, self.token_ids):
-            self.finish_reason = FinishReason.STOP
-        elif len(self.token_ids) == self.request.max_new_tokens:
-            self.finish_reason = FinishReason.LENGTH
+        self.finish_reason = finish_reason(self.request, self.token_ids)
 
 
 class StaticEngine:

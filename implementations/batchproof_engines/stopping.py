@@ -1,10 +1,17 @@
-"""Where an answer ends besides its EOS ids and its cap. Imports no torch, as schedulers import it."""
+"""Where an answer ends. Imports no torch, as schedulers import it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from batchproof.api import Request
+from batchproof.api import FinishReason, Request
+
+
+def finish_reason(request: Request, output_token_ids: Seq[int]) -> FinishReason | None:
+    """Returns why an answer ends with its last token, or None if it goes on."""
+    if output_token_ids[-1] in request.eos_token_ids or stops(request, output_token_ids):
+        return FinishReason.STOP
+    return FinishReason.LENGTH if len(output_token_ids) == request.max_new_tokens else None
 
 
 def stops(request: Request, output_token_ids: Seq[int]) -> bool:

@@ -15,11 +15,13 @@ from batchproof.models.embedded import EMBEDDED
 from batchproof.places import ROOT
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
-from batchproof_lab.campaign import CampaignState, Sitting
+from batchproof_lab.campaign import CampaignState
 from batchproof_lab.conformance_modules import conformance_functions
 from batchproof_lab.faults_command import kill_page, problems, updated_table, whole_table
 from batchproof_lab.honest_command import (
+    HONEST,
     MODELS,
+    HonestCounts,
     HonestOutcome,
     HonestPlan,
     honest_page,
@@ -27,8 +29,14 @@ from batchproof_lab.honest_command import (
     record_of,
     with_right_alarms,
 )
-from batchproof_lab.kill_table import Attempt, Hunt, Kill, KillTable
-from batchproof_lab.record_kinds import HONEST, KILL_TABLE, HonestCounts, KillTableRecord
+from batchproof_lab.kill_table import (
+    KILL_TABLE,
+    Attempt,
+    Hunt,
+    Kill,
+    KillTable,
+    KillTableRecord,
+)
 from batchproof_lab.worker_pool import LostTask
 from tests.selftest.one_process import OneProcess
 
@@ -185,11 +193,10 @@ def test_new_rows_take_the_place_of_old_ones(table: KillTable, tmp_path: Path) -
 
 def honest(plan: HonestPlan) -> CampaignState[HonestOutcome]:
     """Does what the plan asks for, with four workloads in each task."""
-    made: CampaignState[HonestOutcome] = CampaignState(HonestOutcome)
+    made: CampaignState[HonestOutcome] = CampaignState(HonestOutcome, sittings=[MADE])
     for task in plan.tasks(made.outcomes):
         assert task.key not in made.outcomes
-        made.outcomes[task.key] = HonestOutcome(task, HonestCounts(1, 4, 3, 2, 1))
-        made.sittings[task.key] = Sitting("a", MADE)
+        made.add(task.key, HonestOutcome(task, HonestCounts(1, 4, 3, 2, 1)))
     return made
 
 

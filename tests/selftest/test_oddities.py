@@ -29,7 +29,7 @@ STRAINED = {
     "delivery": ("P4", "P14", "P1", "P13", "P1", "P1"),  # those of P13 and P14 can be stepped
     "lateness": ("P9", "P10", "P11", "P13", "P14"),
     "random_tokens": ("P19",),
-    "states": ("P1", "P5", "P7", "P8", "P13") * 2,
+    "states": ("P1", "P5", "P7", "P8", "P13"),
     "waves": ("P1", "P4"),
     "wording": ("P12",),
 }

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from batchproof.api import EngineConfig
 from batchproof.cli import choices
@@ -17,15 +16,45 @@ from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.random_models import build_llama_random
+from batchproof.records.file_kinds import FileKind
+from batchproof.records.provenance import Provenance
 from batchproof.run.registry import resolve_engine, source_of
 from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.fingerprint import code_digest
-from batchproof_lab.model_sweep.toy_check import ToyTask, ToyVerdict, check_toy
+from batchproof_lab.model_sweep.toy_check import (
+    ToyRecord,
+    ToyTask,
+    ToyVerdict,
+    check_toy,
+)
 from batchproof_lab.model_sweep.toys import model_types, toys_of
 from batchproof_lab.pages import page
-from batchproof_lab.record_kinds import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
 
 ENGINE = "paged"
+
+
+@dataclass(frozen=True)
+class SweepCounts:
+    """The number of models by verdict, for types in their default form and in other forms."""
+
+    types: Mapping[str, int]
+    forms: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class ModelSweepRecord:
+    """A sweep over types of models with one engine."""
+
+    made: Provenance
+    is_complete: bool
+    engine: str
+    seed: int
+    num_types: int
+    counts: SweepCounts
+    toys: tuple[ToyRecord, ...]
+
+
+MODEL_SWEEP = FileKind("model sweep", "batchproof.models", 2, ModelSweepRecord)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="E",
         help="the engine to try, as for pytest --engine (default: %(default)s)",
     )
-    add_options(parser, seed=0, time_limit=(120.0, "a toy is given up"))
+    choices.add_seed(parser, 0)
+    choices.add_time_limit(parser, 120.0, "seconds after which a toy is given up")
+    add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,17 +77,16 @@ def run(arguments: argparse.Namespace) -> int:
     types = choices.select_names(arguments.types, known, "causal LM of this version of transformers")
     _try(arguments.engine)
     output = choices.writable(arguments.output)
-    asked = {"types": types, "engine": arguments.engine, "seed": arguments.seed}
-    asked |= {"time_limit": arguments.time_limit}
+    asked = (types, arguments.engine, arguments.seed, arguments.time_limit)
     sources = []
     with suppress(UsageError):  # it is no Python
         sources.append(source_of(resolve_engine(arguments.engine)))
     toys = [toy for model_type in types for toy in toys_of(model_type)]
     state: CampaignState[ToyRecord] = CampaignState(ToyRecord)
     campaign = Campaign(
-        question=Question("models", asked, code_digest(sources)),
+        question=Question("models", repr(asked), code_digest(sources)),
         state=state,
-        function=_judge,
+        function=check_toy,
         lost_outcome=lambda task, lost: task.record(ToyVerdict.WRONG, lost.why),
         progress=Progress("models", "toy", len(toys), arguments.progress),
     )
@@ -88,12 +118,6 @@ def _try(engine: str) -> None:
     factory = resolve_engine(engine).factory
     with suppress(UnsupportedModelError):  # it may serve others
         factory(build_llama_random(), EngineConfig())
-
-
-def _judge(task: ToyTask) -> ToyRecord:
-    """Checks a toy in a worker, on one thread since workers share the cores."""
-    torch.set_num_threads(1)
-    return check_toy(task)
 
 
 def _write(record: ModelSweepRecord, is_whole: bool, output: Path) -> int:

@@ -1,7 +1,7 @@
 """Checks one toy with one engine: served, refused, not buildable, unproven or WRONG.
 
 Served means: over six unequal requests on fewer slots, packed with others' decodes, fed in chunks,
-preempted, and beside aborted ones, in float32 and in bfloat16, every token and every logit equals
+preempted, and next to aborted ones, in float32 and in bfloat16, every token and every logit equals
 per-prompt generation within rounding (rules O2 to O4 of `batchproof.checks.answers`). Anything else an
 engine does with a model it accepts is WRONG.
 """
@@ -14,8 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, partial
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from transformers import PreTrainedModel
 
 from batchproof.api import Capability, Completion, Engine, EngineConfig, Request
@@ -33,7 +35,6 @@ from batchproof.run.registry import EngineSpec, reference_factory, resolve_engin
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 from batchproof_lab.model_sweep.toys import Toy, quiet
-from batchproof_lab.record_kinds import ToyRecord
 
 ABORTED = "aborted"
 PROMPT_LENS = (9, 4, 21, 4, 33, 14)  # two are equally long
@@ -65,6 +66,27 @@ class ToyVerdict(StrEnum):
     WRONG = "WRONG"
 
 
+@dataclass(frozen=True)
+class ToyRecord:
+    """One small model. `worst` is the largest difference of a logit from float64, in units of E, and
+    `worst_bfloat16` the same in bfloat16, None where its rounding is too large to judge."""
+
+    model_type: Annotated[str, Field(alias="type")]
+    form: str  # empty: as by default
+    verdict: str
+    reason: str = ""
+    layers: str = ""
+    worst: float | None = None
+    worst_bfloat16: float | None = None
+    error_unit: float | None = None  # E, the reference's own worst logit error
+    num_tokens: int | None = 0
+
+    @property
+    def name(self) -> str:
+        """Returns the type, with its form if it is not the default."""
+        return f"{self.model_type}, {self.form}" if self.form else self.model_type
+
+
 @dataclass(frozen=True, slots=True)
 class ToyTask:
     """One toy, one engine."""
@@ -84,13 +106,10 @@ class ToyTask:
         return partial(ToyRecord, self.toy.model_type, self.toy.form)
 
 
+@quiet()
 def check_toy(task: ToyTask) -> ToyRecord:
     """Returns the verdict. Raises nothing: what the engine raises is part of it."""
-    with quiet():
-        return _judge(task)
-
-
-def _judge(task: ToyTask) -> ToyRecord:
+    torch.set_num_threads(1)  # workers share the cores
     try:
         model = task.toy.build(task.seed)
         model(input_ids=torch.arange(4)[None], use_cache=False)
@@ -167,7 +186,7 @@ def _off(oracle: Oracle, request: Request, completion: Completion) -> float:
 
 def _shows(trial: Trial, engine: Engine, what: str) -> bool:
     """Returns whether the trace shows what the workload is for. An engine that serves waves feeds no
-    prompt beside another's decode.
+    prompt in the same step as another's decode.
     """
     trace = trial.trace_of(engine)
     if what == "packed" and Capability.SCHEDULING not in trial.capabilities:

@@ -72,7 +72,7 @@ class Toy:
         return kind(**merged(small(kind()), self.changes))
 
     def build(self, seed: int) -> PreTrainedModel:
-        """Returns the model on the CPU, in float32 and eval mode. All weights are drawn anew: with a
+        """Returns the model on the CPU, in float32 and eval mode. All weights are random: with a
         wide spread, and with noise where the library would put zeros or ones."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

@@ -8,11 +8,9 @@ of this package; the modules are found, not listed.
 from importlib import import_module
 from pkgutil import iter_modules
 
-from batchproof_engines.faulty.fault import REGISTERED, Fault
+from batchproof_engines.faulty.fault import FAULTS, Fault
 
 __all__ = ["FAULTS", "Fault"]
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
-
-FAULTS: dict[str, Fault] = dict(REGISTERED)

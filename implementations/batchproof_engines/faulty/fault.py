@@ -32,7 +32,7 @@ class Fault:
     shows_on: str | None = None  # the only embedded model that shows it; None: an ordinary one does
 
 
-REGISTERED: dict[str, Fault] = {}  # filled when the modules of this package are imported
+FAULTS: dict[str, Fault] = {}  # filled when the modules of this package are imported
 
 Part = TypeVar("Part", bound=type)
 
@@ -45,8 +45,8 @@ def planted(
     def register(part: Part) -> Part:
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", part.__name__).lower()
         assert part.__doc__, f"fault {name} must state its lie in its docstring"
-        assert name not in REGISTERED, f"fault {name} is planted twice"
-        REGISTERED[name] = Fault(
+        assert name not in FAULTS, f"fault {name} is planted twice"
+        FAULTS[name] = Fault(
             name,
             " ".join(part.__doc__.split()),
             part.__module__.rpartition(".")[-1],

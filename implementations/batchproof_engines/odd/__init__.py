@@ -8,11 +8,9 @@ of this package; the modules are found, not listed.
 from importlib import import_module
 from pkgutil import iter_modules
 
-from batchproof_engines.odd.oddity import REGISTERED, Oddity
+from batchproof_engines.odd.oddity import ODDITIES, Oddity
 
 __all__ = ["ODDITIES", "Oddity"]
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
-
-ODDITIES: dict[str, Oddity] = dict(REGISTERED)

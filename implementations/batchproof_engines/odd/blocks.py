@@ -12,50 +12,27 @@ from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequ
 from batchproof_engines.ragged_paged.blocks import BlockManager
 
 
-class _OwnCount(Scheduler):
-    """A scheduler whose `_owned` counts the blocks a sequence holds after feeding `num_new` more
-    tokens."""
-
-    def _owned(self, sequence: Sequence, num_new: int) -> int:
-        return self._num_blocks(sequence.num_computed_tokens + num_new)
-
-    def _num_used(self, plan: dict[Sequence, int]) -> int:
-        return sum(self._owned(each, plan.get(each, 0)) for each in {*self.running, *plan})
-
-    def _whole_life(self, sequence: Sequence) -> int:
-        request = sequence.request
-        return self._num_blocks(len(request.prompt_token_ids) + request.max_new_tokens - 1)
-
-    def _num_free_blocks(self) -> int | None:
-        total = self._config.num_blocks
-        return None if total is None else total - self._num_used({})
-
-    def _fits(self, plan: dict[Sequence, int]) -> bool:
-        total = self._config.num_blocks
-        return total is None or self._num_used(plan) <= total
-
-
 @odd
-class ReservesForLife(_OwnCount):
+class ReservesForLife(Scheduler):
     """A request takes the blocks of its whole life when it is admitted, so no request is ever
     preempted."""
 
     lacks = frozenset({Capability.PREEMPTION})
 
     def _owned(self, sequence: Sequence, num_new: int) -> int:  # noqa: ARG002
-        return self._whole_life(sequence)
+        return self._whole_life(sequence.request)
 
 
 @odd
-class ReservesOneAhead(_OwnCount):
+class ReservesOneAhead(Scheduler):
     """The block of the token after the next one is taken a step early."""
 
     def _owned(self, sequence: Sequence, num_new: int) -> int:
-        return min(super()._owned(sequence, num_new + 1), self._whole_life(sequence))
+        return min(super()._owned(sequence, num_new + 1), self._whole_life(sequence.request))
 
 
 @odd
-class KeepsABlockFree(_OwnCount):
+class KeepsABlockFree(Scheduler):
     """One block stays free as long as more than one request runs."""
 
     def _fits(self, plan: dict[Sequence, int]) -> bool:

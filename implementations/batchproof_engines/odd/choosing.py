@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from batchproof_engines.sampler import GREEDY, Choice, SampledRow, Sampler
 
 @odd
 class PenaltiesOverTheWholeVocabulary(Sampler):
-    """All stages are dense float64 vectors over the vocabulary, made anew for each token: a bias that
+    """All stages are dense float64 vectors over the vocabulary, built for each token: a bias that
     holds bans as well, a factor, and counts of produced tokens."""
 
     def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
@@ -55,19 +54,6 @@ class TiesGoToTheHighestId(Sampler):
         order = (len(logits) - 1 - found.flip(0).argsort(descending=True, stable=True)).tolist()
         top = tuple((each, float(found[each])) for each in order[:num_top])
         return TokenLogprobs(float(found[token_id]), order.index(token_id) + 1, top)
-
-
-@odd
-class LogprobsInFloat64(Sampler):
-    """Logprobs are computed in float64 by a sum that the largest logit does not scale."""
-
-    def logprobs(self, logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
-        values = logits.double().numpy()
-        found = values - np.log(np.exp(values).sum())
-        order = (-found).argsort(kind="stable")[:num_top].tolist()
-        rank = int((found > found[token_id]).sum()) + 1
-        top = tuple((each, float(found[each])) for each in order)
-        return TokenLogprobs(float(found[token_id]), rank, top)
 
 
 @odd

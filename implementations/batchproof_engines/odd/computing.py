@@ -112,7 +112,7 @@ class RemembersAnswers(ReferenceEngine):
         self._known: dict[object, Completion] = {}
 
     def _complete(self, request: Request) -> Completion:
-        if request.sampling is not None:  # another answer, or one to be drawn anew
+        if request.sampling is not None:  # another answer, or a new draw
             return super()._complete(request)
         asked = (request.prompt_token_ids, request.max_new_tokens, request.eos_token_ids)
         if asked not in self._known:

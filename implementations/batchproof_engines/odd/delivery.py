@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
 from transformers import PreTrainedModel
 
@@ -14,6 +15,7 @@ from batchproof.api import (
     Completion,
     EngineConfig,
     Request,
+    RowRecord,
     StepRecord,
     TokenEvent,
     duplicate_id,
@@ -114,57 +116,51 @@ class AnswersLazily(StaticEngine):
 
 @odd
 class RenamesRequests(RaggedEngine):
-    """Internally, ids are numbers in order of first appearance; externally they are the user's."""
-
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._numbers: dict[str, str] = {}  # user's id -> internal number
-
-    def _number(self, request_id: str) -> str:
-        return self._numbers.setdefault(request_id, str(len(self._numbers)))
-
-    def _names(self, numbers: Seq[str]) -> tuple[str, ...]:
-        names = tuple(self._numbers)
-        return tuple(names[int(number)] for number in numbers)
-
-    def _numbered(self, request: Request) -> Request:
-        return replace(request, request_id=self._number(request.request_id))
+    """Internally, each id is spelt backwards; externally it is the user's."""
 
     def add(self, request: Request) -> None:
-        if self._scheduler.is_live(self._number(request.request_id)):
+        turned = _turned(request)
+        if self._scheduler.is_live(turned.request_id):
             raise ValueError(duplicate_id(request.request_id))
-        super().add(self._numbered(request))
+        super().add(turned)
 
     def abort(self, request_id: str) -> None:
-        super().abort(self._number(request_id))
+        super().abort(request_id[::-1])
 
     def step(self) -> list[TokenEvent]:
-        events = super().step()
-        names = self._names([event.request_id for event in events])
-        return [e._replace(request_id=name) for e, name in zip(events, names, strict=True)]
+        return [event._replace(request_id=event.request_id[::-1]) for event in super().step()]
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        answers = super().generate([self._numbered(request) for request in requests])
-        return [self._renamed_answer(*pair) for pair in zip(requests, answers, strict=True)]
+        answers = super().generate([_turned(request) for request in requests])
+        return [self._renamed_answer(_turned(answer)) for answer in answers]
 
-    def _renamed_answer(self, request: Request, answer: Completion) -> Completion:
-        """Returns the answer under the user's id; no error but that of a duplicate names an id."""
-        name, is_duplicate = request.request_id, answer.error == duplicate_id(answer.request_id)
-        error = duplicate_id(name) if is_duplicate else answer.error
-        return replace(answer, request_id=name, error=error)
+    def _renamed_answer(self, answer: Completion) -> Completion:
+        """Returns the answer with the user's id in its error; only that of a duplicate names one."""
+        name = answer.request_id
+        is_duplicate = answer.error == duplicate_id(name[::-1])
+        return replace(answer, error=duplicate_id(name)) if is_duplicate else answer
 
     @property
     def trace(self) -> Seq[StepRecord]:
-        return [self._renamed(record) for record in super().trace]
+        return [
+            replace(
+                record,
+                rows=tuple(map(_turned, record.rows)),
+                waiting=_all_turned(record.waiting),
+                admitted=_all_turned(record.admitted),
+                finished=_all_turned(record.finished),
+                preempted=_all_turned(record.preempted),
+            )
+            for record in super().trace
+        ]
 
-    def _renamed(self, record: StepRecord) -> StepRecord:
-        ids = self._names([row.request_id for row in record.rows])
-        rows = tuple(replace(r, request_id=i) for r, i in zip(record.rows, ids, strict=True))
-        return replace(
-            record,
-            rows=rows,
-            waiting=self._names(record.waiting),
-            admitted=self._names(record.admitted),
-            finished=self._names(record.finished),
-            preempted=self._names(record.preempted),
-        )
+
+Named = TypeVar("Named", Request, Completion, RowRecord)
+
+
+def _turned(named: Named) -> Named:
+    return replace(named, request_id=named.request_id[::-1])
+
+
+def _all_turned(request_ids: Seq[str]) -> tuple[str, ...]:
+    return tuple(each[::-1] for each in request_ids)

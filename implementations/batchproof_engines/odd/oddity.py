@@ -33,7 +33,7 @@ class Oddity:
     factory: EngineFactory = field(compare=False)
 
 
-REGISTERED: dict[str, Oddity] = {}  # filled when the modules of this package are imported
+ODDITIES: dict[str, Oddity] = {}  # filled when the modules of this package are imported
 
 Part = TypeVar("Part", bound=Callable[..., Any])
 
@@ -45,9 +45,9 @@ def odd(part: Part) -> Part:
     """
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", part.__name__).lower()
     assert part.__doc__, f"oddity {name} must say in its docstring what is odd"
-    assert name not in REGISTERED, f"oddity {name} is registered twice"
+    assert name not in ODDITIES, f"oddity {name} is registered twice"
     summary = " ".join(part.__doc__.split())
-    REGISTERED[name] = Oddity(name, summary, part.__module__.rpartition(".")[-1], _factory(name, part))
+    ODDITIES[name] = Oddity(name, summary, part.__module__.rpartition(".")[-1], _factory(name, part))
     return part
 
 

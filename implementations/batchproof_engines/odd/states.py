@@ -1,4 +1,4 @@
-"""Unusual ways to carry recurrent states: recomputed, copied, moved, kept elsewhere, fed otherwise."""
+"""Unusual ways to carry recurrent states: recomputed, kept elsewhere, fed otherwise."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import io
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.scheduler import SchedulerOutput
-from batchproof_engines.ragged_paged.states import Piece, StatefulEngine, States, StatesByLane, joined
+from batchproof_engines.ragged_paged.states import Piece, StatefulEngine, States, StatesByLane
 
 
 @odd
@@ -34,14 +33,9 @@ class PairsOfRows(StatefulEngine):
 
 
 @odd
-class TheLastGroupFirst(StatefulEngine):
-    """The prompts of a step are fed before its decodes."""
+class PromptsTokenByToken(StatefulEngine):
+    """No pass has more than one token of a sequence, not even at the start of its prompt."""
 
-    def groups(self, pieces: list[Piece]) -> list[list[Piece]]:
-        return super().groups(pieces)[::-1]
-
-
-class _InStretches(StatefulEngine):
     length = 1
 
     def pieces(self, piece: Piece) -> Iterator[Piece]:
@@ -51,12 +45,7 @@ class _InStretches(StatefulEngine):
 
 
 @odd
-class PromptsTokenByToken(_InStretches):
-    """No pass has more than one token of a sequence, not even at the start of its prompt."""
-
-
-@odd
-class PromptsInStretches(_InStretches):
+class PromptsInStretches(PromptsTokenByToken):
     """A prompt is fed in stretches of at most eight tokens within its step."""
 
     length = 8
@@ -82,53 +71,26 @@ class RecomputedFromTheStart(StatefulEngine):
 
 
 @odd
-class AlwaysInAFreshCopy(StatesByLane):
-    """The states of all lanes are copied after each pass, so that none is ever changed in place."""
-
-    def write(self, group: list[Piece], states: States) -> None:
-        super().write(group, states)
-        self.lanes = {lane: joined([(each, 0)]) for lane, each in self.lanes.items()}
-
-
-@odd
-class EachInACacheOfItsOwn(StatesByLane):
-    """Between passes the states of each sequence are elsewhere than in the lanes."""
+class KeptAsBytes(StatesByLane):
+    """Between passes the states of each sequence are bytes, as in a file, and not in the lanes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._elsewhere: dict[int, Any] = {}  # by lane
+        self._files: dict[int, io.BytesIO] = {}  # by lane
 
     def read(self, group: list[Piece]) -> States | None:
         for piece in group:
-            kept = self._elsewhere.pop(piece.lane, None)
-            if kept is not None and piece.lane not in self.lanes:
-                self.lanes[piece.lane] = self._unpacked(kept)
+            file = self._files.pop(piece.lane, None)
+            if file is not None and piece.lane not in self.lanes:
+                file.seek(0)
+                self.lanes[piece.lane] = torch.load(file, weights_only=False)
         return super().read(group)
 
     def write(self, group: list[Piece], states: States) -> None:
         super().write(group, states)
         for piece in group:
-            self._elsewhere[piece.lane] = self._packed(self.lanes.pop(piece.lane))
-
-    def _packed(self, states: States) -> Any:
-        return states
-
-    def _unpacked(self, kept: Any) -> States:
-        return cast(States, kept)
-
-
-@odd
-class KeptAsBytes(EachInACacheOfItsOwn):
-    """Between passes the states are bytes, as in a file."""
-
-    def _packed(self, states: States) -> Any:
-        file = io.BytesIO()
-        torch.save(states, file)
-        return file
-
-    def _unpacked(self, kept: Any) -> States:
-        kept.seek(0)
-        return cast(States, torch.load(kept, weights_only=False))
+            file = self._files[piece.lane] = io.BytesIO()
+            torch.save(self.lanes.pop(piece.lane), file)
 
 
 @odd

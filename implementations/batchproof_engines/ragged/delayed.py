@@ -1,4 +1,4 @@
-"""The ragged engine with a scheduling delay: it learns of an EOS steps after the EOS was sampled.
+"""The ragged engine with a scheduling delay: it learns of an EOS a step after the EOS was sampled.
 
     step s      the EOS is sampled, but not read
     step s + 1  a surplus row is fed, and its token is dropped; then the EOS is read, the sequence
@@ -38,7 +38,6 @@ class DelayedSequence(Sequence):
 
     end: int | None = None  # its length, prompt and EOS included, once the EOS is sampled
     unread: FinishReason | None = None  # its finish reason from then on
-    num_late: int = 0  # the number of steps since then
 
     def append(self, token_id: int) -> None:
         """Appends the next token; an EOS is remembered in `end` and `unread`, but does not finish the
@@ -47,33 +46,25 @@ class DelayedSequence(Sequence):
             self.token_ids.append(token_id)  # surplus
             return
         super().append(token_id)
-        if self.is_unforeseen():
-            self.end, self.unread, self.finish_reason = len(self.token_ids), self.finish_reason, None
-
-    def is_unforeseen(self) -> bool:
-        """Returns whether its last token has ended it before the cap."""
         is_short = len(self.output_token_ids) < self.request.max_new_tokens
-        return is_short and self.finish_reason is FinishReason.STOP
+        if is_short and self.finish_reason is FinishReason.STOP:
+            self.end, self.unread, self.finish_reason = len(self.token_ids), self.finish_reason, None
 
 
 class DelayedScheduler(Scheduler):
-    """Reads each EOS `delay` steps after it was sampled."""
+    """Reads each EOS a step after it was sampled."""
 
     sequence_class = DelayedSequence
-    delay = 1
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
         """Records the outcome of a step; sequences whose EOS is now read finish in it."""
-        late = self._unread()
-        for seq in late:
-            seq.num_late += 1
-        due = [seq for seq in late if seq.num_late == self.delay]
+        due = self._unread()
         for seq in due:
             seq.finish_reason = seq.unread
         # A sequence may have been preempted before its EOS was read.
         self.waiting = deque(seq for seq in self.waiting if seq.finish_reason is None)
         events, record = super().update(plan, token_ids)
-        silent = {seq.request_id for seq in (*late, *self._unread())}
+        silent = {seq.request_id for seq in (*due, *self._unread())}
         delivered = [event for event in events if event.request_id not in silent]
         delivered += [event for seq in due for event in self._read(seq)]
         finished = dict.fromkeys((*record.finished, *(seq.request_id for seq in due)))

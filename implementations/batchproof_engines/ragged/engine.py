@@ -39,8 +39,11 @@ from batchproof.api import (
     TokenLogprobs,
     duplicate_id,
 )
-from batchproof.errors import UnsupportedModelError
-from batchproof_engines.model_support import refuse_unbatchable, sliding_window
+from batchproof_engines.model_support import (
+    refuse_other_attention,
+    refuse_unbatchable,
+    sliding_window,
+)
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.sampler import SampledRow, Sampler
 from batchproof_engines.trial_batch import probe_logits
@@ -318,11 +321,6 @@ def ragged(model: PreTrainedModel, config: EngineConfig) -> Engine:
     """Builds a ragged engine. Raises `UnsupportedModelError` for a model whose attention ignores our
     mask."""
     refuse_unbatchable("ragged", model)
-    implementation = model.config._attn_implementation
-    if implementation not in ("eager", "sdpa"):
-        raise UnsupportedModelError(
-            f"engine 'ragged' needs attention 'eager' or 'sdpa', which take a 4-D mask; the model "
-            f"uses {implementation!r}"
-        )
+    refuse_other_attention("ragged", model)
     probe_logits("ragged", model, RaggedEngine)
     return RaggedEngine(model, config)

@@ -31,7 +31,7 @@ from batchproof.api import (
     TokenLogprobs,
     duplicate_id,
 )
-from batchproof_engines.stopping import stops
+from batchproof_engines.stopping import finish_reason
 
 
 @dataclass(slots=True, eq=False)
@@ -63,10 +63,7 @@ class Sequence:
     def append(self, token_id: int) -> None:
         """Appends the next token and sets `finish_reason` if it is the last."""
         self.token_ids.append(token_id)
-        if token_id in self.request.eos_token_ids or stops(self.request, self.output_token_ids):
-            self.finish_reason = FinishReason.STOP
-        elif len(self.output_token_ids) == self.request.max_new_tokens:
-            self.finish_reason = FinishReason.LENGTH
+        self.finish_reason = finish_reason(self.request, self.output_token_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +127,18 @@ class Scheduler:
                 preempted.append(self._preempt_youngest())  # this sequence, if it is the youngest
                 continue
             plan[sequence] = num_new
+            self._take_blocks(sequence, num_new)
             budget -= num_new
 
         admitted: list[str] = []
         # A step that preempts admits no one: the victim would come straight back.
         while self.waiting and self._has_free_slot() and budget and not preempted:
-            sequence = self.waiting[0]
-            # The pool must hold the whole sequence, even if the budget cuts it into chunks.
-            if not self._fits({**plan, sequence: sequence.num_uncomputed_tokens}):
+            if not self._admit_first(plan):
                 break
-            self.running.append(self.waiting.popleft())
+            sequence = self.running[-1]
             admitted.append(sequence.request_id)
             plan[sequence] = min(sequence.num_uncomputed_tokens, budget)
+            self._take_blocks(sequence, plan[sequence])
             budget -= plan[sequence]
 
         rows = tuple(
@@ -173,6 +170,18 @@ class Scheduler:
             num_total_blocks=self._config.num_blocks,
         )
 
+    def _admit_first(self, plan: dict[Sequence, int]) -> bool:
+        """Moves the first waiting sequence into a slot, unless the pool lacks room for all of it: it
+        must hold the whole sequence, even if the budget cuts it into chunks."""
+        sequence = self.waiting[0]
+        if not self._fits({**plan, sequence: sequence.num_uncomputed_tokens}):
+            return False
+        self.running.append(self.waiting.popleft())
+        return True
+
+    def _take_blocks(self, sequence: Sequence, num_new: int) -> None:
+        """Gives a sequence the blocks of the tokens to feed. Here blocks are just counted."""
+
     def _has_free_slot(self) -> bool:
         return len(self.running) < self._config.max_num_seqs
 
@@ -185,23 +194,30 @@ class Scheduler:
     def _num_blocks(self, num_tokens: int) -> int:
         return ceil(num_tokens / self._config.block_size)
 
+    def _whole_life(self, request: Request) -> int:
+        """Returns how many blocks a request needs at its end; its last token is never fed."""
+        return self._num_blocks(len(request.prompt_token_ids) + request.max_new_tokens - 1)
+
+    def _owned(self, sequence: Sequence, num_new: int) -> int:
+        """Returns how many blocks a sequence owns after feeding `num_new` more tokens."""
+        return self._num_blocks(sequence.num_computed_tokens + num_new)
+
+    def _num_used(self, plan: dict[Sequence, int]) -> int:
+        """Returns how many blocks all running sequences own after this plan."""
+        return sum(self._owned(each, plan.get(each, 0)) for each in {*self.running, *plan})
+
     def _num_free_blocks(self) -> int | None:
-        if self._config.num_blocks is None:
-            return None
-        used = sum(self._num_blocks(seq.num_computed_tokens) for seq in self.running)
-        return self._config.num_blocks - used
+        total = self._config.num_blocks
+        return None if total is None else total - self._num_used({})
 
     def _fits(self, plan: dict[Sequence, int]) -> bool:
-        """Returns whether the pool can hold all running sequences after this plan."""
-        if self._config.num_blocks is None:
-            return True
-        owners = {*self.running, *plan}
-        used = sum(self._num_blocks(s.num_computed_tokens + plan.get(s, 0)) for s in owners)
-        return used <= self._config.num_blocks
+        """Returns whether the pool can hold all running sequences after this plan, whose last entry is
+        not settled yet."""
+        total = self._config.num_blocks
+        return total is None or self._num_used(plan) <= total
 
     def _pool_refusal(self, request: Request) -> str | None:
-        # The last token is never fed, so it needs no block.
-        needed = self._num_blocks(len(request.prompt_token_ids) + request.max_new_tokens - 1)
+        needed = self._whole_life(request)
         if self._config.num_blocks is None or needed <= self._config.num_blocks:
             return None
         return f"it needs {needed} blocks of KV cache, but the pool has {self._config.num_blocks}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,19 +23,11 @@ from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 NGRAM_LENS = (3, 2)  # the longer one, if it occurred before
 
 
-class Drafter(Protocol):
-    """Proposes how a sequence goes on."""
-
-    def propose(self, token_ids: list[int], num: int) -> list[int]:
-        """Returns up to `num` tokens behind those of a sequence."""
-        ...
-
-
 class NgramDrafter:
-    """Proposes what followed the last earlier occurrence of a sequence's last tokens: prompt lookup
+    """Drafts what followed the last earlier occurrence of a sequence's last tokens: prompt lookup
     decoding (Saxena, 2023)."""
 
-    def propose(self, token_ids: list[int], num: int) -> list[int]:
+    def __call__(self, token_ids: list[int], num: int) -> list[int]:
         """Returns up to `num` tokens behind those of a sequence."""
         for length in NGRAM_LENS:
             last = token_ids[-length:]
@@ -45,28 +37,23 @@ class NgramDrafter:
         return []
 
 
-class ModelDrafter:
-    """Lets a draft model go on greedily, by a pass over all tokens for each draft."""
-
-    def __init__(self, draft: PreTrainedModel) -> None:
-        self._draft = draft
-
-    @torch.inference_mode()
-    def propose(self, token_ids: list[int], num: int) -> list[int]:
-        """Returns `num` tokens behind those of a sequence."""
-        tokens = list(token_ids)
-        for _ in range(num):
-            fed = torch.tensor([tokens], device=self._draft.device)
-            logits: Tensor = self._draft(input_ids=fed, use_cache=False).logits
-            tokens.append(int(logits[0, -1].argmax()))
-        return tokens[len(token_ids) :]
+@torch.inference_mode()
+def drafts_of_model(draft: PreTrainedModel, token_ids: list[int], num: int) -> list[int]:
+    """Returns `num` tokens of a draft model, which decodes greedily by a pass over all tokens each."""
+    tokens = list(token_ids)
+    for _ in range(num):
+        fed = torch.tensor([tokens], device=draft.device)
+        logits: Tensor = draft(input_ids=fed, use_cache=False).logits
+        tokens.append(int(logits[0, -1].argmax()))
+    return tokens[len(token_ids) :]
 
 
 class Speculator:
-    """Extends the rows of a step by drafts, and judges afterwards which of them hold."""
+    """Extends the rows of a step by up to `most` drafts, and judges afterwards which of them hold.
+    Without a draft model they come from n-grams."""
 
-    def __init__(self, drafter: Drafter, most: int) -> None:
-        self.drafter = drafter
+    def __init__(self, draft: PreTrainedModel | None, most: int) -> None:
+        self.drafter = NgramDrafter() if draft is None else partial(drafts_of_model, draft)
         self.most = most
 
     def drafted(self, plan: SchedulerOutput, scheduler: PagedScheduler) -> SchedulerOutput:
@@ -75,7 +62,7 @@ class Speculator:
         scheduled, rows = list(plan.scheduled), list(plan.rows)
         for place, num in enumerate(scheduler.room_for_drafts(plan, self.most)):
             (sequence, num_new), row = scheduled[place], rows[place]
-            drafts = self.drafter.propose(sequence.token_ids, num) if num else []
+            drafts = self.drafter(sequence.token_ids, num) if num else []
             sequence.token_ids += drafts
             scheduled[place] = sequence, num_new + len(drafts)
             query_len = row.query_len + len(drafts)

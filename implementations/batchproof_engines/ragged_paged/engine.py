@@ -19,7 +19,7 @@ from transformers.cache_utils import DynamicLayer
 from batchproof.api import Capability, EngineConfig, TokenEvent
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import SchedulerOutput
-from batchproof_engines.ragged_paged.drafting import Drafter, ModelDrafter, NgramDrafter, Speculator
+from batchproof_engines.ragged_paged.drafting import Speculator
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 
 
@@ -57,12 +57,8 @@ class RaggedPagedEngine(RaggedEngine):
         self._pool = KeyPool()
         self._speculator: Speculator | None = None
         if config.num_speculative_tokens and Capability.SPECULATION in self.capabilities:
-            drafter = self.drafter(config.draft_model(model))
-            self._speculator = self.speculator_class(drafter, config.num_speculative_tokens)
-
-    def drafter(self, draft: PreTrainedModel | None) -> Drafter:
-        """Returns where drafts come from: this model, or n-grams if there is none."""
-        return NgramDrafter() if draft is None else ModelDrafter(draft)
+            draft = config.draft_model(model)
+            self._speculator = self.speculator_class(draft, config.num_speculative_tokens)
 
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
         plan = self._scheduler.schedule()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from batchproof.api import EngineConfig, Limits, RowRecord, StepRecord, TokenEvent
+from batchproof.api import EngineConfig, Limits, StepRecord, TokenEvent
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.blocks import BlockManager
 from batchproof_engines.sampler import GREEDY
@@ -26,39 +26,6 @@ class PagedScheduler(Scheduler):
         # Behind how many of these blocks, whose keys are known, a sequence can start.
         self.num_resumable: Callable[[Sequence, list[int]], int] = lambda _, blocks: len(blocks)
 
-    def schedule(self) -> SchedulerOutput:
-        """Plans the next step, allocates its blocks and moves sequences between the queues."""
-        budget = self._config.max_num_batched_tokens
-        plan: list[tuple[Sequence, int]] = []
-        preempted: list[str] = []
-        while len(plan) < len(self.running) and budget:
-            sequence = self.running[len(plan)]
-            num_new = min(sequence.num_uncomputed_tokens, budget)
-            if not self.blocks.can_hold(sequence, sequence.num_computed_tokens + num_new, []):
-                preempted.append(self._preempt_youngest())  # this sequence, if it is the youngest
-                continue
-            plan.append(self.feed(sequence, num_new))
-            budget -= num_new
-
-        admitted: list[str] = []
-        while self.waiting and self._has_free_slot() and budget and not preempted:
-            sequence = self.waiting[0]
-            known = self.blocks.match(sequence)
-            hits = self.usable(sequence, known)
-            # The pool must hold the whole sequence, even if the budget cuts it into chunks.
-            if not self.blocks.can_hold(sequence, len(sequence.token_ids), hits):
-                break
-            self.admit(sequence, hits, len(known))
-            admitted.append(sequence.request_id)
-            plan.append(self.feed(sequence, min(sequence.num_uncomputed_tokens, budget)))
-            budget -= plan[-1][1]
-
-        rows = tuple(
-            RowRecord(seq.request_id, seq.num_computed_tokens, n, n == seq.num_uncomputed_tokens)
-            for seq, n in plan
-        )
-        return SchedulerOutput(tuple(plan), rows, tuple(admitted), tuple(preempted))
-
     def usable(self, sequence: Sequence, known: list[int]) -> list[int]:
         """Returns the first of these blocks, whose keys are known, that the sequence may start behind:
         of a prompt only what is fed is scored."""
@@ -68,18 +35,26 @@ class PagedScheduler(Scheduler):
             known = known[: max(num_scored - 1, 0) // self._config.block_size]
         return known[: self.num_resumable(sequence, known)]
 
-    def admit(self, sequence: Sequence, hits: list[int], num_known: int) -> None:
-        """Moves the first waiting sequence into the lowest free lane."""
+    def _admit_first(self, plan: dict[Sequence, int]) -> bool:  # noqa: ARG002
+        """Admits it behind the prefix that is known of it, and gives it the lowest free lane."""
+        sequence = self.waiting[0]
+        known = self.blocks.match(sequence)
+        hits = self.usable(sequence, known)
+        if not self.blocks.can_hold(sequence, len(sequence.token_ids), hits):
+            return False
         self.running.append(self.waiting.popleft())
         lanes = range(self._config.max_num_seqs)
         self.lanes[sequence.request_id] = min({*lanes} - {*self.lanes.values()})
         self.blocks.adopt(sequence, hits)
-        self.blocks.tables[sequence.request_id].num_known_blocks = num_known
+        self.blocks.tables[sequence.request_id].num_known_blocks = len(known)
+        return True
 
-    def feed(self, sequence: Sequence, num_new: int) -> tuple[Sequence, int]:
-        """Returns the sequence's share of a step, whose blocks it owns from now on."""
+    def _fits(self, plan: dict[Sequence, int]) -> bool:
+        sequence, num_new = next(reversed(plan.items()))  # the others own their blocks
+        return self.blocks.can_hold(sequence, sequence.num_computed_tokens + num_new, [])
+
+    def _take_blocks(self, sequence: Sequence, num_new: int) -> None:
         self.blocks.allocate(sequence, sequence.num_computed_tokens + num_new)
-        return sequence, num_new
 
     def room_for_drafts(self, plan: SchedulerOutput, most: int) -> list[int]:
         """Returns for how many drafts, up to `most`, each row has room: greedy decodes alone, and only

@@ -24,10 +24,16 @@ from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from batchproof.api import Capability, EngineConfig
+from batchproof.api import Capability, Engine, EngineConfig
+from batchproof_engines.model_support import (
+    refuse_batch_dependent,
+    refuse_other_attention,
+    refuse_unbatchable,
+)
 from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.blocks import BlockManager, Prefix
 from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
+from batchproof_engines.trial_batch import probe_logits
 
 States = list[LinearAttentionCacheLayerMixin]  # of the layers that carry some, a row per sequence
 
@@ -237,3 +243,16 @@ class StatefulEngine(RaggedPagedEngine):
         """Returns where the keys of these positions of the piece's sequence lie."""
         table = self._scheduler.blocks.tables[piece.sequence.request_id].blocks
         return self.slots(table, range(start, stop))
+
+
+def ragged_paged(model: PreTrainedModel, config: EngineConfig) -> Engine:
+    """Builds a paged teaching engine, with states if the model has some. Raises
+    `UnsupportedModelError` for a model whose attention ignores our mask."""
+    layers = DynamicCache(config=model.config).layers
+    is_stateful = any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
+    refuse = refuse_batch_dependent if is_stateful else refuse_unbatchable
+    refuse("ragged-paged", model)
+    refuse_other_attention("ragged-paged", model)
+    engine_class = StatefulEngine if is_stateful else RaggedPagedEngine
+    probe_logits("ragged-paged", model, engine_class)
+    return engine_class(model, config)
