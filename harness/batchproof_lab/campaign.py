@@ -25,6 +25,7 @@ from batchproof.records.provenance import Provenance, made_now
 from batchproof_lab.worker_pool import LostTask, WorkerPool
 
 TASK_LIMIT_S = 3600.0  # far beyond any session of the suite: a worker that hangs is given up
+PROCESSES, RAY = "processes", "ray"
 MOST_KILLS = 2  # of workers with the same task, which then has that for its outcome
 
 
@@ -143,7 +144,7 @@ class Campaign(Generic[Task, Outcome]):
         what `finish` returns, which writes the result, also if the work is stopped."""
         with self._journal(arguments) as journal:
             try:
-                with WorkerPool(arguments.jobs, time_limit_s) as pool:
+                with pool_of(arguments.runner, arguments.jobs, time_limit_s) as pool:
                     while self._pass(pool, tasks(), journal):
                         pass
             finally:
@@ -178,11 +179,26 @@ class Campaign(Generic[Task, Outcome]):
         self.progress.step(self.size_of(outcome), key)
 
 
+def pool_of(runner: str, num_workers: int, time_limit_s: float) -> WorkerPool:
+    """Returns the workers. Raises `UsageError` if Ray is asked for and not installed."""
+    if runner == RAY:
+        from batchproof_lab.ray_pool import RayPool  # noqa: PLC0415 - an extra
+
+        return RayPool(num_workers, time_limit_s)
+    return WorkerPool(num_workers, time_limit_s)
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds `--restart` and the common options."""
+    """Adds `--restart`, `--runner` and the common options."""
     parser.add_argument(
         "--restart",
         action="store_true",
         help="forget the journal of the same question and code, which is otherwise continued",
+    )
+    parser.add_argument(
+        "--runner",
+        choices=(PROCESSES, RAY),
+        default=PROCESSES,
+        help="where the workers are: on this machine, or in a cluster of Ray (default: %(default)s)",
     )
     choices.add_common(parser)

@@ -6,9 +6,10 @@ a fork of a process that has used torch may hang.
 
 from __future__ import annotations
 
+import pickle
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -46,7 +47,7 @@ class WorkerPool:
         """
         self._num_workers = num_workers
         self._time_limit_s = time_limit_s
-        self._idle: list[_Worker] = []
+        self._idle: list[Any] = []
 
     def __enter__(self) -> Self:
         return self
@@ -66,16 +67,16 @@ class WorkerPool:
         iteration early ends the workers that are busy.
         """
         waiting = iter(tasks)
-        busy: dict[_Worker, Task] = {}
+        busy: dict[Any, Task] = {}
         try:
             while True:
                 for task in islice(waiting, self._num_workers - len(busy)):
-                    worker = self._idle.pop() if self._idle else _Worker(self._time_limit_s)
+                    worker = self._idle.pop() if self._idle else self._new_worker()
                     busy[worker] = task
                     worker.begin(function, task)
                 if not busy:
                     return
-                for worker in _finished(busy):
+                for worker in self._done_first(busy):
                     task, result = busy.pop(worker), worker.result()
                     if worker.is_usable:
                         self._idle.append(worker)
@@ -83,6 +84,18 @@ class WorkerPool:
         finally:
             for worker in busy:
                 worker.kill()
+
+    def _new_worker(self) -> Any:
+        return _Worker(self._time_limit_s)
+
+    @staticmethod
+    def _done_first(busy: Iterable[Any]) -> list[Any]:
+        """Waits for a worker that has sent a result, died or reached its deadline; returns all such."""
+        workers = list(busy)
+        left_s = min(worker.deadline for worker in workers) - time.monotonic()
+        ready = wait([worker.connection for worker in workers], max(0.0, left_s))
+        now = time.monotonic()
+        return [worker for worker in workers if worker.connection in ready or worker.deadline <= now]
 
 
 class _Worker:
@@ -121,12 +134,11 @@ class _Worker:
         self.connection.close()
 
 
-def _finished(busy: Collection[_Worker]) -> list[_Worker]:
-    """Waits for a worker that has sent a result, died or reached its deadline; returns all such."""
-    left_s = min(worker.deadline for worker in busy) - time.monotonic()
-    ready = wait([worker.connection for worker in busy], max(0.0, left_s))
-    now = time.monotonic()
-    return [worker for worker in busy if worker.connection in ready or worker.deadline <= now]
+def called_pickled(call: bytes) -> bytes:
+    """Returns the pickled result of a pickled (function, task), which a process between two others
+    passes on without importing what they need."""
+    function, task = pickle.loads(call)
+    return pickle.dumps(function(task))
 
 
 def _serve(connection: Connection) -> None:
