@@ -13,11 +13,7 @@ from batchproof.errors import UnsupportedModelError
 from batchproof.places import ROOT
 from batchproof_lab.model_sweep.sweep_command import models_page
 from batchproof_lab.model_sweep.toy_check import ToyTask, ToyVerdict, check_toy
-from batchproof_lab.model_sweep.toys import (
-    Toy,
-    model_types,
-    toys_of,
-)
+from batchproof_lab.model_sweep.toys import Toy, model_types, toys_of
 from batchproof_lab.record_kinds import MODEL_SWEEP
 from batchproof_paged import paged
 from tests.selftest.conftest import IS_TESTED_TRANSFORMERS
