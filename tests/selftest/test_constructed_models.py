@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from batchproof.decoding.speculation import dialled_draft, disagreeing_tokens, proposed_instead
 from batchproof.models.catalogue import moved
 from batchproof.models.embedded import EMBEDDED
 from batchproof.models.window_hash_oracle import WINDOW
@@ -183,3 +184,22 @@ def test_a_window_one_key_off_changes_nearly_every_token(window: int) -> None:
     wrong.config.sliding_window = window
     flipped = model("mistral-hash")(tokens).logits.argmax(-1) != wrong(tokens).logits.argmax(-1)
     assert flipped[0, WINDOW:].float().mean() > 0.9
+
+
+def test_a_dialled_draft_disagrees_where_it_should() -> None:
+    """Its logits are the model's, but for the rows that changed places."""
+    for name in ("gpt2-hash", "llama-hash"):
+        honest = model(name)
+        draft = dialled_draft(honest, 0.75)
+        assert draft is dialled_draft(honest, 0.75)
+        wrong = disagreeing_tokens(256, 0.75)
+        assert len(wrong) == 64
+        tokens = torch.arange(40)[None] * 7 % 256
+        of_model, of_draft = (each(tokens).logits[0] for each in (honest, draft))
+        said, drafted = of_model.argmax(-1), of_draft.argmax(-1)
+        disagrees = torch.isin(said, torch.tensor(wrong))
+        assert disagrees.any()
+        assert not disagrees.all()
+        assert torch.equal(said != drafted, disagrees)
+        assert drafted.tolist() == [proposed_instead(token, 256, 0.75) for token in said.tolist()]
+        assert torch.equal(of_model.sort().values, of_draft.sort().values)

@@ -130,6 +130,15 @@ DELAYED = STEPS | {"abort": method, "has_unfinished": False}
         ({"max_num_seqs": 4, "max_num_batched_tokens": 3}, "max_num_batched_tokens is 3"),
         ({"block_size": "16"}, "block_size is '16', but must be a whole number"),
         ({"prefix_caching": "yes"}, "prefix_caching is 'yes', but must be True or False"),
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0, but must be at least 1"),
+        (
+            {"draft_agreement": 0.5},
+            "draft_agreement is 0.5, which needs num_speculative_tokens",
+        ),
+        (
+            {"num_speculative_tokens": 2, "draft_agreement": "half"},
+            "draft_agreement is 'half', but must be a number",
+        ),
     ],
 )
 def test_a_limit_that_cannot_be_is_refused(limits: dict[str, Any], words: str) -> None:
