@@ -155,6 +155,7 @@ def test_a_request_of_no_whole_numbers_is_refused(request_: Request) -> None:
 
 def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() -> None:
     assert offer_of("silent", lambda _: Silent())[0] == {Capability.TRACING}
+    offer_of("no delay", lambda _: engine(scheduling_delay=0)())
 
 
 @pytest.mark.parametrize(
@@ -170,32 +171,19 @@ def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() 
             "has_unfinished must be a property, but is a method",
         ),
         (declaring("scheduling", "tracing"), "declares scheduling, which needs stepping"),
+        (engine(**DELAYED, scheduling_delay=True), "scheduling_delay is True, but must be 0 or 1: the"),
+        # One that cannot be read is no delay of zero.
+        (
+            engine(**DELAYED, scheduling_delay=property(lambda _: 1 // 0)),
+            "scheduling_delay raised ZeroDivisionError",
+        ),
+        (engine(scheduling_delay=1), "declares a scheduling_delay of 1, which needs scheduling"),
+        (
+            engine(**DELAYED, capabilities={"stepping"}, scheduling_delay=1),
+            "a scheduling_delay of 1, which needs scheduling",
+        ),
     ],
 )
 def test_half_a_capability_is_refused(factory: Callable[[], Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         offer_of("engine", lambda _: factory())
-
-
-NO_DELAY = r"scheduling_delay is .*, but must be 0 or 1: the steps by"
-
-
-@pytest.mark.parametrize(
-    ("declared", "words"),
-    [
-        (True, NO_DELAY),
-        (property(lambda _: 1 // 0), "scheduling_delay raised ZeroDivisionError"),
-    ],
-)
-def test_a_scheduling_delay_is_none_or_one_step(declared: object, words: str) -> None:
-    """One that cannot be read is no delay of zero."""
-    delayed = engine(**DELAYED, scheduling_delay=declared)
-    with pytest.raises(UsageError, match=words):
-        offer_of("engine", lambda _: delayed())
-
-
-@pytest.mark.parametrize("members", [{}, DELAYED | {"capabilities": frozenset({"stepping"})}])
-def test_a_scheduling_delay_without_scheduling_is_refused(members: dict[str, object]) -> None:
-    offer_of("engine", lambda _: engine(**members, scheduling_delay=0)())
-    with pytest.raises(UsageError, match="declares a scheduling_delay of 1, which needs scheduling"):
-        offer_of("engine", lambda _: engine(**members, scheduling_delay=1)())

@@ -1,4 +1,4 @@
-"""Intervals and bounds against tables, exact arithmetic, and draws."""
+"""Intervals and bounds against exact arithmetic and draws."""
 
 from __future__ import annotations
 
@@ -19,17 +19,6 @@ from batchproof.statistics import (
     share_bound,
     student_t_quantile,
 )
-
-
-@pytest.mark.parametrize(
-    ("degrees", "quantile"),
-    [(1, 12.706), (9, 2.262), (120, 1.980)],
-)
-def test_student_t_is_that_of_the_table(degrees: int, quantile: float) -> None:
-    """Abramowitz and Stegun, table 26.10."""
-    assert student_t_quantile(degrees) == pytest.approx(quantile, abs=5e-4)
-    with pytest.raises(ValueError, match="0 degrees of freedom"):
-        student_t_quantile(0)
 
 
 @given(st.integers(0, 60), st.integers(0, 20), st.sampled_from([1e-6, 1e-3, 0.05, 0.4]))
@@ -84,3 +73,5 @@ def test_one_sample_has_no_interval_and_equal_samples_have_one_of_no_width() -> 
     assert difference_estimate([2.0, 2.0], [1.0, 1.0]) == Estimate(1.0, 1.0, 1.0)
     with pytest.raises(ValueError, match="2 points"):
         fit_line([1, 2], [1, 2])
+    with pytest.raises(ValueError, match="0 degrees of freedom"):
+        student_t_quantile(0)

@@ -6,6 +6,7 @@ seen without a build.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -63,6 +64,12 @@ def test_the_wheel_holds_what_the_installed_package_looks_for() -> None:
     for name in folders:  # pytest finds only packages with a module of their own by --pyargs
         assert not (places.PACKAGE / name).exists(), "the wheel would hold two of them"
     assert all((folder / "__init__.py").is_file() for folder in (SUITE, BENCHMARKS))
+
+
+def test_the_oldest_versions_allowed_are_those_tested() -> None:
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    oldest = {each.replace(">=", "==") + ".*" for each in PROJECT["project"]["dependencies"]}
+    assert oldest == {*re.findall(r"[\w-]+==[\d.]+\.\*", workflow)}
 
 
 def test_entry_points_commands_and_options_resolve(pytestconfig: pytest.Config) -> None:
