@@ -30,7 +30,7 @@ from batchproof_lab.honest_command import (
 from batchproof_lab.kill_table import Attempt, Hunt, Kill, KillTable
 from batchproof_lab.record_kinds import HONEST, KILL_TABLE, HonestCounts, KillTableRecord
 from batchproof_lab.worker_pool import LostTask
-from tests.selftest.one_process import OneProcess
+from tests.selftest.conftest import OneProcess
 
 KNOWN = faults()
 WHOLE = ROOT / "results" / "faults.json"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Sequence
-from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -21,23 +20,6 @@ from batchproof.run.timeline import assign_slots, build_timeline, num_refills, w
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@dataclass(frozen=True)
-class Shown:
-    """One default run on a small model: exit code, text, picture."""
-
-    exit_code: int
-    text: str
-    svg: str
-
-
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    path = tmp_path_factory.mktemp("demo") / "timeline.svg"
-    with redirect_stdout(io.StringIO()) as text:
-        exit_code = main(["demo", "--model", "gpt2-random", "--device", "cpu", "--svg", str(path)])
-    return Shown(exit_code, text.getvalue(), path.read_text(encoding="utf-8"))
 
 
 def record(
@@ -56,9 +38,12 @@ def record(
     )
 
 
-def test_the_demo_shows_what_the_engines_did(shown: Shown) -> None:
-    text = shown.text
-    assert shown.exit_code == 0
+def test_the_demo_shows_what_the_engines_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "timeline.svg"
+    assert main(["demo", "--model", "gpt2-random", "--device", "cpu", "--svg", str(picture)]) == 0
+    text = capsys.readouterr().out
     assert text.count("8 of 8 answers equal, 81 tokens compared, 0 near-ties") == 3
     assert "Batching changed nothing but the speed." in text
     lines = [each for each in text.splitlines() if "timeline.svg" not in each]
@@ -80,6 +65,12 @@ def test_the_demo_shows_what_the_engines_did(shown: Shown) -> None:
     # Wave by wave: 3 x (28 + 21), 3 x (61 + 19), 2 x (22 + 8); without padding and idle rows:
     useful = sum(len(prompt) + cap - 1 for prompt, cap in demo.EXAMPLES)
     assert numbers["token positions computed"] == [str(147 + 240 + 60), str(useful), str(useful)]
+    for path in (picture, ROOT / "docs" / "timeline.svg"):
+        root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+        words = [text.text for text in root.iter(f"{SVG}text")]
+        assert [words.count(letter) for letter in "ABCDEFGH"] == [3] * len(demo.EXAMPLES)
+        dashed = [e for e in root.iter(f"{SVG}path") if "stroke-dasharray" in e.get("style", "")]
+        assert len(dashed) == 2, "one for each barrier"
 
 
 def test_slots_are_read_from_a_trace() -> None:
@@ -125,16 +116,6 @@ def test_a_timeline_tells_prefill_decode_and_pauses(
     trace: list[StepRecord], prompt_len: int, drawn: str
 ) -> None:
     assert letters(build_timeline(trace, 1, {"A": prompt_len}).row(0)) == drawn
-
-
-def test_each_picture_has_every_request_in_each_panel_and_every_barrier(shown: Shown) -> None:
-    docs = (ROOT / "docs" / "timeline.svg").read_text(encoding="utf-8")
-    for svg in (shown.svg, docs):
-        root = ElementTree.fromstring(svg)
-        words = [text.text for text in root.iter(f"{SVG}text")]
-        assert [words.count(letter) for letter in "ABCDEFGH"] == [3] * len(demo.EXAMPLES)
-        dashed = [e for e in root.iter(f"{SVG}path") if "stroke-dasharray" in e.get("style", "")]
-        assert len(dashed) == 2
 
 
 def test_a_wrong_answer_is_named_and_the_exit_code_is_1(

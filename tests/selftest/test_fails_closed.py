@@ -105,7 +105,10 @@ def test_a_run_that_compared_nothing_fails_and_one_of_no_test_says_so(
         assert session.exit_status == pytest.ExitCode.TESTS_FAILED
         assert "NOTHING WAS COMPARED" in session.output
         assert words in session.output
-    none = run_suite("-k", "paritty")
+    (tmp_path / "table.json").write_text("old")
+    none = run_suite("-k", "paritty", "--table=table.json")
+    assert "table.json: not written, for there is no table" in none.output
+    assert (tmp_path / "table.json").read_text() == "old"
     assert none.exit_status == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "no conformance test was selected by -k 'paritty'" in none.output
 
