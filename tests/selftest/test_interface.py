@@ -93,11 +93,11 @@ def test_an_engine_that_shows_nothing_has_passed_nothing(
     ],
 )
 def test_wrong_usage_ends_at_once_in_one_sentence(
-    run_suite: RunSuite, tmp_path: Path, arguments: str, words: str
+    run_suite: RunSuite, arguments: str, words: str
 ) -> None:
-    (tmp_path / "broken.py").write_text("def factory(model, config): raise OSError('gone')\n")
+    Path("broken.py").write_text("def factory(model, config): raise OSError('gone')\n")
     run_suite(*arguments.split()).require_usage_error(words)
-    assert not list(tmp_path.glob("*.json"))
+    assert not list(Path().glob("*.json"))
 
 
 SUITE = (
@@ -123,11 +123,11 @@ def choosy(model, config):
     ],
 )
 def test_a_test_for_one_model_gets_the_first_that_the_engine_serves(
-    refused: str, models: str, one: str, long: str, run_suite: RunSuite, tmp_path: Path
+    refused: str, models: str, one: str, long: str, run_suite: RunSuite
 ) -> None:
     """A long one comes first, unless only others are named."""
-    (tmp_path / "test_mini.py").write_text(SUITE)
-    (tmp_path / "mine.py").write_text(CHOOSY.replace("REFUSED", repr(refused)))
+    Path("test_mini.py").write_text(SUITE)
+    Path("mine.py").write_text(CHOOSY.replace("REFUSED", repr(refused)))
     asked = [f"--model={name}" for name in models.split()]
     session = run_suite("--collect-only", "--engine=mine.py:choosy", *asked)
     chosen = re.findall(r"test_(\w+)\[mine.py:choosy-(.*?)\]", session.output)

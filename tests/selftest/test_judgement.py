@@ -224,44 +224,39 @@ def test_a_failure_file_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert judge_command.replay_outcome(str(path)) == "reproduced"
 
 
-def test_a_judgement_is_written(journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("end", "exit_code"), [(None, 1), (Interrupt(signal.SIGINT), 130)], ids=str)
+def test_a_judgement_is_written_and_one_that_is_stopped_keeps_what_is_done(
+    end: Interrupt | None, exit_code: int, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(self: Session) -> int:
         self.journal.write_text(journal.read_text())
+        if end is not None:
+            raise end
         return int(pytest.ExitCode.TESTS_FAILED)
 
-    folder = tmp_path / "engines"
+    folder = journal.parent / "engines" / "static"
     monkeypatch.setattr(Session, "run", run)
     monkeypatch.setattr(
         judge_command, "_with_replays", lambda group: replace(group, replays=("reproduced",))
     )
-    assert main(["judge", "static", f"--output={folder}", "--jobs=1"]) == 1
-    verdict = VERDICT.read(folder / "static" / "verdict.json")
-    assert (verdict.held, verdict.broken, verdict.is_complete) == (("P1",), ("P5",), True)
-    page = (folder / "static" / "verdict.md").read_text()
+    assert main(["judge", "static", f"--output={folder.parent}", "--jobs=1"]) == exit_code
+    verdict = VERDICT.read(folder / "verdict.json")
+    assert (verdict.held, verdict.broken, verdict.is_complete) == (("P1",), ("P5",), end is None)
+    page = (folder / "verdict.md").read_text()
     shown = re.search(r"Run again alone: \[\S+\.json\]\((failures/\S+\.json)\), reproduced\.", page)
     assert shown
-    assert (folder / "static" / shown[1]).is_file()
-    assert "[static](static/verdict.md)" in (folder / "README.md").read_text()
+    assert (folder / shown[1]).is_file()
+    assert "[static](static/verdict.md)" in (folder.parent / "README.md").read_text()
 
 
-def test_a_judgement_that_is_stopped_keeps_what_is_done_and_a_refused_one_writes_nothing(
-    journal: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_judgement_without_a_test_writes_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "engines"
-    assert main(["judge", "..", f"--output={folder}", "--jobs=1"]) == 2
+    assert main(["judge", "..", f"--output={tmp_path}", "--jobs=1"]) == 2
     error = capfd.readouterr().err
     assert "--engine '..' is no engine" in error
     assert "error: '..' is not judged, since no test was run: see above" in error
-    assert not [*folder.iterdir()]
-
-    def stopped(self: Session) -> int:
-        self.journal.write_text(journal.read_text())
-        raise Interrupt(signal.SIGINT)
-
-    monkeypatch.setattr(Session, "run", stopped)
-    assert main(["judge", "static", f"--output={folder}", "--jobs=1"]) == 130
-    verdict = VERDICT.read(folder / "static" / "verdict.json")
-    assert (verdict.broken, verdict.is_complete) == (("P5",), False)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_two_engines_of_one_release_have_a_folder_each(tmp_path: Path) -> None:

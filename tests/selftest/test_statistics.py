@@ -16,7 +16,6 @@ from batchproof.statistics import (
     difference_estimate,
     fit_line,
     mean_estimate,
-    share_bound,
     student_t_quantile,
 )
 
@@ -37,16 +36,6 @@ def test_the_binomial_bound_is_that_of_exact_arithmetic(
     bound = binomial_bound(trials, float(share), risk)
     assert bound == exact
     assert type(bound) is int, "a fact of a finding is no number of numpy"
-
-
-@pytest.mark.parametrize(("successes", "trials"), [(0, 288), (29, 288), (287, 288)])
-def test_a_share_is_bounded_where_so_few_successes_become_unlikely(successes: int, trials: int) -> None:
-    share = share_bound(successes, trials, 1e-6)
-    few = sum(
-        math.comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(successes + 1)
-    )
-    assert few == pytest.approx(1e-6, rel=1e-6)
-    assert share_bound(trials, trials, 1e-6) == 1.0
 
 
 def held(estimate: Estimate, truth: float) -> bool:
