@@ -99,23 +99,15 @@ def test_slots_are_read_from_a_trace() -> None:
     assert waves([record(admitted="A"), record(), record(admitted="B")]) == [range(2), range(2, 3)]
 
 
-@pytest.mark.parametrize(
-    ("trace", "prompt_len", "drawn"),
-    [  # a last chunk of one token is prefill; a pause is idle; a prompt fed again is prefill
-        ([record([("A", 0, 4)], "A"), record([("A", 4, 1)]), record([("A", 5, 1)], "", "A")], 5, "AAa"),
-        (
-            [
-                *(record([("A", 0, 4)], "A"), record(), record([("A", 4, 1)])),
-                record([("A", 0, 5)], admitted="A", preempted="A"),
-            ],
-            *(4, "A.aA"),
-        ),
-    ],
-)
-def test_a_timeline_tells_prefill_decode_and_pauses(
-    trace: list[StepRecord], prompt_len: int, drawn: str
-) -> None:
-    assert letters(build_timeline(trace, 1, {"A": prompt_len}).row(0)) == drawn
+def test_a_timeline_tells_prefill_decode_and_pauses() -> None:
+    def drawn(prompt_len: int, *trace: StepRecord) -> str:
+        return letters(build_timeline(trace, 1, {"A": prompt_len}).row(0))
+
+    begun = record([("A", 0, 4)], admitted="A")
+    last_chunk = record([("A", 4, 1)])  # of one token: it is prefill all the same
+    assert drawn(5, begun, last_chunk, record([("A", 5, 1)], finished="A")) == "AAa"
+    fed_again = record([("A", 0, 5)], admitted="A", preempted="A")
+    assert drawn(4, begun, record(), record([("A", 4, 1)]), fed_again) == "A.aA"
 
 
 def test_a_wrong_answer_is_named_and_the_exit_code_is_1(

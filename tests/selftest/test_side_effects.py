@@ -22,8 +22,6 @@ from batchproof.workload.workloads import Workload
 from batchproof_lab.suite_run import Effort, run_suite
 from tests.selftest.conftest import LaboratoryFor
 
-MODEL = "gpt2-random"
-
 # What an engine may write. The old and the new way to ask for TF32 are both here: after the new one
 # torch refuses to read the old, and that was taken for an engine that raised.
 FLIPS = [
@@ -83,7 +81,7 @@ def flipping(statement: str) -> EngineSpec:
 @pytest.mark.parametrize("statement", FLIPS)
 def test_an_engine_that_leaves_a_switch_otherwise_is_caught(lab: Laboratory, statement: str) -> None:
     before = positions()
-    trial = Trial(lab, flipping(statement), lab.oracle(MODEL), frozenset(), Promise.P1)
+    trial = Trial(lab, flipping(statement), lab.oracle("gpt2-random"), frozenset(), Promise.P1)
     with pytest.raises(ConformanceFailure, match="changed while the engine worked") as caught:
         trial.run(Workload((Request("a", (1, 2, 3), 2),)))
     assert caught.value.failure.promise is Promise.P15

@@ -13,7 +13,7 @@ import pytest
 
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
-from batchproof.records.verdict import VERDICT, EngineVerdict
+from batchproof.records.verdict import VERDICT
 from batchproof.requirements.promises import Promise
 from batchproof.site.benchmarks import benchmark
 from batchproof.site.history import engines_of
@@ -48,18 +48,6 @@ def test_all_that_was_measured_is_still_read() -> None:
 def judged(tmp_path: Path) -> Path:
     """A verdict with its failures, in a folder of verdicts."""
     return shutil.copytree(CTRANSLATE2, tmp_path / "engines" / "ctranslate2") / "verdict.json"
-
-
-def changed(path: Path, **changes: object) -> EngineVerdict:
-    verdict = replace(VERDICT.read(path), **changes)  # type: ignore[arg-type]
-    VERDICT.write(verdict, path)
-    return verdict
-
-
-def page_of(path: Path) -> str:
-    files = pages(read_inputs([path]))
-    (name,) = (each for each in files if each.startswith("verdicts/") and each.endswith("index.html"))
-    return files[name].decode()
 
 
 def test_every_link_leads_to_a_file_and_an_anchor_and_nothing_is_fetched(site: Files) -> None:
@@ -130,7 +118,8 @@ def test_a_verdict_from_elsewhere_publishes_no_other_file_and_no_markup(judged: 
     outside = judged.parents[2] / "secret"
     for suffix in (".py", ".json"):
         outside.with_suffix(suffix).write_text("a secret")
-    group, *_ = VERDICT.read(judged).groups
+    verdict = VERDICT.read(judged)
+    group, *_ = verdict.groups
     assert group.failure is not None
     assert group.issue is not None
     threads, scripts = (
@@ -139,10 +128,11 @@ def test_a_verdict_from_elsewhere_publishes_no_other_file_and_no_markup(judged: 
     )
     issue = replace(group.issue, threads=threads, scripts=scripts, cause="<script>")
     failure = replace(group.failure, replay="../../secret.json")
-    changed(judged, groups=(replace(group, issue=issue, failure=failure),), unshown=(issue,))
+    groups = (replace(group, issue=issue, failure=failure),)
+    VERDICT.write(replace(verdict, groups=groups, unshown=(issue,)), judged)
     files = pages(read_inputs([judged]))
     assert not any(b"a secret" in content for content in files.values())
-    page = page_of(judged)
+    (page,) = (files[name].decode() for name in files if re.fullmatch("verdicts/.*index.html", name))
     assert "<script" not in page
     assert 'href="javascript' not in page
     assert "https://a/&lt;b&gt;" in page

@@ -16,6 +16,7 @@ from batchproof.statistics import (
     difference_estimate,
     fit_line,
     mean_estimate,
+    share_bound,
     student_t_quantile,
 )
 
@@ -36,6 +37,14 @@ def test_the_binomial_bound_is_that_of_exact_arithmetic(
     bound = binomial_bound(trials, float(share), risk)
     assert bound == exact
     assert type(bound) is int, "a fact of a finding is no number of numpy"
+
+
+@pytest.mark.parametrize("successes", [0, 29, 287])
+def test_a_share_is_bounded_where_so_few_successes_become_unlikely(successes: int) -> None:
+    share = share_bound(successes, 288, 1e-6)
+    few = (math.comb(288, k) * share**k * (1 - share) ** (288 - k) for k in range(successes + 1))
+    assert sum(few) == pytest.approx(1e-6, rel=1e-6)
+    assert share_bound(288, 288, 1e-6) == 1.0
 
 
 def held(estimate: Estimate, truth: float) -> bool:

@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 from batchproof.places import PACKAGE, ROOT
 
@@ -14,16 +13,12 @@ PAGE = ROOT / "docs" / "structure.md"
 DOORS = ("__init__", "__main__", "__pycache__")
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
 @cache
 def rooms() -> dict[str, set[str]]:
     """Room -> the rooms that it imports from when it runs."""
     found: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
-        room = room_of(path)
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
         if room not in DOORS:
             imported = set(imports(ast.parse(path.read_text(encoding="utf-8"))))
             found.setdefault(room, set()).update(imported - {room})

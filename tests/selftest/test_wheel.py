@@ -100,15 +100,11 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # benchmarks refuse to run in a worker
 
 
-def run_foreign(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs pytest in a process of its own: what this one has imported cannot be imported anew."""
-    command = [sys.executable, "-m", "pytest", *OPTIONS_OF_PYTEST, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.usefixtures("foreign")
 def test_a_run_that_has_nothing_to_do_with_it_is_left_alone() -> None:
-    ran = run_foreign("--device=cpu")
+    """In a process of its own, which has imported nothing yet."""
+    command = [sys.executable, "-m", "pytest", *OPTIONS_OF_PYTEST, "--device=cpu"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "2 passed" in ran.stdout
     assert "batchproof: " not in ran.stdout.lower()
