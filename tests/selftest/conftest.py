@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,6 @@ from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import reference_factory
 from batchproof_lab.suite_run import SharedLaboratory
-from tests.selftest.one_process import OneProcess
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
 DEFAULTS = ("--engine=static", "--model=gpt2-random", "--no-isolate", "--diagnose-for=0")
@@ -132,6 +132,23 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+class OneProcess:
+    """A pool without workers: importing torch once more takes longer than a small campaign."""
+
+    def __init__(self, num_workers: int, time_limit_s: float) -> None:
+        assert num_workers == 1
+        assert time_limit_s > 0
+
+    def __enter__(self) -> OneProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def run(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        return ((task, function(task)) for task in tasks)
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import pytest
-
 from batchproof.plugin.writers.page import (
     LONGEST_REPORT,
     MOST_ROWS,
@@ -59,20 +57,15 @@ def test_of_no_engine():
 ID = "test_mini.py::test_raises[mine.py:Mine-gpt2-random-1]"
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    (tmp_path / ".git").mkdir()
+def test_the_files_of_a_run(run_suite: RunSuite, tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()  # a repository
     for name, text in (("mine", ENGINE), ("scheduling", SCHEDULING), ("test_mini", SUITE)):
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "known").write_text(
         f"[[expected_failures]]\ntest = '{ID}'\nreason = 'gone'\nlink = '#1'\n"
     )
-    return tmp_path
-
-
-def test_the_files_of_a_run(run_suite: RunSuite, repository: Path) -> None:
     run_suite("--engine=mine.py:Mine", "--artifacts=out", "--xfails=known", "--diagnose-for=20")
-    out = repository / "out"
+    out = tmp_path / "out"
     assert {each.name for each in out.iterdir()} == {
         *("summary.md", "junit.xml", "table.json", "failures", "verdict.json"),
     }
@@ -88,7 +81,7 @@ def test_the_files_of_a_run(run_suite: RunSuite, repository: Path) -> None:
     assert "and 1 more finding" in line, "of a bare BrokenPromise too"
     assert "At `scheduling.py:4`, in `chosen`:\n\n````text\nP1 parity is broken: " in page
     assert "replay: python -m batchproof replay failures/p1-raises" in page
-    assert str(repository) not in page
+    assert str(tmp_path) not in page
     assert f"### Expected failures that pass now\n\n* `{ID}`: " in page
     assert "### Failed for other reasons than an engine\n\n* `test_mini.py::test_of_no_engine`" in page
 

@@ -38,7 +38,7 @@ from batchproof_lab.kill_table import (
     KillTableRecord,
 )
 from batchproof_lab.worker_pool import LostTask
-from tests.selftest.one_process import OneProcess
+from tests.selftest.conftest import OneProcess
 
 KNOWN = faults()
 WHOLE = ROOT / "results" / "faults.json"

@@ -28,6 +28,8 @@ WRONG_INPUT = [
     ("lab faults --output full/file/x", "--output 'full/file/x' cannot be written"),
     ("lab models lama", "'lama' is no causal LM of this version of transformers; do you mean llama"),
     ("checkpoint gpt2-hash full", "holds something already, but must be empty"),
+    ("site full full/file", "must be a new or an empty folder"),
+    ("site new full", "no *.json below 'full' that a site shows: verdicts"),
     ("demo --prompt \udc80", "UTF-8"),
     ("demo --prompt " + "a" * 300, "the context holds 256"),
 ]

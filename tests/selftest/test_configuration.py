@@ -56,10 +56,8 @@ CHOSEN = 'engine = "static"\nmodel = "gpt2-random"\n'
         ('isolate = "no"', ":3: isolate is 'no', but must be true or false"),
     ],
 )
-def test_a_wrong_key_is_one_sentence_with_its_place(
-    text: str, words: str, run_suite: RunSuite, tmp_path: Path
-) -> None:
-    (tmp_path / "batchproof.toml").write_text(CHOSEN + text)
+def test_a_wrong_key_is_one_sentence_with_its_place(text: str, words: str, run_suite: RunSuite) -> None:
+    Path("batchproof.toml").write_text(CHOSEN + text)
     session = run_suite("--device=cpu", defaults=())
     session.require_usage_error(f"ERROR: batchproof.toml{words}")
 

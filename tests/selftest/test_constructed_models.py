@@ -11,15 +11,19 @@ import random
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from batchproof.models.catalogue import moved
+from batchproof.decoding.speculation import dialled_draft, disagreeing_tokens, proposed_instead
+from batchproof.models.catalogue import ModelUnderTest, load_model, moved
 from batchproof.models.embedded import EMBEDDED
 from batchproof.models.window_hash_oracle import WINDOW
+from batchproof.oracle.adequacy import LEAST_FLIP_RATE, measure_adequacy
 from batchproof.oracle.oracle import ROUNDED_ATTENTION, _register
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 from tests.selftest.conftest import LaboratoryFor
@@ -183,3 +187,49 @@ def test_a_window_one_key_off_changes_nearly_every_token(window: int) -> None:
     wrong.config.sliding_window = window
     flipped = model("mistral-hash")(tokens).logits.argmax(-1) != wrong(tokens).logits.argmax(-1)
     assert flipped[0, WINDOW:].float().mean() > 0.9
+
+
+def test_a_dialled_draft_disagrees_where_it_should() -> None:
+    """Its logits are the model's, but for the rows that changed places."""
+    for name in ("gpt2-hash", "llama-hash"):
+        honest = model(name)
+        draft = dialled_draft(honest, 0.75)
+        assert draft is dialled_draft(honest, 0.75)
+        wrong = disagreeing_tokens(256, 0.75)
+        assert len(wrong) == 64
+        tokens = torch.arange(40)[None] * 7 % 256
+        of_model, of_draft = (each(tokens).logits[0] for each in (honest, draft))
+        said, drafted = of_model.argmax(-1), of_draft.argmax(-1)
+        disagrees = torch.isin(said, torch.tensor(wrong))
+        assert disagrees.any()
+        assert not disagrees.all()
+        assert torch.equal(said != drafted, disagrees)
+        assert drafted.tolist() == [proposed_instead(token, 256, 0.75) for token in said.tolist()]
+        assert torch.equal(of_model.sort().values, of_draft.sort().values)
+
+
+@pytest.mark.parametrize("name", [name for name, each in EMBEDDED.items() if each.oracle is None])
+def test_a_random_model_shows_damage_in_its_tokens(name: str) -> None:
+    subject = load_model(name, torch.device("cpu"), torch.float32)
+    adequacy = measure_adequacy(subject)
+    assert adequacy.is_adequate, str(adequacy)
+    assert adequacy.wrong_first_token > 3 * LEAST_FLIP_RATE, "an embedded model must do far better"
+
+
+def test_a_model_of_default_initialisation_is_inadequate() -> None:
+    """Standard deviation 0.02 and a tied head: it repeats itself whatever it is fed."""
+    assert not measure_adequacy(ModelUnderTest("default-init", default_gpt2())).is_adequate
+
+
+def test_a_checkpoint_on_disk_is_loaded_by_path(tmp_path: Path) -> None:
+    default_gpt2().save_pretrained(tmp_path)
+    subject = load_model(str(tmp_path), torch.device("cpu"), torch.float32)
+    assert subject.encode("bytes") == tuple(b"bytes"), "without a tokenizer, bytes are the tokens"
+    assert not subject.is_embedded
+
+
+def default_gpt2() -> GPT2LMHeadModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = GPT2Config(vocab_size=256, n_positions=128, n_embd=64, n_layer=2, n_head=4)
+        return GPT2LMHeadModel(config).eval()

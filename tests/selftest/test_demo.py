@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Sequence
-from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -18,21 +16,6 @@ from batchproof.demo.pages import letters
 from batchproof.run.timeline import assign_slots, build_timeline, num_refills, waves
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@dataclass(frozen=True)
-class Shown:
-    """One default run on a small model."""
-
-    exit_code: int
-    text: str
-
-
-@pytest.fixture(scope="module")
-def shown() -> Shown:
-    with redirect_stdout(io.StringIO()) as text:
-        exit_code = main(["demo", "--model", "gpt2-random", "--device", "cpu"])
-    return Shown(exit_code, text.getvalue())
 
 
 def record(
@@ -51,9 +34,9 @@ def record(
     )
 
 
-def test_the_demo_shows_what_the_engines_did(shown: Shown) -> None:
-    text = shown.text
-    assert shown.exit_code == 0
+def test_the_demo_shows_what_the_engines_did(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--model", "gpt2-random", "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
     assert text.count("8 of 8 answers equal, 81 tokens compared, 0 near-ties") == 3
     assert "Batching changed nothing but the speed." in text
     lines = text.splitlines()
@@ -103,23 +86,15 @@ def test_slots_are_read_from_a_trace() -> None:
     assert waves([record(admitted="A"), record(), record(admitted="B")]) == [range(2), range(2, 3)]
 
 
-@pytest.mark.parametrize(
-    ("trace", "prompt_len", "drawn"),
-    [  # a last chunk of one token is prefill; a pause is idle; a prompt fed again is prefill
-        ([record([("A", 0, 4)], "A"), record([("A", 4, 1)]), record([("A", 5, 1)], "", "A")], 5, "AAa"),
-        (
-            [
-                *(record([("A", 0, 4)], "A"), record(), record([("A", 4, 1)])),
-                record([("A", 0, 5)], admitted="A", preempted="A"),
-            ],
-            *(4, "A.aA"),
-        ),
-    ],
-)
-def test_a_timeline_tells_prefill_decode_and_pauses(
-    trace: list[StepRecord], prompt_len: int, drawn: str
-) -> None:
-    assert letters(build_timeline(trace, 1, {"A": prompt_len}).row(0)) == drawn
+def test_a_timeline_tells_prefill_decode_and_pauses() -> None:
+    def drawn(prompt_len: int, *trace: StepRecord) -> str:
+        return letters(build_timeline(trace, 1, {"A": prompt_len}).row(0))
+
+    begun = record([("A", 0, 4)], admitted="A")
+    last_chunk = record([("A", 4, 1)])  # of one token: it is prefill all the same
+    assert drawn(5, begun, last_chunk, record([("A", 5, 1)], finished="A")) == "AAa"
+    fed_again = record([("A", 0, 5)], admitted="A", preempted="A")
+    assert drawn(4, begun, record(), record([("A", 4, 1)]), fed_again) == "A.aA"
 
 
 def test_a_wrong_answer_is_named_and_the_exit_code_is_1(

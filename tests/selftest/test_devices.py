@@ -71,15 +71,12 @@ def test_the_peaks_of_all_gpus_are_added_up(three_gpus: pytest.MonkeyPatch) -> N
     assert were_reset == [0, 1, 2]
 
 
-def config_of(device: str, num_workers: int) -> pytest.Config:
-    options = {"--device": device, "tx": ["popen"] * num_workers}
+def shares(device: str) -> list[Any]:
+    """Returns which GPUs each of four workers sees."""
+    options = {"--device": device, "tx": ["popen"] * 4}
     config = SimpleNamespace(getoption=lambda name, default=None: options.get(name, default))
-    return cast(pytest.Config, config)
-
-
-def shares(device: str, num_workers: int = 4) -> list[Any]:
-    specs = [execnet.XSpec("popen") for _ in range(num_workers)]
-    pytest_xdist_setupnodes(config_of(device, num_workers), specs)
+    specs = [execnet.XSpec("popen") for _ in range(4)]
+    pytest_xdist_setupnodes(cast(pytest.Config, config), specs)
     return [spec.env.get(VISIBLE) for spec in specs]
 
 

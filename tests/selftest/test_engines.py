@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 import torch
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-    StaticCache,
-)
+from transformers import PreTrainedModel, StaticCache
 
 from batchproof.api import EngineConfig, Request
 from batchproof.errors import UnsupportedModelError
@@ -27,6 +14,7 @@ from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import EMBEDDED
 from batchproof.run.registry import resolve_engine
 from batchproof_engines.reference import reference
+from batchproof_lab.model_sweep.toys import Toy
 from tests.selftest.conftest import needs_psutil
 
 
@@ -44,73 +32,43 @@ def test_the_reference_agrees_with_the_librarys_own_generate(name: str) -> None:
         assert tuple(output[0, length:].tolist()) == completion.token_ids
 
 
-def tiny(kind: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = kind(config)
-    return model.eval().requires_grad_(False)
-
-
-SMALL = {"vocab_size": 64, "hidden_size": 32}
-SMALL_LLAMA = {"intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
-
-
-def bloom() -> PreTrainedModel:
-    """ALiBi, which builds its bias from a 2-D padding mask: a packed row has none."""
-    sizes = {"n_layer": 2, "n_head": 4, "pad_token_id": None}
-    return tiny(BloomForCausalLM, BloomConfig(**SMALL, **sizes, initializer_range=0.2))
-
-
-def mamba() -> PreTrainedModel:
-    return tiny(MambaForCausalLM, MambaConfig(**SMALL, num_hidden_layers=2))
-
-
-def dynamic_rope() -> PreTrainedModel:
-    config = LlamaConfig(**SMALL, **SMALL_LLAMA, max_position_embeddings=64, rope_parameters=DYNAMIC)
-    return tiny(LlamaForCausalLM, config)
-
-
-def eager_gpt2() -> PreTrainedModel:
-    sizes = {"n_positions": 64, "n_layer": 2, "n_head": 2}
-    config = GPT2Config(**SMALL, **sizes, initializer_range=0.2)
-    config._attn_implementation = "eager"
-    return tiny(GPT2LMHeadModel, config)
+def built(name: str) -> PreTrainedModel:
+    """Returns a tiny model of the type; a gpt2 has eager attention."""
+    eager = {"attn_implementation": "eager"} if name == "gpt2" else {}
+    return Toy(name, changes=eager).build(seed=0)
 
 
 @pytest.mark.parametrize(
-    ("build", "name", "words"),
+    ("model", "name", "words"),
     [
-        (mamba, "static", "'static' cannot serve MambaForCausalLM"),
-        (mamba, "transformers-cb", "'transformers-cb' cannot serve MambaForCausalLM"),
-        (bloom, "ragged", "'ragged' cannot serve BloomForCausalLM"),
+        ("mamba", "static", "'static' cannot serve MambaForCausalLM"),
+        ("mamba", "transformers-cb", "'transformers-cb' cannot serve MambaForCausalLM"),
+        # ALiBi, whose bias is built from a 2-D padding mask: a packed row has none.
+        ("bloom", "ragged", "'ragged' cannot serve BloomForCausalLM"),
         # transformers serves it without an error, and wrongly.
         pytest.param(
-            *(bloom, "transformers-cb", "BloomForCausalLM: in a batch it chooses tokens"),
+            *("bloom", "transformers-cb", "BloomForCausalLM: in a batch it chooses tokens"),
             marks=needs_psutil,
         ),
-        (dynamic_rope, "static", "RoPE type 'dynamic' depends on the whole batch"),
-        (mamba, "generate-static", "'generate-static' cannot serve MambaForCausalLM"),
+        ("mamba", "generate-static", "'generate-static' cannot serve MambaForCausalLM"),
     ],
 )
 def test_a_model_that_an_engine_would_answer_wrongly_is_refused(
-    build: Callable[[], PreTrainedModel], name: str, words: str
+    model: str, name: str, words: str
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=words):
-        resolve_engine(name).factory(build(), EngineConfig())
+        resolve_engine(name).factory(built(model), EngineConfig())
 
 
 @pytest.mark.parametrize(
-    ("build", "name"),
-    [(mamba, "paged"), (bloom, "static"), (eager_gpt2, "ragged"), (eager_gpt2, "ragged-paged")],
+    ("model", "name"), [("bloom", "static"), ("gpt2", "ragged"), ("gpt2", "ragged-paged")]
 )
-def test_an_unusual_model_is_served_as_by_the_reference(
-    build: Callable[[], PreTrainedModel], name: str
-) -> None:
-    model, config = build(), EngineConfig(max_num_seqs=2)
+def test_an_unusual_model_is_served_as_by_the_reference(model: str, name: str) -> None:
+    config = EngineConfig(max_num_seqs=2)
     requests = [Request("a", (1, 2, 3, 4, 5), 6), Request("b", (9,), 6)]
     first, second = (
-        resolve_engine(each).factory(model, config).generate(requests) for each in ("reference", name)
+        resolve_engine(each).factory(built(model), config).generate(requests)
+        for each in ("reference", name)
     )
     assert first == second
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 import torch
 from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
-from batchproof.api import Completion, EngineConfig, FinishReason, Request
+from batchproof.api import Completion, FinishReason, Request
 from batchproof.errors import OracleError
 from batchproof.models.catalogue import ModelUnderTest, load_model
 from batchproof.oracle.oracle import Oracle
+from batchproof.run.registry import reference_factory
 from batchproof_lab.suite_run import run_suite
 from tests.selftest.conftest import HEAD, LACKING, RIGHT, RunSuite
 
@@ -68,10 +70,8 @@ def factory(model, config):
 """
 
 
-def test_a_test_that_shows_nothing_fails_and_blames_no_engine(
-    run_suite: RunSuite, tmp_path: Path
-) -> None:
-    (tmp_path / "test_hollow.py").write_text(SUITE + HOLLOW + SHOWING)
+def test_a_test_that_shows_nothing_fails_and_blames_no_engine(run_suite: RunSuite) -> None:
+    Path("test_hollow.py").write_text(SUITE + HOLLOW + SHOWING)
     session = run_suite()
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     assert "5 failed, 2 passed" in session.output
@@ -87,25 +87,26 @@ def test_a_test_that_shows_nothing_fails_and_blames_no_engine(
     assert "4 failed by the harness itself, not by an engine" in session.output
 
 
-def test_a_wrong_case_is_an_error_of_its_author(run_suite: RunSuite, tmp_path: Path) -> None:
-    (tmp_path / "test_mini.py").write_text(SUITE + WRONG_CASE)
+def test_a_wrong_case_is_an_error_of_its_author(run_suite: RunSuite) -> None:
+    Path("test_mini.py").write_text(SUITE + WRONG_CASE)
     session = run_suite()
     session.require_usage_error("1 failed by a wrong case, not by an engine: see above")
     assert session.cell("P1 parity") == "1"
 
 
-def test_a_run_that_compared_nothing_fails_and_one_of_no_test_says_so(
-    run_suite: RunSuite, tmp_path: Path
-) -> None:
-    (tmp_path / "refusing.py").write_text(REFUSING)
-    (tmp_path / "test_some.py").write_text(f"{HEAD}{RIGHT}{LACKING}")
+def test_a_run_that_compared_nothing_fails_and_one_of_no_test_says_so(run_suite: RunSuite) -> None:
+    Path("refusing.py").write_text(REFUSING)
+    Path("test_some.py").write_text(f"{HEAD}{RIGHT}{LACKING}")
     refused = run_suite("--engine=refusing.py:factory", "-k", "right")
     lacking = run_suite("-k", "lacking")
     for session, words in ((refused, "refused"), (lacking, "no cap")):
         assert session.exit_status == pytest.ExitCode.TESTS_FAILED
         assert "NOTHING WAS COMPARED" in session.output
         assert words in session.output
-    none = run_suite("-k", "paritty")
+    Path("table.json").write_text("old")
+    none = run_suite("-k", "paritty", "--table=table.json")
+    assert "table.json: not written, for there is no table" in none.output
+    assert Path("table.json").read_text() == "old"
     assert none.exit_status == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "no conformance test was selected by -k 'paritty'" in none.output
 
@@ -125,10 +126,6 @@ def test_a_model_without_right_answers_ends_the_session_in_a_sentence(
 
 def logits(rows: int) -> torch.Tensor:
     return torch.zeros(rows, 256)
-
-
-def raising(_request: Request) -> Completion:
-    raise RuntimeError("out of cheese")
 
 
 WRONG_ANSWERS: dict[str, Callable[[Request], Completion]] = {
@@ -156,20 +153,17 @@ def subject() -> ModelUnderTest:
 
 
 @pytest.mark.parametrize("words", WRONG_ANSWERS)
-def test_a_reference_without_an_answer_is_told(subject: ModelUnderTest, words: str) -> None:
-    def factory(_model: object, _config: EngineConfig) -> Scripted:
-        return Scripted(WRONG_ANSWERS[words])
-
-    with pytest.raises(OracleError) as caught:
-        Oracle(subject, factory).answer((5, 6), 3)
+def test_a_reference_without_an_answer_is_named(subject: ModelUnderTest, words: str) -> None:
+    oracle = Oracle(subject, lambda _model, _config: Scripted(WRONG_ANSWERS[words]))
     start = "no right answer of 3 tokens to the prompt of 2 tokens that starts [5, 6]: the reference "
-    assert str(caught.value).startswith(start + words)
+    with pytest.raises(OracleError, match=re.escape(start + words)):
+        oracle.answer((5, 6), 3)
 
 
-def test_integer_arithmetic_without_an_answer_is_told(subject: ModelUnderTest) -> None:
+def test_integer_arithmetic_without_an_answer_is_named(subject: ModelUnderTest) -> None:
     constructed = ModelUnderTest("constructed", subject.model, lambda _prompt, _length: [1])
     with pytest.raises(OracleError, match="its integer arithmetic gave 1 tokens"):
-        Oracle(constructed, lambda _model, _config: Scripted(raising)).right_tokens((5, 6), 3)
+        Oracle(constructed, reference_factory()).right_tokens((5, 6), 3)
 
 
 BOXED = """

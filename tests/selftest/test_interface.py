@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from batchproof_lab import suite_run
-from tests.selftest.conftest import RunSuite
+from tests.selftest.conftest import HEAD, RIGHT, RunSuite
 
 LIAR = """
 from dataclasses import replace
@@ -113,11 +114,47 @@ def test_an_engine_that_shows_nothing_has_passed_nothing(
         ),
         ("--table=.", "--table '.' must name a file that ends in .json"),
         ("--table=t.json --benchmark-only", "--table 't.json' has nothing to write with"),
+        ("--requirements=2000.02", "there is no requirement set '2000.02'; choose 2026.12 or current"),
+        ("--requirement=test_x[a]", "--requirement 'test_x[a]' is none of this run"),
     ],
 )
 def test_wrong_usage_ends_at_once_in_one_sentence(
-    run_suite: RunSuite, tmp_path: Path, arguments: str, words: str
+    run_suite: RunSuite, arguments: str, words: str
 ) -> None:
-    (tmp_path / "broken.py").write_text(BROKEN)
+    Path("broken.py").write_text(BROKEN)
     run_suite(*arguments.split()).require_usage_error(words)
-    assert not list(tmp_path.glob("*.json"))
+    assert not list(Path().glob("*.json"))
+
+
+SUITE = (
+    f"{HEAD}\n@pytest.mark.one_model{RIGHT}\n@pytest.mark.long_model{RIGHT.replace('right', 'long')}"
+)
+CHOOSY = """
+from batchproof.errors import UnsupportedModelError
+from batchproof_engines.static import static
+
+def choosy(model, config):
+    if REFUSED in type(model).__name__:
+        raise UnsupportedModelError("not that one")
+    return static(model, config)
+"""
+
+
+@pytest.mark.parametrize(
+    ("refused", "models", "one", "long"),
+    [
+        ("", "gpt2-random llama-random", "gpt2-random", "gpt2-random"),  # it refuses all
+        ("Nobody", "gpt2-random gpt2-long", "gpt2-random", "gpt2-long"),
+        ("GPT2", "all", "llama-hash", "llama-hash"),
+    ],
+)
+def test_a_test_for_one_model_gets_the_first_that_the_engine_serves(
+    refused: str, models: str, one: str, long: str, run_suite: RunSuite
+) -> None:
+    """A long one comes first, unless only others are named."""
+    Path("test_mini.py").write_text(SUITE)
+    Path("mine.py").write_text(CHOOSY.replace("REFUSED", repr(refused)))
+    asked = [f"--model={name}" for name in models.split()]
+    session = run_suite("--collect-only", "--engine=mine.py:choosy", *asked)
+    chosen = re.findall(r"test_(\w+)\[mine.py:choosy-(.*?)\]", session.output)
+    assert dict(chosen) == {"right": one, "long": long}, session.output

@@ -59,27 +59,21 @@ def judged(
 
 
 @pytest.fixture(scope="module")
-def judged_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the suite and the journal of a run of it."""
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The journal of a run of the suite, beside it."""
     folder = tmp_path_factory.mktemp("judged")
     (folder / "test_mini.py").write_text(SUITE)
     session = run_in(
         folder, "--journal=journal.jsonl", f"--repro={folder / 'repro'}", "--diagnose-for=0"
     )
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
-    return folder
-
-
-@pytest.fixture
-def journal(judged_once: Path, tmp_path: Path) -> Path:
-    """The journal, beside its suite, for a test that may change it."""
-    shutil.copytree(judged_once, tmp_path, dirs_exist_ok=True)
-    return tmp_path / "journal.jsonl"
+    return folder / "journal.jsonl"
 
 
 def test_every_test_is_noted_once_as_data_and_is_not_run_again(
-    journal: Path, run_suite: RunSuite
+    journal: Path, tmp_path: Path, run_suite: RunSuite
 ) -> None:
+    journal = shutil.copytree(journal.parent, tmp_path, dirs_exist_ok=True) / journal.name
     noted = list(entries(journal))
     assert [each.outcome for each in noted] == ["passed", "failed", "failed", "skipped"]
     failed = noted[1].record
@@ -224,44 +218,43 @@ def test_a_failure_file_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert judge_command.replay_outcome(str(path)) == "reproduced"
 
 
-def test_a_judgement_is_written(journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("end", "exit_code"), [(None, 1), (Interrupt(signal.SIGINT), 130)], ids=str)
+def test_a_judgement_is_written_and_one_that_is_stopped_keeps_what_is_done(
+    end: Interrupt | None,
+    exit_code: int,
+    journal: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def run(self: Session) -> int:
         self.journal.write_text(journal.read_text())
+        if end is not None:
+            raise end
         return int(pytest.ExitCode.TESTS_FAILED)
 
-    folder = tmp_path / "engines"
+    folder = tmp_path / "engines" / "static"
     monkeypatch.setattr(Session, "run", run)
     monkeypatch.setattr(
         judge_command, "_with_replays", lambda group: replace(group, replays=("reproduced",))
     )
-    assert main(["judge", "static", f"--output={folder}", "--jobs=1"]) == 1
-    verdict = VERDICT.read(folder / "static" / "verdict.json")
-    assert (verdict.held, verdict.broken, verdict.is_complete) == (("P1",), ("P5",), True)
-    page = (folder / "static" / "verdict.md").read_text()
+    assert main(["judge", "static", f"--output={folder.parent}", "--jobs=1"]) == exit_code
+    verdict = VERDICT.read(folder / "verdict.json")
+    assert (verdict.held, verdict.broken, verdict.is_complete) == (("P1",), ("P5",), end is None)
+    page = (folder / "verdict.md").read_text()
     shown = re.search(r"Run again alone: \[\S+\.json\]\((failures/\S+\.json)\), reproduced\.", page)
-    assert shown
-    assert (folder / "static" / shown[1]).is_file()
-    assert "[static](static/verdict.md)" in (folder / "README.md").read_text()
+    is_listed = "[static](static/verdict.md)" in (folder.parent / "README.md").read_text()
+    assert bool(shown) is is_listed is (end is None), "a stopped one is not run again nor listed"
+    assert shown is None or (folder / shown[1]).is_file()
 
 
-def test_a_judgement_that_is_stopped_keeps_what_is_done_and_a_refused_one_writes_nothing(
-    journal: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_judgement_without_a_test_writes_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "engines"
-    assert main(["judge", "..", f"--output={folder}", "--jobs=1"]) == 2
+    assert main(["judge", "..", f"--output={tmp_path}", "--jobs=1"]) == 2
     error = capfd.readouterr().err
     assert "--engine '..' is no engine" in error
     assert "error: '..' is not judged, since no test was run: see above" in error
-    assert not [*folder.iterdir()]
-
-    def stopped(self: Session) -> int:
-        self.journal.write_text(journal.read_text())
-        raise Interrupt(signal.SIGINT)
-
-    monkeypatch.setattr(Session, "run", stopped)
-    assert main(["judge", "static", f"--output={folder}", "--jobs=1"]) == 130
-    verdict = VERDICT.read(folder / "static" / "verdict.json")
-    assert (verdict.broken, verdict.is_complete) == (("P5",), False)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_two_engines_of_one_release_have_a_folder_each(tmp_path: Path) -> None:

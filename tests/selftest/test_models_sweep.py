@@ -13,11 +13,7 @@ from batchproof.errors import UnsupportedModelError
 from batchproof.places import ROOT
 from batchproof_lab.model_sweep.sweep_command import MODEL_SWEEP, models_page
 from batchproof_lab.model_sweep.toy_check import ToyTask, ToyVerdict, check_toy
-from batchproof_lab.model_sweep.toys import (
-    Toy,
-    model_types,
-    toys_of,
-)
+from batchproof_lab.model_sweep.toys import Toy, model_types, toys_of
 from batchproof_paged import paged
 from tests.selftest.conftest import IS_TESTED_TRANSFORMERS
 
@@ -50,6 +46,7 @@ def test_the_results_are_whole_hold_nothing_wrong_and_are_those_of_their_page() 
         ("lfm3", "ragged", ToyVerdict.REFUSED, "layers of type conv"),
         ("bart", "paged?feed=packed", ToyVerdict.REFUSED, "in a batch its logits differ"),
         ("phi3, longrope", "paged", ToyVerdict.REFUSED, "'longrope' depends on the whole batch"),
+        ("llama, dynamic RoPE", "static", ToyVerdict.REFUSED, "'dynamic' depends on the whole batch"),
         ("moshi", "reference", ToyVerdict.UNPROVEN, "off one float64 pass"),
         ("musicgen", "paged", ToyVerdict.UNBUILDABLE, "has no attribute 'dropout'"),
         ("llama", "fault:mask_ignores_sequence", ToyVerdict.WRONG, "P1: request"),

@@ -54,11 +54,9 @@ def test_mini(trial):
 """
 
 
-def test_an_engine_that_rounds_is_judged_by_its_own_rounding(
-    run_suite: RunSuite, tmp_path: Path
-) -> None:
-    (tmp_path / "test_mini.py").write_text(SUITE)
-    path = tmp_path / "mine.py"
+def test_an_engine_that_rounds_is_judged_by_its_own_rounding(run_suite: RunSuite) -> None:
+    Path("test_mini.py").write_text(SUITE)
+    path = Path("mine.py")
     path.write_text(ROUNDING)
     asked = ["--model=gpt2-random", "--diagnose-for=0"]
     said = ["--compute-dtype=bfloat16", "--kv-cache-dtype=int8"]

@@ -176,18 +176,6 @@ def test_a_selection_is_never_held(mini: Path, run_suite: RunSuite) -> None:
     assert (part.verdict, part.is_complete, part.broken) == ("incomplete", False, ())
 
 
-@pytest.mark.usefixtures("mini")
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ("--requirements=2000.02", "there is no requirement set '2000.02'; choose 2000.01 or current"),
-        ("--requirement=test_mini::test_right[any]", "is none of this run; do you mean test_mini::"),
-    ],
-)
-def test_what_is_unknown_is_one_sentence(run_suite: RunSuite, option: str, words: str) -> None:
-    run_suite(option).require_usage_error(words)
-
-
 OTHER = FailureRecord("P9", "token", "P9 is broken")
 
 

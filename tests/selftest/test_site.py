@@ -11,10 +11,9 @@ from posixpath import dirname, normpath
 
 import pytest
 
-from batchproof.__main__ import main
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
-from batchproof.records.verdict import VERDICT, EngineVerdict
+from batchproof.records.verdict import VERDICT
 from batchproof.requirements.promises import Promise
 from batchproof.site.history import engines_of
 from batchproof.site.inputs import InputFile, VerdictFile, read_inputs
@@ -47,18 +46,6 @@ def test_all_that_was_measured_is_still_read() -> None:
 def judged(tmp_path: Path) -> Path:
     """A verdict with its failures, in a folder of verdicts."""
     return shutil.copytree(CTRANSLATE2, tmp_path / "engines" / "ctranslate2") / "verdict.json"
-
-
-def changed(path: Path, **changes: object) -> EngineVerdict:
-    verdict = replace(VERDICT.read(path), **changes)  # type: ignore[arg-type]
-    VERDICT.write(verdict, path)
-    return verdict
-
-
-def page_of(path: Path) -> str:
-    files = pages(read_inputs([path]))
-    (name,) = (each for each in files if each.startswith("verdicts/") and each.endswith("index.html"))
-    return files[name].decode()
 
 
 def test_every_link_leads_to_a_file_and_an_anchor_and_nothing_is_fetched(site: Files) -> None:
@@ -129,7 +116,8 @@ def test_a_verdict_from_elsewhere_publishes_no_other_file_and_no_markup(judged: 
     outside = judged.parents[2] / "secret"
     for suffix in (".py", ".json"):
         outside.with_suffix(suffix).write_text("a secret")
-    group, *_ = VERDICT.read(judged).groups
+    verdict = VERDICT.read(judged)
+    group, *_ = verdict.groups
     assert group.failure is not None
     assert group.issue is not None
     threads, scripts = (
@@ -138,10 +126,11 @@ def test_a_verdict_from_elsewhere_publishes_no_other_file_and_no_markup(judged: 
     )
     issue = replace(group.issue, threads=threads, scripts=scripts, cause="<script>")
     failure = replace(group.failure, replay="../../secret.json")
-    changed(judged, groups=(replace(group, issue=issue, failure=failure),), unshown=(issue,))
+    groups = (replace(group, issue=issue, failure=failure),)
+    VERDICT.write(replace(verdict, groups=groups, unshown=(issue,)), judged)
     files = pages(read_inputs([judged]))
     assert not any(b"a secret" in content for content in files.values())
-    page = page_of(judged)
+    (page,) = (files[name].decode() for name in files if re.fullmatch("verdicts/.*index.html", name))
     assert "<script" not in page
     assert 'href="javascript' not in page
     assert "https://a/&lt;b&gt;" in page
@@ -173,32 +162,11 @@ def test_a_benchmark_file_is_the_table_that_its_run_printed_and_names_are_escape
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (f'{{"schema": "{VERDICT.schema}"}}', "is damaged: it has no 'title'"),
-        ('{"schema": "elsewhere"}', "'verdict.json' is no file that a site shows: verdicts"),
+        (f'{{"schema": "{VERDICT.schema}"}}', "verdict.json' is damaged: it has no 'title'"),
+        ('{"schema": "elsewhere"}', "verdict.json' is no file that a site shows: verdicts"),
     ],
 )
-def test_a_file_that_cannot_be_shown_is_one_sentence_that_names_it(
-    content: str,
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("verdict.json").write_text(content)
-    assert main(["site", "new", "verdict.json"]) == 2
-    error = capsys.readouterr().err
-    assert "verdict.json'" in error
-    assert words in error
-    assert error.count("\n") == 1
-    assert not Path("new").exists()
-
-
-def test_a_folder_with_nothing_to_show_or_that_is_not_empty_is_refused(
-    judged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["site", str(tmp_path), str(judged)]) == 2
-    assert "must be a new or an empty folder" in capsys.readouterr().err
-    (tmp_path / "empty").mkdir()
-    assert main(["site", str(tmp_path / "new"), str(tmp_path / "empty")]) == 2
-    assert f"no *.json below '{tmp_path}/empty' that a site shows: verdicts" in capsys.readouterr().err
+def test_a_file_that_cannot_be_shown_is_named(content: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "verdict.json").write_text(content)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        read_inputs([tmp_path / "verdict.json"])

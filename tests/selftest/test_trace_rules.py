@@ -22,10 +22,12 @@ from batchproof.api import (
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.conduct import trace_findings
 from batchproof.checks.happened import (
+    has_acceptance,
     has_chunk,
     has_mixed_step,
     has_preemption,
     has_prefix_hit,
+    has_rejection,
     has_shared_block,
     has_slot_reuse,
 )
@@ -66,8 +68,8 @@ def rows_of(text: str) -> tuple[RowRecord, ...]:
 
 
 def changed(trace: Sequence[StepRecord], index: int, **fields: Any) -> list[StepRecord]:
-    """Other fields in one step; rows and ids are given as to `step`."""
-    if "rows" in fields:
+    """Other fields in one step; rows and ids may be given as to `step`."""
+    if isinstance(fields.get("rows"), str):
         fields["rows"] = rows_of(fields["rows"])
     ids = {name: tuple(each) for name, each in fields.items() if isinstance(each, str)}
     return [*trace[:index], replace(trace[index], **fields | ids), *trace[index + 1 :]]
@@ -380,3 +382,45 @@ def test_an_eos_at_the_cap_is_foreseen() -> None:
     judged(ends(0), 1, at_the_cap)
     with pytest.raises(BrokenPromise, match="step 2: request 'l' finishes"):
         judged(ends(1), 1, at_the_cap)
+
+
+# Two of three drafts are accepted, then none of one.
+DRAFTING = Workload(
+    (Request("a", (1, 2), 6),), EngineConfig(max_num_batched_tokens=8, num_speculative_tokens=3)
+)
+DRAFTED = [
+    step("a0+2", admitted="a"),
+    StepRecord((RowRecord("a", 2, 4, True, num_drafted=3, num_accepted=2),), (), (), (), ()),
+    StepRecord((RowRecord("a", 5, 2, True, num_drafted=1),), (), (), (), ()),
+    step("a6+1", finished="a"),
+]
+
+
+def require_drafts(trace: Sequence[StepRecord]) -> None:
+    completions = (Completion("a", (5, 6, 7, 8, 9, 10), FinishReason.LENGTH),)
+    late = LateEnds.of(trace, DRAFTING, completions, delay=0)
+    require(position_findings(trace, DRAFTING))
+    require(limit_findings(trace, DRAFTING, has_token_budget=True))
+    require(scheduling_findings(trace, DRAFTING, can_chunk=True, ends=late))
+    require(end_findings(trace, DRAFTING, completions, late))
+
+
+def test_a_trace_with_drafts_keeps_every_rule() -> None:
+    require_drafts(DRAFTED)
+    assert has_acceptance(DRAFTED)
+    assert has_rejection(DRAFTED)
+
+
+@pytest.mark.parametrize(
+    ("number", "row", "says"),
+    [
+        (1, RowRecord("a", 2, 5, True, 4, 2), "num_drafted is 4 and num_accepted 2"),
+        (0, RowRecord("a", 0, 3, False, 1, 0), "at most 0 drafts"),
+        (2, RowRecord("a", 6, 2, True, 1, 0), "context_len is 6, but 5 tokens"),
+        (1, RowRecord("a", 2, 4, True, 3, 1), "context_len is 5, but 4 tokens"),
+    ],
+    ids=["beyond the config", "in a chunk", "rejected kept", "lost"],
+)
+def test_a_wrong_row_with_drafts_is_found(number: int, row: RowRecord, says: str) -> None:
+    with pytest.raises(BrokenPromise, match=says):
+        require_drafts(changed(DRAFTED, number, rows=(row,)))

@@ -76,10 +76,8 @@ def test_what_differs_from_the_right_answer_breaks_its_promise(oracle: Oracle) -
         assert words in finding_text(broken(oracle, request, logits=logits))
 
 
-@pytest.mark.parametrize(
-    "ids", [["b", "a"], ["a"], ["a", "b", "b"], ["a", "a"]], ids=["swapped", "lost", "extra", "doubled"]
-)
-def test_swapped_lost_and_doubled_completions_break_the_order(oracle: Oracle, ids: list[str]) -> None:
+@pytest.mark.parametrize("ids", ["ba", "a", "abb", "aa"], ids=["swapped", "lost", "extra", "doubled"])
+def test_swapped_lost_and_doubled_completions_break_the_order(oracle: Oracle, ids: str) -> None:
     requests = [Request("a", PROMPT, 2), Request("b", PROMPT, 2)]
     completions = [right(oracle, Request(each, PROMPT, 2)) for each in ids]
     with pytest.raises(BrokenPromise) as caught:

@@ -6,6 +6,7 @@ seen without a build.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -65,6 +66,12 @@ def test_the_wheel_holds_what_the_installed_package_looks_for() -> None:
     assert all((folder / "__init__.py").is_file() for folder in (SUITE, BENCHMARKS))
 
 
+def test_the_oldest_versions_allowed_are_those_tested() -> None:
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    oldest = {each.replace(">=", "==") + ".*" for each in PROJECT["project"]["dependencies"]}
+    assert oldest == {*re.findall(r"[\w-]+==[\d.]+\.\*", workflow)}
+
+
 def test_entry_points_commands_and_options_resolve(pytestconfig: pytest.Config) -> None:
     assert PROJECT["project"]["scripts"] == {"batchproof": f"{main.__module__}:{main.__name__}"}
     # A plugin is registered by the name of its entry point; a conftest.py registers it by its module's.
@@ -93,15 +100,11 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # benchmarks refuse to run in a worker
 
 
-def run_foreign(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs pytest in a process of its own: what this one has imported cannot be imported anew."""
-    command = [sys.executable, "-m", "pytest", *OPTIONS_OF_PYTEST, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.usefixtures("foreign")
 def test_a_run_that_has_nothing_to_do_with_it_is_left_alone() -> None:
-    ran = run_foreign("--device=cpu")
+    """In a process of its own, which has imported nothing yet."""
+    command = [sys.executable, "-m", "pytest", *OPTIONS_OF_PYTEST, "--device=cpu"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "2 passed" in ran.stdout
     assert "batchproof: " not in ran.stdout.lower()

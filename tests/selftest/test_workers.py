@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from batchproof.plugin.recorder import SessionEnd, exit_status
-from batchproof.records.journal import JournalEntry, entries
+from batchproof.records.journal import entries
 from tests.selftest.conftest import HEAD, LACKING, RunSuite
 
 ENGINES = """
@@ -38,6 +38,7 @@ SUITE = f"""{HEAD}{LACKING}
 from batchproof.api import EngineConfig
 
 @pytest.mark.promise(id="P1")
+@pytest.mark.promise(id="P4")
 @pytest.mark.parametrize("name", ["a", "bad", "b"])
 def test_it(trial, name):
     config = EngineConfig(max_num_seqs=3) if name == "bad" else EngineConfig()
@@ -67,31 +68,42 @@ def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_pa
     engines = (f"--engine={DEAF}", f"--engine={ABORTING}", "--engine=static")
     session = run_suite(*engines, *files, "--isolate", "--engine-time-limit=4", "--diagnose-for=0")
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
-    _require_entries(list(entries(journal)), session.output)
+    kept = list(entries(journal))
+    assert len({each.test for each in kept}) == len(kept) == 15, "once, though other workers took over"
+    failed = {each.test.partition("::")[2]: each for each in kept if each.outcome == "failed"}
+    assert failed.keys() == {f"test_it[{engine}-gpt2-random-bad]" for engine in (DEAF, ABORTING)}
+    assert all(each.record and each.record.failure for each in failed.values())
+    assert [each.outcome for each in kept].count("passed") == 7
     table = json.loads((tmp_path / "table.json").read_text())
     cells = {
         engine: {promise: cell["text"] for promise, cell in table["cells"][engine].items()}
         for engine in (DEAF, ABORTING, "static")
     }
     assert cells == {
-        DEAF: {"P1": "2 known 1", "P10": "FAIL 1", "P14": "no cap"},
-        ABORTING: {"P1": "2 known 1", "P10": "FAIL 1", "P14": "no cap"},
-        "static": {"P1": "3 known 1", "P14": "no cap"},
+        DEAF: {"P1": "2 known 1", "P4": "2", "P10": "FAIL 1", "P14": "no cap"},
+        ABORTING: {"P1": "2 known 1", "P4": "2", "P10": "FAIL 1", "P14": "no cap"},
+        "static": {"P1": "3 known 1", "P4": "3", "P14": "no cap"},
     }
+    counts = {
+        (promise, kind): count
+        for promise, cell in table["cells"]["static"].items()
+        for kind, count in cell.items()
+        if kind != "text" and count
+    }
+    expected = {("P1", "passed"): 3, ("P1", "known"): 1, ("P4", "passed"): 3, ("P14", "no_cap"): 1}
+    assert counts == expected
+    assert table["cells"][DEAF]["P10"]["failed"] == 1
     assert session.cell("P1 parity").startswith(cells[DEAF]["P1"])
     assert (table["exit_status"], table["is_complete"]) == (1, True)
+    assert table["schema"] == "batchproof.conformance/1"
+    assert (table["models"], table["device"], table["dtype"]) == (["gpt2-random"], "cpu", "float32")
+    assert table["made"]["command"].startswith("pytest ")
+    assert "--table=table.json" in table["made"]["command"]
+    assert table["totals"]["static"]["num_requests"] == 3
+    assert "static: 3 workloads, 3 answers" in session.output
     assert "generate did not return within 4 s, nor when it was interrupted" in session.output
     assert "mine.py:12 in misbehave" in session.output
     assert "P10 liveness is broken: the process was ended by SIGABRT in building" in session.output
-
-
-def _require_entries(kept: list[JournalEntry], output: str) -> None:
-    """Each test is there once, though other workers took over; a failure says what is broken."""
-    assert len({each.test for each in kept}) == len(kept) == 15, output
-    failed = {each.test.partition("::")[2] for each in kept if each.outcome == "failed"}
-    assert failed == {f"test_it[{engine}-gpt2-random-bad]" for engine in (DEAF, ABORTING)}, output
-    assert [each.outcome for each in kept].count("passed") == 7
-    assert all(each.record and each.record.failure for each in kept if each.outcome == "failed")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
-"""P15 knows every switch of torch that changes what is computed, and comparisons compute exactly."""
+"""P15: what an engine leaves changed is seen, and comparisons compute exactly."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +19,8 @@ from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
-
-MODEL = "gpt2-random"
+from batchproof_lab.suite_run import Effort, run_suite
+from tests.selftest.conftest import LaboratoryFor
 
 # What an engine may write. The old and the new way to ask for TF32 are both here: after the new one
 # torch refuses to read the old, and that was taken for an engine that raised.
@@ -79,7 +81,7 @@ def flipping(statement: str) -> EngineSpec:
 @pytest.mark.parametrize("statement", FLIPS)
 def test_an_engine_that_leaves_a_switch_otherwise_is_caught(lab: Laboratory, statement: str) -> None:
     before = positions()
-    trial = Trial(lab, flipping(statement), lab.oracle(MODEL), frozenset(), Promise.P1)
+    trial = Trial(lab, flipping(statement), lab.oracle("gpt2-random"), frozenset(), Promise.P1)
     with pytest.raises(ConformanceFailure, match="changed while the engine worked") as caught:
         trial.run(Workload((Request("a", (1, 2, 3), 2),)))
     assert caught.value.failure.promise is Promise.P15
@@ -89,3 +91,54 @@ def test_an_engine_that_leaves_a_switch_otherwise_is_caught(lab: Laboratory, sta
 
 def test_comparisons_compute_exactly_here() -> None:
     assert {each.name: each.read() for each in EXACT} == {each.name: each.exact for each in EXACT}
+
+
+ONCE = """
+import os
+import torch
+from batchproof_engines.reference import ReferenceEngine
+
+is_done = False
+
+def once(model):
+    global is_done
+    if not is_done:
+        {statement}
+    is_done = True
+
+class InFactory(ReferenceEngine):
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        once(model)
+
+class InFirstCall(ReferenceEngine):
+    capabilities = None  # so that it is asked for a first answer
+
+    def generate(self, requests):
+        once(self._model)
+        return super().generate(requests)
+"""
+TEST = "tests/conformance/test_side_effects.py::test_serving_leaves_the_world_as_it_was"
+CHANGES = {
+    "training mode": "model.train()",
+    "weights and buffers": "model.lm_head.weight.data[0, 0] += 1",
+    "working directory": "os.chdir('/')",
+    "environment variables": "os.environ['HOME'] = '/nowhere'",
+}
+
+
+@pytest.mark.parametrize(
+    ("thing", "place"), list(zip(CHANGES, cycle(("InFactory", "InFirstCall")), strict=False))
+)
+def test_a_change_made_once_and_first_is_seen_and_harms_nobody_else(
+    tmp_path: Path, laboratory_for: LaboratoryFor, thing: str, place: str
+) -> None:
+    lab, engine = laboratory_for(10.0), tmp_path / "once.py"
+    engine.write_text(ONCE.format(statement=CHANGES[thing]))
+    arguments = [TEST, "--engine=static", "--model=gpt2-random", "--diagnose-for=0"]
+    findings = run_suite(f"{engine}:{place}", arguments, lab, Effort(profile="quick", max_examples=1))
+    assert len(findings.catches) == 1, findings.output
+    (catch,) = findings.catches
+    assert place in catch.test, "the engine after it is not blamed"
+    assert f"P15 no side effects is broken: the {thing} changed while the engine was" in catch.report
+    assert findings.num_passed == 1
