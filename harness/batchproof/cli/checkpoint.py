@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import load_model, resolve_dtype
-from batchproof.models.checkpoints import without_bars
+from batchproof.models.catalogue import load_model, resolve_dtype, without_bars
 from batchproof.models.embedded import DTYPES, EMBEDDED
 from batchproof.run.registry import words_tokenizer
 

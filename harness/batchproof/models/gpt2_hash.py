@@ -31,8 +31,7 @@ from torch import Tensor
 from transformers import GPT2LMHeadModel
 
 from batchproof.models import hash_tables as tables
-from batchproof.models.constructed_gpt2 import constructed_gpt2
-from batchproof.models.hash_weights import signs
+from batchproof.models.constructed import BIT_LOGIT, affine, constructed_gpt2, signs
 
 NUM_HEADS, HEAD_DIM = 6, 32
 WIDTH = NUM_HEADS * HEAD_DIM
@@ -47,7 +46,6 @@ INNER = 8 * _BITS + 2 * _NUM_SOFT
 
 _EPSILON = 1e-5
 _FETCH_GAIN = 12.0  # Head 0's score per unit of the address product: leads are 48, in layer 1 24.
-_BIT_LOGIT = 2.0  # Logit per agreeing bit: the right token has 16, the next best 12.
 
 # Tuned for a margin above 2.8, and for one key among 256 to exceed rounding a hundred times.
 # For heads 1..5: standard deviation of the scores over random keys (0 is the plain mean), and
@@ -121,14 +119,10 @@ def _position_embeddings() -> Tensor:
     return weight
 
 
-def _affine(name: str, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
-    return {f"{name}.weight": weight, f"{name}.bias": bias}
-
-
 def _layer_norm(name: str, *, has_fetched: bool) -> dict[str, Tensor]:
     """Returns the weights that make LayerNorm the identity while the soft channels are small."""
     scale = math.sqrt((_SOFT if has_fetched else _SOFT - 2 * _BITS) / WIDTH + _EPSILON)
-    return _affine(name, _zeros(WIDTH) + scale, _zeros(WIDTH))
+    return affine(name, _zeros(WIDTH) + scale)
 
 
 def _attention(name: str, layer: int) -> dict[str, Tensor]:
@@ -138,8 +132,8 @@ def _attention(name: str, layer: int) -> dict[str, Tensor]:
         _fetch_head(qkv[:, :, 0], out[0], layer)
     for head, (spread, step) in enumerate(_SOFT_HEADS, start=1):
         _soft_head(qkv[:, :, head], out[head], f"layer {layer} / head {head}", spread, step)
-    c_attn = _affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1), _zeros(3 * WIDTH))
-    return c_attn | _affine(f"{name}.c_proj", out.reshape(WIDTH, -1), _zeros(WIDTH))
+    projected = affine(f"{name}.c_proj", out.reshape(WIDTH, -1))
+    return affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1)) | projected
 
 
 def _fetch_head(qkv: Tensor, out: Tensor, layer: int) -> None:
@@ -221,16 +215,16 @@ def _mlp(name: str, layer: int) -> dict[str, Tensor]:
         pair = (_SOFT + index, _NUM_SOFT)
         mlp.add_relu([_SOFT + index], -_SOFT_KNEE, pair, -0.75)
         mlp.add_relu([_SOFT + index + _NUM_SOFT], -_SOFT_KNEE, pair, 0.75)
-    c_fc = _affine(f"{name}.c_fc", mlp.fc, mlp.fc_bias)
-    return c_fc | _affine(f"{name}.c_proj", mlp.proj, mlp.proj_bias)
+    c_fc = affine(f"{name}.c_fc", mlp.fc, mlp.fc_bias)
+    return c_fc | affine(f"{name}.c_proj", mlp.proj, mlp.proj_bias)
 
 
 def _unembedding() -> Tensor:
     """Returns (vocab, width): agreement with the token's bits, plus a share of the soft channels."""
     weight, first = _zeros(tables.VOCAB_SIZE, WIDTH), _STATE + _BITS - tables.TOKEN_BITS
     for token_id, row in enumerate(weight):
-        bits = [token_id >> shift & 1 for shift in reversed(range(tables.TOKEN_BITS))]
-        row[first : first + tables.TOKEN_BITS] = _BIT_LOGIT * signs(bits)
+        bits = map(int, f"{token_id:0{tables.TOKEN_BITS}b}")
+        row[first : first + tables.TOKEN_BITS] = BIT_LOGIT * signs(bits)
         soft = signs(tables.random_bits(f"unembedding / {token_id}", _NUM_SOFT))
         row[_SOFT : _SOFT + _NUM_SOFT] = _SOFT_LOGIT * soft
     return weight

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from transformers import GPT2LMHeadModel
 
-from batchproof.models.constructed_gpt2 import constructed_gpt2
+from batchproof.models.constructed import BIT_LOGIT, affine, constructed_gpt2, signs_of_numbers
 from batchproof.models.gpt2_long_oracle import (
     NUM_LAYERS,
     NUM_POSITIONS,
@@ -49,7 +49,6 @@ INNER = 4 * STATE_BITS
 _SIZE = 8.0  # of each value of an address
 _EPSILON = 1e-5
 _LEAD = 50.0  # by which the score of the right key leads; addresses agree in at most 14 of 16
-_BIT_LOGIT = 2.0  # for each bit that agrees: the right token has 16, the next best 12
 
 
 def build_gpt2_long() -> GPT2LMHeadModel:
@@ -80,11 +79,11 @@ def build_gpt2_nan() -> GPT2LMHeadModel:
 
 
 def _weights() -> dict[str, Tensor]:
-    signs = _signs(torch.arange(VOCAB_SIZE))
+    signs = signs_of_numbers(VOCAB_SIZE, STATE_BITS)
     embedding = torch.zeros(VOCAB_SIZE, WIDTH)
     embedding[:, : 2 * STATE_BITS] = torch.cat([signs, -signs], dim=1)
     head = torch.zeros(VOCAB_SIZE, WIDTH)
-    head[:, :STATE_BITS] = _BIT_LOGIT * signs
+    head[:, :STATE_BITS] = BIT_LOGIT * signs
     weights = {
         "transformer.wte.weight": embedding,
         "transformer.wpe.weight": _position_embeddings(),
@@ -98,11 +97,6 @@ def _weights() -> dict[str, Tensor]:
     return weights
 
 
-def _signs(states: Tensor) -> Tensor:
-    """Returns the bits of each state as +1 (for 0) and -1, (len(states), STATE_BITS)."""
-    return 1.0 - 2.0 * (states[:, None] >> torch.arange(STATE_BITS) & 1).float()
-
-
 def _position_embeddings() -> Tensor:
     """Returns (positions, width): the own address and those of the sources."""
     addresses = torch.full((NUM_POSITIONS, _ADDRESS_LEN), -_SIZE)
@@ -114,17 +108,10 @@ def _position_embeddings() -> Tensor:
     return weight
 
 
-def _affine(name: str, weight: Tensor, bias: Tensor | None = None) -> dict[str, Tensor]:
-    return {
-        f"{name}.weight": weight,
-        f"{name}.bias": torch.zeros(weight.shape[-1]) if bias is None else bias,
-    }
-
-
 def _layer_norm(name: str) -> dict[str, Tensor]:
     """Returns the weights that make LayerNorm the identity where all of the state is +-1."""
     squares = 2 * STATE_BITS + (WIDTH - _ADDRESS.start) * _SIZE**2
-    return _affine(name, torch.full((WIDTH,), math.sqrt(squares / WIDTH + _EPSILON)))
+    return affine(name, torch.full((WIDTH,), math.sqrt(squares / WIDTH + _EPSILON)))
 
 
 def _attention(name: str, layer: int) -> dict[str, Tensor]:
@@ -139,8 +126,8 @@ def _attention(name: str, layer: int) -> dict[str, Tensor]:
         for new, old in enumerate(bit_order(layer, source)):
             qkv[old, 2, source, new] = 1.0
             out[source, new, new], out[source, new, STATE_BITS + new] = 1.0, -1.0
-    projected = _affine(f"{name}.c_proj", out.reshape(WIDTH, WIDTH))
-    return _affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1)) | projected
+    projected = affine(f"{name}.c_proj", out.reshape(WIDTH, WIDTH))
+    return affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1)) | projected
 
 
 def _mlp(name: str) -> dict[str, Tensor]:
@@ -158,4 +145,4 @@ def _mlp(name: str) -> dict[str, Tensor]:
             height = math.copysign(4.0, half)
             proj[unit, bit], proj[unit, STATE_BITS + bit] = -height, height
         proj_bias[bit], proj_bias[STATE_BITS + bit] = 4.0, -4.0
-    return _affine(f"{name}.c_fc", fc, fc_bias) | _affine(f"{name}.c_proj", proj, proj_bias)
+    return affine(f"{name}.c_fc", fc, fc_bias) | affine(f"{name}.c_proj", proj, proj_bias)
