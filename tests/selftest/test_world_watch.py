@@ -37,6 +37,7 @@ class InFirstCall(ReferenceEngine):
 """
 TEST = "tests/conformance/test_side_effects.py::test_serving_leaves_the_world_as_it_was"
 CHANGES = {
+    "anomaly detection": "torch.autograd.set_detect_anomaly(True)",
     "training mode": "model.train()",
     "weights and buffers": "model.lm_head.weight.data[0, 0] += 1",
     "working directory": "os.chdir('/')",
