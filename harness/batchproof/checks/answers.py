@@ -16,6 +16,7 @@ loses l_b - l_c <= e_c - e_b <= 2 max|e|. Nothing is retried and nothing is skip
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -23,7 +24,6 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Capability, Completion, FinishReason, Request
-from batchproof.checks.broken import broken
 from batchproof.checks.logprobs import after_first, logprob_findings
 from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.oracle.choosing import (
@@ -48,10 +48,13 @@ def completion_findings(
 ) -> Iterator[Finding]:
     """Yields what is wrong with the answers to good requests, and counts them in the ledger.
 
-    Where the model gives NaN, any answer will do. Raises `BrokenPromise` if the answers do not belong
-    to the requests, and `OracleError` if there is no right one.
+    Where the model gives NaN, any answer will do. Answers that do not belong to the requests are not
+    judged. Raises `OracleError` if there is no right one.
     """
-    check_order(requests, completions)
+    disorder = [*order_findings(requests, completions)]
+    yield from disorder
+    if disorder:
+        return
     pairs = [
         (request, completion)
         for request, completion in zip(requests, completions, strict=True)
@@ -94,25 +97,27 @@ def _score_together(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle)
     oracle.score_all([*answers, *prompts])
 
 
-def check_order(requests: Sequence[Request], completions: Sequence[Completion]) -> None:
-    """Checks that there is one completion per request, in input order. Raises `BrokenPromise`."""
+def order_findings(requests: Sequence[Request], completions: Sequence[Completion]) -> Iterator[Finding]:
+    """Yields breaks of P4: there is one completion per request, in input order."""
     got = [completion.request_id for completion in completions]
     expected = [request.request_id for request in requests]
     if got == expected:
         return
-    lost = [each for each in expected if each not in got]
-    strangers = [each for each in got if each not in expected]
     ids: Facts = {"ids": [f"got:       {got}", f"should be: {expected}"]}
-    if sorted(got) == sorted(expected):
-        raise broken(Rule.ORDER, **ids)
+    lost = list((Counter(expected) - Counter(got)).elements())
+    extra = list((Counter(got) - Counter(expected)).elements())
+    strangers = [each for each in extra if each not in expected]
+    doubled = [each for each in extra if each in expected]
     if lost and strangers:
-        raise broken(Rule.STRANGER, stranger=strangers[0], lost=lost[0], **ids)
-    if lost and len(got) == len(expected):
-        twice = next(each for each in got if got.count(each) > expected.count(each))
-        raise broken(Rule.TWICE, twice=twice, lost=lost[0], **ids)
-    if lost:
-        raise broken(Rule.MISSING, lost=lost[0], **ids)
-    raise broken(Rule.SURPLUS, **ids)
+        yield found(Rule.STRANGER, stranger=strangers[0], lost=lost[0], **ids)
+    if lost and len(got) != len(expected):
+        yield found(Rule.MISSING, lost=lost[0], **ids)
+    if lost and doubled:
+        yield found(Rule.TWICE, twice=doubled[0], lost=lost[0], **ids)
+    if len(got) > len(expected):
+        yield found(Rule.SURPLUS, **ids)
+    if not lost and not extra:
+        yield found(Rule.ORDER, **ids)
 
 
 def structure_findings(request: Request, completion: Completion) -> Iterator[Finding]:
@@ -177,7 +182,6 @@ def token_findings(
 
 
 def are_known(tokens: Sequence[int], oracle: Oracle) -> bool:
-    """Returns whether all tokens are in the vocabulary."""
     return all(0 <= token < oracle.subject.vocab_size for token in tokens)
 
 
@@ -316,7 +320,6 @@ def drawn_findings(request: Request, completion: Completion, oracle: Oracle) -> 
 
 
 def _processed(request: Request, tokens: Tokens, oracle: Oracle) -> Tensor:
-    """Returns the float64 logits `(len(tokens), vocab)` that tokens are chosen from."""
     return processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
 
 

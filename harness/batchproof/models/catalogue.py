@@ -49,7 +49,6 @@ class ModelUnderTest:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether it is one of `EMBEDDED`."""
         return self.name in EMBEDDED
 
     @property
@@ -59,7 +58,6 @@ class ModelUnderTest:
 
     @cached_property
     def vocab_size(self) -> int:
-        """The number of token ids."""
         return self.model.config.get_text_config().vocab_size
 
     @cached_property

@@ -26,7 +26,6 @@ def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
 
     @cache
     def state(layer: int, position: int) -> Bits:
-        """Returns the state of `position` after `layer`."""
         if layer == 0:
             return _mix(0, token_code(token_ids[position]), position_code(position))
         fetched = state(layer - 1, fetched_position(layer, position))
