@@ -130,6 +130,12 @@ DELAYED = STEPS | {"abort": method, "has_unfinished": False}
         ({"max_num_seqs": 4, "max_num_batched_tokens": 3}, "max_num_batched_tokens is 3"),
         ({"block_size": "16"}, "block_size is '16', but must be a whole number"),
         ({"prefix_caching": "yes"}, "prefix_caching is 'yes', but must be True or False"),
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0, but must be at least 1"),
+        ({"draft_agreement": 0.5}, "draft_agreement is 0.5, which needs num_speculative_tokens"),
+        (
+            {"num_speculative_tokens": 2, "draft_agreement": "half"},
+            "draft_agreement is 'half', but must be a number",
+        ),
     ],
 )
 def test_a_limit_that_cannot_be_is_refused(limits: dict[str, Any], words: str) -> None:
@@ -144,8 +150,9 @@ def test_a_request_of_no_whole_numbers_is_refused(request_: Request) -> None:
     assert "is no whole number, but token ids and caps must be" in refusal
 
 
-def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() -> None:
-    assert offer_of("silent", lambda _: Silent())[0] == {Capability.TRACING}
+@pytest.mark.parametrize("silent", [Silent, engine(scheduling_delay=0)])
+def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing(silent: Any) -> None:
+    assert offer_of("silent", lambda _: silent())[0] == {Capability.TRACING}
 
 
 @pytest.mark.parametrize(
@@ -161,32 +168,22 @@ def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() 
             "has_unfinished must be a property, but is a method",
         ),
         (declaring("scheduling", "tracing"), "declares scheduling, which needs stepping"),
+        (
+            engine(**DELAYED, scheduling_delay=True),
+            "scheduling_delay is True, but must be 0 or 1: the steps by",
+        ),
+        # One that cannot be read is no delay of zero.
+        (
+            engine(**DELAYED, scheduling_delay=property(lambda _: 1 // 0)),
+            "scheduling_delay raised ZeroDivisionError",
+        ),
+        (engine(scheduling_delay=1), "declares a scheduling_delay of 1, which needs scheduling"),
+        (
+            engine(**DELAYED, capabilities=frozenset({"stepping"}), scheduling_delay=1),
+            "declares a scheduling_delay of 1, which needs scheduling",
+        ),
     ],
 )
 def test_half_a_capability_is_refused(factory: Callable[[], Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         offer_of("engine", lambda _: factory())
-
-
-NO_DELAY = r"scheduling_delay is .*, but must be 0 or 1: the steps by"
-
-
-@pytest.mark.parametrize(
-    ("declared", "words"),
-    [
-        (True, NO_DELAY),
-        (property(lambda _: 1 // 0), "scheduling_delay raised ZeroDivisionError"),
-    ],
-)
-def test_a_scheduling_delay_is_none_or_one_step(declared: object, words: str) -> None:
-    """One that cannot be read is no delay of zero."""
-    delayed = engine(**DELAYED, scheduling_delay=declared)
-    with pytest.raises(UsageError, match=words):
-        offer_of("engine", lambda _: delayed())
-
-
-@pytest.mark.parametrize("members", [{}, DELAYED | {"capabilities": frozenset({"stepping"})}])
-def test_a_scheduling_delay_without_scheduling_is_refused(members: dict[str, object]) -> None:
-    offer_of("engine", lambda _: engine(**members, scheduling_delay=0)())
-    with pytest.raises(UsageError, match="declares a scheduling_delay of 1, which needs scheduling"):
-        offer_of("engine", lambda _: engine(**members, scheduling_delay=1)())

@@ -21,7 +21,6 @@ from batchproof.checks.happened import has_acceptance, has_rejection
 from batchproof.checks.scheduling import limit_findings, scheduling_findings
 from batchproof.checks.trace import LateEnds, end_findings, position_findings
 from batchproof.decoding.speculation import dialled_draft, disagreeing_tokens, proposed_instead
-from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model
 from batchproof.workload.workloads import Workload
 
@@ -74,19 +73,6 @@ def test_a_wrong_row_with_drafts_is_found(number: int, row: RowRecord, says: str
     with pytest.raises(BrokenPromise) as caught:
         check(trace)
     assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0, but must be at least 1"),
-        ({"draft_agreement": 0.5}, "draft_agreement is 0.5, which needs num_speculative_tokens"),
-        ({"num_speculative_tokens": 2, "draft_agreement": "half"}, "is 'half', but must be a number"),
-    ],
-)
-def test_impossible_speculation_is_refused(fields: dict[str, object], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        EngineConfig(**fields)  # type: ignore[arg-type]
 
 
 def test_a_dialled_draft_disagrees_where_it_should() -> None:
