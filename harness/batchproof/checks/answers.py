@@ -26,14 +26,7 @@ from torch import Tensor
 from batchproof.api import Capability, Completion, FinishReason, Request
 from batchproof.checks.logprobs import after_first, logprob_findings
 from batchproof.findings.finding import Facts, Finding, Rule, found
-from batchproof.oracle.choosing import (
-    amplification,
-    is_drawn,
-    kept,
-    num_until_end,
-    processed,
-    sampling_of,
-)
+from batchproof.oracle import choosing
 from batchproof.oracle.oracle import Oracle, centred
 from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
@@ -139,7 +132,7 @@ def structure_findings(request: Request, completion: Completion) -> Iterator[Fin
     }
     if len(tokens) > cap:
         yield found(Rule.CAP, name, cap, **facts)
-    end = num_until_end(request, tokens)
+    end = choosing.num_until_end(request, tokens)
     if end is not None and end < len(tokens):
         yield found(Rule.EOS, name, end - 1, token=tokens[end - 1], **facts)
     if end is None and len(tokens) < cap:
@@ -158,9 +151,9 @@ def token_findings(
     Raises `OracleError` if there is no right answer.
     """
     prompt, tokens = request.prompt_token_ids, completion.token_ids
-    asked = sampling_of(request)
-    if are_known(tokens, oracle) and (asked.changes_logits or is_drawn(request)):
-        judge = drawn_findings if is_drawn(request) else processed_findings
+    asked = choosing.sampling_of(request)
+    if are_known(tokens, oracle) and (asked.changes_logits or choosing.is_drawn(request)):
+        judge = drawn_findings if choosing.is_drawn(request) else processed_findings
         yield from judge(request, completion, oracle)
         return
     should_be = list(oracle.right_tokens(prompt, request.max_new_tokens))
@@ -315,12 +308,12 @@ def drawn_findings(request: Request, completion: Completion, oracle: Oracle) -> 
     """Yields the first drawn token that may not be drawn."""
     tokens = completion.token_ids
     exact = _processed(request, tokens, oracle)
-    may_be = kept(exact, sampling_of(request), slack(request, oracle))
+    may_be = choosing.kept(exact, choosing.sampling_of(request), slack(request, oracle))
     yield from _forbidden(request, tokens, of_each(may_be, tokens))
 
 
 def _processed(request: Request, tokens: Tokens, oracle: Oracle) -> Tensor:
-    return processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
+    return choosing.processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
 
 
 def of_each(values: Tensor, tokens: Tokens) -> Tensor:
@@ -330,11 +323,11 @@ def of_each(values: Tensor, tokens: Tokens) -> Tensor:
 
 def slack(request: Request, oracle: Oracle) -> float:
     """Returns by how much rounding may move a processed logit."""
-    return amplification(sampling_of(request)) * oracle.logit_bound
+    return choosing.amplification(choosing.sampling_of(request)) * oracle.logit_bound
 
 
 def _facts(request: Request, tokens: Tokens) -> Facts:
-    return {"got": tokens, "sampling": str(sampling_of(request))}
+    return {"got": tokens, "sampling": str(choosing.sampling_of(request))}
 
 
 def _forbidden(request: Request, tokens: Tokens, is_allowed: Tensor) -> Iterator[Finding]:
@@ -361,7 +354,7 @@ def presence_findings(
             continue
         if wants_logits and completion.logits is None:
             yield found(Rule.LOGITS_MISSING, name, promise=promise)
-        wants_prompt = sampling_of(request).prompt_logprobs is not None
+        wants_prompt = choosing.sampling_of(request).prompt_logprobs is not None
         wants_prompt = wants_prompt and Capability.PROMPT_LOGPROBS in capabilities
         if wants_prompt and completion.prompt_logprobs is None:
             num_tokens = len(request.prompt_token_ids)

@@ -60,8 +60,10 @@ def _usual() -> Iterator[Switch]:
     yield Switch("grad mode", torch.is_grad_enabled, torch.set_grad_enabled)
     yield Switch("anomaly detection", torch.is_anomaly_enabled, torch.set_anomaly_enabled)
     for device in ("cuda", "cpu"):
-        get, write = torch.is_autocast_enabled, torch.set_autocast_enabled
-        yield Switch(f"autocast on {device.upper()}", partial(get, device), partial(write, device))
+        is_on, turn = (
+            partial(each, device) for each in (torch.is_autocast_enabled, torch.set_autocast_enabled)
+        )
+        yield Switch(f"autocast on {device.upper()}", is_on, turn)
     yield Switch("flushing of denormals", _flushes_denormals, torch.set_flush_denormal)
     read, write = torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
     yield Switch("deterministic algorithms", read, write)
@@ -76,8 +78,8 @@ def _rounding() -> Iterator[Switch]:
     An old switch of TF32 sets new ones as well, so it is set back before them; of those the general
     one comes before the special ones.
     """
-    read, write = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-    yield Switch("float32 matmul precision", read, write, "highest")
+    matmul = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    yield Switch("float32 matmul precision", *matmul, "highest")
     yield _attribute("backends.cudnn.allow_tf32", "TF32 in cuDNN", exact=False)
     yield _attribute("backends.fp32_precision")
     for where in ("cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn"):
@@ -93,8 +95,8 @@ def _rounding() -> Iterator[Switch]:
         yield Switch(f"reductions in {dtype}", read, write, exact=(False, True))
     yield _attribute("backends.cuda.matmul.allow_fp16_accumulation", "sums in fp16", exact=False)
     cuda = torch.backends.cuda
-    read, write = cuda.fp16_bf16_reduction_math_sdp_allowed, cuda.allow_fp16_bf16_reduction_math_sdp
-    yield Switch("reductions of math attention", read, write, exact=False)
+    sdp = cuda.fp16_bf16_reduction_math_sdp_allowed, cuda.allow_fp16_bf16_reduction_math_sdp
+    yield Switch("reductions of math attention", *sdp, exact=False)
 
 
 def _libraries() -> Iterator[Switch]:

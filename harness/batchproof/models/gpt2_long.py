@@ -28,22 +28,15 @@ import torch
 from torch import Tensor
 from transformers import GPT2LMHeadModel
 
+from batchproof.models import gpt2_long_oracle as tables
 from batchproof.models.constructed import BIT_LOGIT, affine, constructed_gpt2, signs_of_numbers
-from batchproof.models.gpt2_long_oracle import (
-    NUM_LAYERS,
-    NUM_POSITIONS,
-    NUM_SOURCES,
-    STATE_BITS,
-    VOCAB_SIZE,
-    bit_order,
-    sources,
-)
+from batchproof.models.gpt2_long_oracle import STATE_BITS
 
-NAN_TOKEN = VOCAB_SIZE
+NAN_TOKEN = tables.VOCAB_SIZE
 _ADDRESS_LEN = 16
 _ADDRESS = slice(2 * STATE_BITS, 2 * STATE_BITS + _ADDRESS_LEN)
-WIDTH = _ADDRESS.stop + NUM_SOURCES * _ADDRESS_LEN
-HEAD_DIM = WIDTH // NUM_SOURCES
+WIDTH = _ADDRESS.stop + tables.NUM_SOURCES * _ADDRESS_LEN
+HEAD_DIM = WIDTH // tables.NUM_SOURCES
 INNER = 4 * STATE_BITS
 
 _SIZE = 8.0  # of each value of an address
@@ -57,10 +50,10 @@ def build_gpt2_long() -> GPT2LMHeadModel:
         weights = _weights()
     return constructed_gpt2(
         weights,
-        vocab_size=VOCAB_SIZE,
-        n_positions=NUM_POSITIONS,
-        n_layer=NUM_LAYERS,
-        n_head=NUM_SOURCES,
+        vocab_size=tables.VOCAB_SIZE,
+        n_positions=tables.NUM_POSITIONS,
+        n_layer=tables.NUM_LAYERS,
+        n_head=tables.NUM_SOURCES,
         n_embd=WIDTH,
         n_inner=INNER,
         layer_norm_epsilon=_EPSILON,
@@ -79,10 +72,10 @@ def build_gpt2_nan() -> GPT2LMHeadModel:
 
 
 def _weights() -> dict[str, Tensor]:
-    signs = signs_of_numbers(VOCAB_SIZE, STATE_BITS)
-    embedding = torch.zeros(VOCAB_SIZE, WIDTH)
+    signs = signs_of_numbers(tables.VOCAB_SIZE, STATE_BITS)
+    embedding = torch.zeros(tables.VOCAB_SIZE, WIDTH)
     embedding[:, : 2 * STATE_BITS] = torch.cat([signs, -signs], dim=1)
-    head = torch.zeros(VOCAB_SIZE, WIDTH)
+    head = torch.zeros(tables.VOCAB_SIZE, WIDTH)
     head[:, :STATE_BITS] = BIT_LOGIT * signs
     weights = {
         "transformer.wte.weight": embedding,
@@ -90,7 +83,7 @@ def _weights() -> dict[str, Tensor]:
         "lm_head.weight": head,
         **_layer_norm("transformer.ln_f"),
     }
-    for layer in range(1, NUM_LAYERS + 1):
+    for layer in range(1, tables.NUM_LAYERS + 1):
         block = f"transformer.h.{layer - 1}"
         weights |= _layer_norm(f"{block}.ln_1") | _layer_norm(f"{block}.ln_2")
         weights |= _attention(f"{block}.attn", layer) | _mlp(f"{block}.mlp")
@@ -99,11 +92,13 @@ def _weights() -> dict[str, Tensor]:
 
 def _position_embeddings() -> Tensor:
     """Returns (positions, width): the own address and those of the sources."""
-    addresses = torch.full((NUM_POSITIONS, _ADDRESS_LEN), -_SIZE)
+    addresses = torch.full((tables.NUM_POSITIONS, _ADDRESS_LEN), -_SIZE)
     words = list(combinations(range(_ADDRESS_LEN), _ADDRESS_LEN // 2))[::3]
-    addresses.scatter_(1, torch.tensor(words[:NUM_POSITIONS]), _SIZE)
-    weight = torch.zeros(NUM_POSITIONS, WIDTH)
-    read = torch.tensor([(position, *sources(position)) for position in range(NUM_POSITIONS)])
+    addresses.scatter_(1, torch.tensor(words[: tables.NUM_POSITIONS]), _SIZE)
+    weight = torch.zeros(tables.NUM_POSITIONS, WIDTH)
+    read = torch.tensor(
+        [(position, *tables.sources(position)) for position in range(tables.NUM_POSITIONS)]
+    )
     weight[:, _ADDRESS.start :] = addresses[read].flatten(1)
     return weight
 
@@ -116,14 +111,14 @@ def _layer_norm(name: str) -> dict[str, Tensor]:
 
 def _attention(name: str, layer: int) -> dict[str, Tensor]:
     """Returns c_attn (width, 3 width) and c_proj (width, width): head i fetches from source i."""
-    qkv = torch.zeros(WIDTH, 3, NUM_SOURCES, HEAD_DIM)
-    out = torch.zeros(NUM_SOURCES, HEAD_DIM, WIDTH)
+    qkv = torch.zeros(WIDTH, 3, tables.NUM_SOURCES, HEAD_DIM)
+    out = torch.zeros(tables.NUM_SOURCES, HEAD_DIM, WIDTH)
     gain = math.sqrt(_LEAD / 4 * math.sqrt(HEAD_DIM)) / _SIZE
-    for source in range(NUM_SOURCES):
+    for source in range(tables.NUM_SOURCES):
         target = _ADDRESS.stop + source * _ADDRESS_LEN
         for dim in range(_ADDRESS_LEN):
             qkv[target + dim, 0, source, dim] = qkv[_ADDRESS.start + dim, 1, source, dim] = gain
-        for new, old in enumerate(bit_order(layer, source)):
+        for new, old in enumerate(tables.bit_order(layer, source)):
             qkv[old, 2, source, new] = 1.0
             out[source, new, new], out[source, new, STATE_BITS + new] = 1.0, -1.0
     projected = affine(f"{name}.c_proj", out.reshape(WIDTH, WIDTH))

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from transformers import MistralForCausalLM, MixtralForCausalLM, PreTrainedModel
 
+from batchproof.models import window_hash_oracle as tables
 from batchproof.models.constructed import (
     BIT_LOGIT,
     HARD_KEY,
@@ -36,17 +37,7 @@ from batchproof.models.constructed import (
     distance_query,
     signs_of_numbers,
 )
-from batchproof.models.window_hash_oracle import (
-    BEYOND,
-    NUM_EXPERTS,
-    NUM_POSITIONS,
-    OFFSETS,
-    STATE_BITS,
-    VOCAB_SIZE,
-    WINDOW,
-    bit_order,
-    flips,
-)
+from batchproof.models.window_hash_oracle import STATE_BITS
 
 WIDTH, HEAD_DIM = 32, 24
 NUM_HEADS, NUM_KV_HEADS = 6, 2
@@ -64,7 +55,7 @@ _AMPLITUDES = {
     4: {1: 153, 2: 7},
     5: {2: 160},
     6: {0: 29, 3: 2, 4: 129},
-    BEYOND: {0: 13, 5: 126, 6: 21},
+    tables.BEYOND: {0: 13, 5: 126, 6: 21},
 }
 """Offset -> amplitude of each RoPE frequency in the score, whose value at distance x is the sum of
 amplitude * cos(frequency * (x - offset)). Found by maximising the least lead of the nearest visible key
@@ -83,19 +74,19 @@ def build_mistral_hash() -> PreTrainedModel:
 
 def build_mixtral_hash() -> PreTrainedModel:
     """Returns the model with experts, likewise."""
-    return _built(MixtralForCausalLM, num_local_experts=NUM_EXPERTS, num_experts_per_tok=2)
+    return _built(MixtralForCausalLM, num_local_experts=tables.NUM_EXPERTS, num_experts_per_tok=2)
 
 
 def _built(kind: type[MistralForCausalLM | MixtralForCausalLM], **more: Any) -> PreTrainedModel:
     model: PreTrainedModel = constructed_rope(
         kind,
         _fill,
-        vocab_size=VOCAB_SIZE,
-        max_position_embeddings=NUM_POSITIONS,
-        sliding_window=WINDOW,
+        vocab_size=tables.VOCAB_SIZE,
+        max_position_embeddings=tables.NUM_POSITIONS,
+        sliding_window=tables.WINDOW,
         hidden_size=WIDTH,
         intermediate_size=INNER,
-        num_hidden_layers=len(OFFSETS),
+        num_hidden_layers=len(tables.OFFSETS),
         num_attention_heads=NUM_HEADS,
         num_key_value_heads=NUM_KV_HEADS,
         head_dim=HEAD_DIM,
@@ -113,7 +104,7 @@ def _weight(name: str, like: Tensor) -> Tensor:
     """Returns the parameter of that name, in the shape of `like`."""
     layer = int(name.split(".")[2]) if ".layers." in name else 0
     part = name.removesuffix(".weight").rpartition(".")[2]
-    signs = signs_of_numbers(VOCAB_SIZE, STATE_BITS)
+    signs = signs_of_numbers(tables.VOCAB_SIZE, STATE_BITS)
     weight = torch.zeros_like(like)
     if part == "embed_tokens":
         weight[:, _STATE], weight[:, _CONSTANT] = signs, _SIZE
@@ -147,14 +138,14 @@ def _fill_attention(part: str, weight: Tensor, layer: int) -> None:
     elif part == "v_proj":
         weight[_STATE, _STATE] = torch.eye(STATE_BITS)
         weight[HEAD_DIM : HEAD_DIM + STATE_BITS, _STATE] = torch.eye(STATE_BITS).flip(0)
-    for head, offset in enumerate(OFFSETS[layer]):
+    for head, offset in enumerate(tables.OFFSETS[layer]):
         start = head * HEAD_DIM
         if part == "q_proj":
             query = distance_query(offset, _AMPLITUDES[offset].items(), HEAD_DIM, HEAD_DIM)
             weight[start : start + HEAD_DIM, _CONSTANT] = query / _SIZE
         elif part == "o_proj":
             is_reversed = head * NUM_KV_HEADS // NUM_HEADS == 1
-            for new, old in enumerate(bit_order(layer, head)):
+            for new, old in enumerate(tables.bit_order(layer, head)):
                 weight[new, start + (STATE_BITS - 1 - old if is_reversed else old)] = 1.0
 
 
@@ -168,7 +159,7 @@ def _mlp(layer: int, expert: int) -> dict[str, Tensor]:
     gate, up, down = torch.zeros(INNER, WIDTH), torch.zeros(INNER, WIDTH), torch.zeros(WIDTH, INNER)
     up[:, _CONSTANT] = 1 / _SIZE
     gate[-1, _CONSTANT] = _RELU_GAIN / _SIZE
-    for bit, is_flipped in enumerate(flips(layer, expert)):
+    for bit, is_flipped in enumerate(tables.flips(layer, expert)):
         first, sign = bit * UNITS, (-1 if is_flipped else 1) / _RELU_GAIN
         gate[first, _CONSTANT] = _RELU_GAIN / _SIZE
         up[first, bit], up[first, _CONSTANT] = 1.0, 0.0
