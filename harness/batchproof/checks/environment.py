@@ -60,10 +60,10 @@ def _usual() -> Iterator[Switch]:
     yield Switch("grad mode", torch.is_grad_enabled, torch.set_grad_enabled)
     yield Switch("anomaly detection", torch.is_anomaly_enabled, torch.set_anomaly_enabled)
     for device in ("cuda", "cpu"):
-        is_on, turn = (
-            partial(each, device) for each in (torch.is_autocast_enabled, torch.set_autocast_enabled)
+        is_on = partial(torch.is_autocast_enabled, device)
+        yield Switch(
+            f"autocast on {device.upper()}", is_on, partial(torch.set_autocast_enabled, device)
         )
-        yield Switch(f"autocast on {device.upper()}", is_on, turn)
     yield Switch("flushing of denormals", _flushes_denormals, torch.set_flush_denormal)
     read, write = torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
     yield Switch("deterministic algorithms", read, write)
