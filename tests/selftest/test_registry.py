@@ -180,7 +180,7 @@ def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing(si
         (engine(scheduling_delay=1), "declares a scheduling_delay of 1, which needs scheduling"),
         (
             engine(**DELAYED, capabilities=frozenset({"stepping"}), scheduling_delay=1),
-            "declares a scheduling_delay of 1, which needs scheduling",
+            "scheduling_delay of 1, which needs scheduling: nothing else is measured",
         ),
     ],
 )
