@@ -13,8 +13,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-CONFIDENCE = 0.95
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -96,18 +94,14 @@ def g_test(observed: Sequence[int], expected: Sequence[float]) -> tuple[float, f
     """Returns the G statistic of counts against expected ones, and the chance of as large a one.
 
     2 sum(o ln(o / e)) is nearly chi-square distributed with one degree of freedom less than there are
-    cells (S. S. Wilks, Annals of Mathematical Statistics 9, 1938).
+    cells (S. S. Wilks, Annals of Mathematical Statistics 9, 1938). With a single cell the chance is 1.
     """
-    pairs = zip(observed, expected, strict=True)
-    statistic = 2 * sum(seen * math.log(seen / wanted) for seen, wanted in pairs if seen)
-    return statistic, chi_square_tail(statistic, len(observed) - 1)
-
-
-def chi_square_tail(statistic: float, degrees: int) -> float:
-    """Returns P(X > statistic) of a chi-square variable; 1 without degrees of freedom."""
     from scipy.special import chdtrc
 
-    return float(chdtrc(degrees, statistic)) if statistic > 0 and degrees > 0 else 1.0
+    pairs = zip(observed, expected, strict=True)
+    statistic = 2 * sum(seen * math.log(seen / wanted) for seen, wanted in pairs if seen)
+    degrees = len(observed) - 1
+    return statistic, float(chdtrc(degrees, statistic)) if statistic > 0 and degrees > 0 else 1.0
 
 
 def share_bound(num_successes: int, num_trials: int, risk: float) -> float:
@@ -120,15 +114,14 @@ def share_bound(num_successes: int, num_trials: int, risk: float) -> float:
     return float(betaincinv(num_successes + 1, num_trials - num_successes, 1 - risk))
 
 
-def student_t_quantile(degrees: int, probability: float = (1 + CONFIDENCE) / 2) -> float:
-    """Returns the t that a Student variable with `degrees` degrees of freedom stays below with this
-    probability: the default gives both ends of a 95 % interval. Raises `ValueError` for less than one
-    degree of freedom."""
+def student_t_quantile(degrees: int) -> float:
+    """Returns the t within which a Student variable with `degrees` degrees of freedom lies with a
+    probability of 95 %. Raises `ValueError` for less than one degree of freedom."""
     from scipy.special import stdtrit
 
     if degrees < 1:
         raise ValueError(f"Student's t has {degrees} degrees of freedom, but needs at least 1")
-    return float(stdtrit(degrees, probability))
+    return float(stdtrit(degrees, 0.975))
 
 
 def _standard_error(samples: Sequence[float]) -> float:

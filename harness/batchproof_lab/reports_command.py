@@ -24,7 +24,7 @@ from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode
 from batchproof.records.file_kinds import replace_text
 from batchproof.requirements.issues import DEFAULT_ISSUES
-from batchproof.run.registry import released_engines
+from batchproof.run.registry import engines_module
 from batchproof.validation.yaml_nodes import read_yaml
 from batchproof_lab.pages import page
 from batchproof_lab.standalone import standalone
@@ -63,7 +63,8 @@ def _recorded(report: UpstreamReport, found: UpstreamReports) -> bool:
     library = found.libraries[report.library]
     python: str | None = sys.executable
     if library.environment is not None:
-        python = released_engines().interpreter(library.environment)
+        libraries = engines_module("adapters.released.libraries")
+        python = libraries.interpreter(library.environment)
     if python is None:
         raise UsageError(f"{library.title} is not installed: batchproof install {library.environment}")
     shown = True

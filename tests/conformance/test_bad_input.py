@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request, SteppingEngine, TokenEvent
-from batchproof.checks.answers import check_order
-from batchproof.checks.broken import broken
-from batchproof.checks.refusals import require_refused, require_words
+from batchproof.checks.answers import order_findings
+from batchproof.checks.broken import broken, require
+from batchproof.checks.refusals import refusal_findings, word_findings
 from batchproof.findings.finding import Rule
 from batchproof.generators.choosing import bad_parameters
 from batchproof.generators.strategies import fewer_examples, workloads
@@ -21,7 +21,7 @@ from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame, require_same_bits
 from batchproof.run.serving import assembled, steps
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Outcome, Workload
+from batchproof.workload.workloads import Workload
 
 pytestmark = [pytest.mark.promise(id="P12"), pytest.mark.one_model]
 
@@ -56,8 +56,8 @@ def test_a_refusal_names_a_value_or_a_limit(trial: Trial) -> None:
     for workload in calls:
         completions = trial.run(workload).completions
         with trial.reporting(workload):
-            check_order(workload.requests, completions)
-            require_words(workload, completions, trial.subject, trial.ledger)
+            require(order_findings(workload.requests, completions))
+            require(word_findings(workload, completions, trial.subject, trial.ledger))
 
 
 @pytest.mark.parametrize("kind", BAD)
@@ -74,7 +74,7 @@ def test_a_bad_request_fails_alone(trial: Trial, kind: str, data: st.DataObject)
     with trial.reporting(good.with_requests(mixed)):
         if len(completions) != len(mixed):
             raise broken(Rule.COUNT, num_requests=len(mixed), num_completions=len(completions))
-        require_refused(completions.pop(place), bad, trial.ledger)
+        require(refusal_findings(completions.pop(place), bad, trial.ledger))
         require_same_bits(trial, Promise.P12, f"beside a bad request ({kind})", without, completions)
 
 
@@ -90,7 +90,7 @@ def test_a_request_that_fills_the_context_exactly_is_served(trial: Trial) -> Non
     mixed = Workload((beyond, *with_neighbour), config)
     completions = trial.run(mixed).completions
     with trial.reporting(mixed):
-        require_refused(completions[0], beyond, trial.ledger)
+        require(refusal_findings(completions[0], beyond, trial.ledger))
 
 
 def test_of_two_requests_with_one_id_the_later_is_refused(trial: Trial) -> None:
@@ -98,13 +98,9 @@ def test_of_two_requests_with_one_id_the_later_is_refused(trial: Trial) -> None:
     bad, later = Request("twin", (), 4), Request("twin", (9, 2), 4)
     good = (Request("twin", (3, 1, 4), 4), Request("other", (1, 5), 3))
     workload = Workload((bad, *good, later))
-    completions = trial.run(workload).completions
+    outcome = trial.run(workload)
     with trial.reporting(workload):
-        if len(completions) != 4:
-            raise broken(Rule.COUNT, num_requests=4, num_completions=len(completions))
-        require_refused(completions[0], bad, trial.ledger)
-        require_refused(completions[3], later, trial.ledger)
-        trial.judge(good, Outcome(completions[1:3]))
+        trial.judge(workload.requests, outcome, bad=(0, 3))
     trial.check(workload.with_requests(good))
 
 
@@ -146,7 +142,7 @@ def test_a_bad_request_alone_on_an_idle_engine_is_told(trial: Trial, kind: str) 
         with trial.reporting(workload):
             if not outcome.events:
                 raise broken(Rule.REFUSAL_EVENT, bad.request_id, promise=Promise.P12, got="none")
-            require_refused(outcome.completions[0], bad, trial.ledger)
+            trial.judge(workload.requests, outcome, bad=(0,))
         trial.check(Workload((Request("good", (1, 2), 2),), arrivals=(0,)), engine)
 
 
@@ -186,10 +182,9 @@ def test_a_request_larger_than_the_pool_never_blocks_those_behind_it(
     too_large = Request("too-large", tuple(range(2, capacity)), 4)
     small = [Request(f"small-{i}", (i + 1, 7), 2) for i in range(3)]
     workload = Workload((too_large, *small[:1], fits, *small[1:]), config)
-    completions = trial.run(workload).completions
+    outcome = trial.run(workload)
     with trial.reporting(workload):
-        require_refused(completions[0], too_large, trial.ledger)
-        trial.judge(workload.requests[1:], Outcome(completions[1:]))
+        trial.judge(workload.requests, outcome, bad=(0,))
 
 
 @pytest.mark.needs("stepping")

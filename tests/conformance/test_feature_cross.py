@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from batchproof.api import Capability, Engine, FinishReason
 from batchproof.checks.happened import has_chunk, has_preemption, has_prefix_hit
-from batchproof.generators.crossing import Feature, crossed, features_of
+from batchproof.generators.crossing import CAPABILITIES, Feature, crossed, features_of
 from batchproof.generators.strategies import fewer_examples
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
@@ -42,8 +42,10 @@ def crossings(sizes: Iterable[int], with_aborts: bool) -> list[object]:
             features,
             id="-".join(features),
             marks=[
-                pytest.mark.needs(*(each.capability.value for each in features if each in NEEDED)),
-                pytest.mark.shows(*(each.capability.value for each in features if each not in NEEDED)),
+                pytest.mark.needs(*(CAPABILITIES[each].value for each in features if each in NEEDED)),
+                pytest.mark.shows(
+                    *(CAPABILITIES[each].value for each in features if each not in NEEDED)
+                ),
             ],
         )
         for size in sizes

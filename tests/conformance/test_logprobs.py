@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 
 from batchproof.api import Capability, Request, SamplingParams
 from batchproof.checks.happened import has_preemption, has_prefix_hit
-from batchproof.checks.refusals import require_refused
 from batchproof.generators.choosing import mixed_workloads, with_logprobs
 from batchproof.generators.crossing import Feature, crossed, features_of, shared_prefixes
 from batchproof.generators.strategies import workloads
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Outcome, Workload
+from batchproof.workload.workloads import Workload
 
 FED_AGAIN = (Feature.PREEMPTION, Feature.CHUNKS)
 
@@ -41,10 +40,9 @@ def test_fewer_than_none_of_the_likeliest_are_refused(trial: Trial, field: str) 
     bad = Request("bad", (5, 6), 4, sampling=SamplingParams(**{field: -1}))
     good = Request("good", (7, 8, 9), 4, sampling=SamplingParams(**{field: 0}))
     workload = Workload((bad, good))
-    completions = trial.run(workload).completions
+    outcome = trial.run(workload)
     with trial.reporting(workload):
-        require_refused(completions[0], bad, trial.ledger)
-        trial.judge([good], Outcome(completions[1:]))
+        trial.judge(workload.requests, outcome, bad=(0,))
 
 
 @pytest.mark.needs("stepping")

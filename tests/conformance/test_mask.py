@@ -8,13 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import (
-    EngineConfig,
-    MaskingEngine,
-    Request,
-    RowRecord,
-)
-from batchproof.checks.masks import require_mask, require_moves
+from batchproof.api import Completion, EngineConfig, MaskingEngine, Request, RowRecord
+from batchproof.checks.broken import require
+from batchproof.checks.masks import mask_findings, move_findings
 from batchproof.generators.strategies import prompts
 from batchproof.oracle.oracle import centred, teacher_forced
 from batchproof.run.relations import comparing, is_bitwise
@@ -31,7 +27,8 @@ LAYOUTS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 9)), min_size=1,
 def test_the_mask_equals_its_definition(trial: Trial, layout: list[tuple[int, int]]) -> None:
     rows = [RowRecord(f"r{i}", context, query, True) for i, (context, query) in enumerate(layout)]
     with trial.engine(EngineConfig()) as engine, trial.reporting(Workload(())):
-        require_mask(cast(MaskingEngine, engine).attention_mask(rows), rows, _window(trial))
+        mask = cast(MaskingEngine, engine).attention_mask(rows)
+        require(mask_findings(mask, rows, _window(trial)))
     trial.ledger.num_requests += len(rows)
 
 
@@ -62,18 +59,25 @@ def test_one_changed_token_moves_exactly_the_queries_that_may_see_it(
         max_num_seqs=data.draw(st.integers(1, 6), label="max_num_seqs"), return_logits=True
     )
     first, second = (Workload(_prefixes(each), config) for each in (prompt, changed))
-    before, after = trial.check(first), trial.check(second)
+    before, after = (trial.check(each).completions for each in (first, second))
     bound = 2 * trial.oracle.kappa * trial.oracle.error.max_abs
     # The shapes of experts follow contents, the changed token's too.
     allowed = bound if trial.subject.has_experts or not is_bitwise(trial) else 0.0
-    with trial.reporting(second):
-        for query, should_move in enumerate(_reference_moves(trial, prompt, changed, bound)):
-            old, new = before.completions[query].logits, after.completions[query].logits
-            assert old is not None, "the engine has logits"
-            assert new is not None, "the engine has logits"
-            moved = (centred(old) - centred(new)).abs().max().item()
-            with comparing(trial, before.completions[query], after.completions[query]):
-                require_moves(query, position, moved, should_move, bound, allowed)
+    moved = [_moved(old, new) for old, new in zip(before, after, strict=True)]
+    should_move = _reference_moves(trial, prompt, changed, bound)
+    with trial.reporting(second), comparing(trial, before[0], after[0]):
+        require(
+            finding
+            for query, (by, must) in enumerate(zip(moved, should_move, strict=True))
+            for finding in move_findings(query, position, by, must, bound, allowed)
+        )
+
+
+def _moved(old: Completion, new: Completion) -> float:
+    """Returns the largest change of a logit."""
+    assert old.logits is not None, "the engine has logits"
+    assert new.logits is not None, "the engine has logits"
+    return (centred(old.logits) - centred(new.logits)).abs().max().item()
 
 
 def _prefixes(prompt: tuple[int, ...]) -> tuple[Request, ...]:

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, Completion, EngineConfig, Request, SamplingParams
-from batchproof.checks.draws import check_counts, check_seeds, require_a_difference
+from batchproof.checks.broken import require
+from batchproof.checks.draws import frequency_findings, ignored_seed_findings, seed_findings
 from batchproof.checks.happened import has_preemption
-from batchproof.checks.refusals import require_refused
 from batchproof.generators.choosing import (
     bad_parameters,
     deciding_among_the_prompt,
@@ -29,7 +30,7 @@ from batchproof.generators.choosing import (
 from batchproof.generators.strategies import crowded, text_tokens
 from batchproof.oracle.distributions import answer_probabilities, flat_enough
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Outcome, Workload
+from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.promise(id="P19")
 
@@ -114,7 +115,8 @@ def test_drawn_tokens_have_their_probabilities(trial: Trial) -> None:
             if kind.sampling is not None:
                 request = kind.request(prompt, 0)
                 shares = answer_probabilities(trial.oracle, request)
-                check_counts(request, Counter(each.token_ids for each in drawn[kind.name]), shares)
+                counts = Counter(each.token_ids for each in drawn[kind.name])
+                require(frequency_findings(request, counts, shares))
 
 
 @pytest.mark.needs("seeded_sampling")
@@ -138,9 +140,11 @@ def test_a_seed_decides_the_draws_in_any_batch(trial: Trial) -> None:
     changed = trial.check(Workload(others, config)).completions
     with trial.reporting(Workload(wanted, config)):
         ways = {"again": again, "in reverse order": backwards, "alone": alone}
-        for relation, answers in ways.items():
-            check_seeds(wanted, together, answers, trial.oracle, relation)
-        require_a_difference(wanted, together, changed)
+        changes = (
+            seed_findings(wanted, together, answers, trial.oracle, relation)
+            for relation, answers in ways.items()
+        )
+        require(chain(*changes, ignored_seed_findings(wanted, together, changed)))
 
 
 @pytest.mark.needs("seeded_sampling")
@@ -156,7 +160,8 @@ def test_a_preempted_request_goes_on_where_its_seed_was(trial: Trial) -> None:
         preempted = trial.check(Workload(wanted, crowded), engine).completions
         trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
     with trial.reporting(Workload(wanted, crowded)):
-        check_seeds(wanted, undisturbed, preempted, trial.oracle, "when it is preempted")
+        relation = "when it is preempted"
+        require(seed_findings(wanted, undisturbed, preempted, trial.oracle, relation))
 
 
 def _seeded(trial: Trial, lengths: Sequence[int], cap: int) -> tuple[Request, ...]:
@@ -179,7 +184,6 @@ def test_a_bad_parameter_is_refused_alone(trial: Trial, kind: str) -> None:
     bad = Request("bad", (5, 6), 4, sampling=bad_parameters(trial.subject.vocab_size)[kind])
     good = Request("good", (7, 8, 9), 4)
     workload = Workload((good, bad))
-    completions = trial.run(workload).completions
+    outcome = trial.run(workload)
     with trial.reporting(workload):
-        require_refused(completions[1], bad, trial.ledger)
-        trial.judge([good], Outcome(completions[:1]))
+        trial.judge(workload.requests, outcome, bad=(1,))

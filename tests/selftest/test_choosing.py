@@ -17,7 +17,7 @@ from torch import Tensor
 from batchproof.api import Capability, Completion, FinishReason, Request, SamplingParams
 from batchproof.checks.answers import presence_findings
 from batchproof.checks.broken import BrokenPromise, require
-from batchproof.checks.draws import check_counts
+from batchproof.checks.draws import frequency_findings
 from batchproof.checks.logprobs import logprob_findings
 from batchproof.oracle.choosing import kept, num_until_end, probabilities, processed
 from batchproof.oracle.oracle import Oracle
@@ -177,7 +177,7 @@ def test_draws_have_their_probabilities(
     drawn = Counter((each,) for each in tokens)
     expected = {(token,): share for token, share in enumerate(shares)}
     with pytest.raises(BrokenPromise, match=words) if words else nullcontext():
-        check_counts(request(temperature=1.0), drawn, expected)
+        require(frequency_findings(request(temperature=1.0), drawn, expected))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ the run says what it waits for, and what was found so far is kept."""
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -170,6 +172,59 @@ def test_the_alarm_of_a_surrounding_limit_goes_off_on_time(at: str) -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
+STUBBORN = """
+import os, signal
+from batchproof.run import time_limit
+from batchproof_engines.static import StaticEngine
+time_limit.GRACE_S = 0.1
+
+class Engine(StaticEngine):
+    def generate(self, requests):
+        if requests[0].request_id == "x":
+            {begin}
+            while True:
+                try: signal.pause()
+                except BaseException: continue
+        return super().generate(requests)
+"""
+
+
+@pytest.mark.parametrize(
+    ("begin", "limit_s", "status", "why"),
+    [
+        ("pass", 1, time_limit.SWALLOWED_STATUS, "within 1 s"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 60, 143, "after SIGTERM"),
+    ],
+    ids=["alarm", "sigterm"],
+)
+def test_an_engine_that_swallows_every_exception_ends_the_run_in_words(
+    tmp_path: Path, begin: str, limit_s: int, status: int, why: str
+) -> None:
+    """It outlived its time limit, and SIGTERM, for ever."""
+    begin_in_try = f"try: {begin}\n            except BaseException: pass"
+    (tmp_path / "mine.py").write_text(STUBBORN.format(begin=begin_in_try))
+    (tmp_path / "test_mini.py").write_text(SUITE.format(names=["a", "x", "y"]))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-p", "batchproof.plugin", "--model=gpt2-random"]
+    options = ["--engine=mine.py:Engine", f"--engine-time-limit={limit_s}", "--journal=j.jsonl"]
+    run = subprocess.run(
+        [*command, *options], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == status, run.stdout + run.stderr
+    words = f"generate did not return {why}, and swallowed 3 exceptions that end it"
+    assert f"engine mine.py:Engine on gpt2-random: {words}" in run.stderr
+    assert words in run.stdout
+    assert "engine x promise" in run.stdout
+    kept = {each.test.partition("::")[2]: each.outcome for each in entries(tmp_path / "j.jsonl")}
+    test = "test_it[mine.py:Engine-gpt2-random-{}]".format
+    if status == 143:  # the engine is not to blame
+        assert kept == {test("a"): "passed"}
+    else:
+        assert kept == {test("a"): "passed", test("x"): "failed"}
+        assert "P10 liveness is broken: generate did not return" in run.stdout
+        assert "in generate" in run.stdout.partition("P10 liveness is broken")[2]
+
+
 def test_sigterm_keeps_what_was_found(bad: Bad, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -197,7 +252,7 @@ def test_a_process_that_ends_in_a_diagnosis_keeps_the_finding() -> None:
     record = TrialRecord("mine", "gpt2-hash", ("P1",))
     subject = Subject("mine", None, "gpt2-hash", "cpu", "float32")
     workload = Workload((Request("a", (1,), 1),))
-    how = Ending(Rule.DIED, "the process ended with status 7 in generate", ())
+    how = Ending(Rule.DIED, "the process ended with status 7 in generate")
     found = CallNote(subject=subject, record=record, workload=workload, report="P1 is broken: got 3")
     texts = []
     for note in (found, CallNote(subject=subject, record=record, workload=workload, known="a bug")):

@@ -10,7 +10,7 @@ import torch
 from batchproof.api import Completion, EngineConfig, Request, SamplingParams
 from batchproof.checks.answers import structure_findings
 from batchproof.checks.broken import BrokenPromise, require
-from batchproof.checks.refusals import require_words
+from batchproof.checks.refusals import word_findings
 from batchproof.models.catalogue import load_model
 from batchproof.records.trial_record import Ledger
 from batchproof.workload.workloads import Workload
@@ -36,7 +36,7 @@ ENDLESS = replace(asking(min_tokens=2, allowed_token_ids=frozenset({7})), eos_to
 def is_blamed(request: Request, words: str | None, config: EngineConfig) -> bool:
     refused = Completion.refused(request.request_id, words)  # type: ignore[arg-type]
     try:
-        require_words(Workload((request,), config), [refused], SUBJECT, Ledger())
+        require(word_findings(Workload((request,), config), [refused], SUBJECT, Ledger()))
     except BrokenPromise:
         return True
     return False

@@ -7,6 +7,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -47,10 +48,15 @@ FLIPS = [
     "torch.backends.mha.set_fastpath_enabled(False)",
     "torch.set_float32_matmul_precision('medium')",
     "torch.set_autocast_enabled(True)",
+    "torch.set_autocast_enabled('cpu', True)",
+    "torch.autograd.set_detect_anomaly(True)",
+    "torch.set_grad_enabled(not torch.is_grad_enabled())",
+    "torch.set_flush_denormal(True)",
     "torch.use_deterministic_algorithms(True, warn_only=True)",
     "torch.utils.deterministic.fill_uninitialized_memory = False",
     "torch.set_default_dtype(torch.float64)",
     "torch.set_num_threads(torch.get_num_threads() + 1)",
+    "numpy.seterr(all='raise')",
 ]
 
 
@@ -72,7 +78,7 @@ def flipping(statement: str) -> EngineSpec:
 
         def generate(self, requests: Sequence[Request]) -> list[Completion]:
             done = self._inner.generate(requests)
-            exec(statement, {"torch": torch})
+            exec(statement, {"torch": torch, "numpy": np})
             return done
 
     return EngineSpec("flipping", Flipping)
@@ -120,6 +126,7 @@ class InFirstCall(ReferenceEngine):
 """
 TEST = "tests/conformance/test_side_effects.py::test_serving_leaves_the_world_as_it_was"
 CHANGES = {
+    "anomaly detection": "torch.autograd.set_detect_anomaly(True)",
     "training mode": "model.train()",
     "weights and buffers": "model.lm_head.weight.data[0, 0] += 1",
     "working directory": "os.chdir('/')",

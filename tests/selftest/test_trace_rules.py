@@ -31,11 +31,12 @@ from batchproof.checks.happened import (
     has_shared_block,
     has_slot_reuse,
 )
-from batchproof.checks.masks import brute_force_mask, require_mask
+from batchproof.checks.masks import brute_force_mask, mask_findings
 from batchproof.checks.prefixes import Computed, ComputedPrefixes
 from batchproof.checks.scheduling import limit_findings, queue_findings, scheduling_findings
 from batchproof.checks.trace import LateEnds, accounting_findings, end_findings, position_findings
 from batchproof.findings.finding import Rule
+from batchproof.findings.finding_text import finding_text
 from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Workload
 
@@ -280,9 +281,12 @@ def test_the_mask_definition_matches_one_drawn_by_hand() -> None:
     drawn = ["##" + "#." + "..", "##" + "##" + "..", ".." + ".." + "#.", ".." + ".." + "##"]
     hand = [[bit == "#" for bit in line] for line in drawn]
     assert brute_force_mask(rows, None) == hand
-    with pytest.raises(BrokenPromise, match="query 0 sees key 0, and 2 more bits differ") as caught:
-        require_mask(torch.tensor(hand), rows, window=2)
-    assert caught.value.finding.rule is Rule.MASK
+    (finding,) = mask_findings(torch.tensor(hand), rows, window=2)
+    assert finding.rule is Rule.MASK
+    assert "query 0 sees key 0, and 2 more bits differ" in finding_text(finding)
+    hand[0][4] = True
+    rules = [each.rule for each in mask_findings(torch.tensor(hand), rows, window=2)]
+    assert rules == [Rule.MASK_LEAK, Rule.MASK]
 
 
 # l: 2 prompt tokens, cap 5; m: 1 and 6; n: 2 and 2; one waits for two slots. An EOS ends l in step 1.

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 
 from batchproof.api import Completion, Request
 from batchproof.checks.answers import (
-    check_order,
     choice_findings,
     near_tie_findings,
+    order_findings,
     structure_findings,
     token_findings,
 )
@@ -49,7 +49,7 @@ class Verifier:
 
     def judge(self, lap: int, requests: Sequence[Request], completions: Sequence[Completion]) -> None:
         """Checks one round. Raises `BrokenPromise` at the first wrong answer."""
-        check_order(requests, completions)
+        require(order_findings(requests, completions))
         for request, completion in zip(requests, completions, strict=True):
             require(structure_findings(request, completion))
         self._num_completions += len(requests)

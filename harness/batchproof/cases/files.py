@@ -11,21 +11,8 @@ from typing import Any
 import yaml
 
 from batchproof.api import Capability, EngineConfig, FinishReason, SamplingParams
-from batchproof.cases.schema import (
-    EVENTS,
-    Call,
-    Case,
-    CaseExpectation,
-    ContextCap,
-    ContextPrompt,
-    EosRef,
-    Prompt,
-    RandomPrompt,
-    RequestExpectation,
-    RequestSpec,
-    TextPrompt,
-    TokenPrompt,
-)
+from batchproof.cases import schema
+from batchproof.cases.schema import Case, RequestSpec
 from batchproof.errors import ConfigError
 from batchproof.models.embedded import EMBEDDED
 from batchproof.places import CASES
@@ -78,7 +65,7 @@ def _case(item: YamlNode) -> Case:
     if "abort_unknown" in found and "calls" in found:
         raise found["abort_unknown"].place.error("abort_unknown goes with 'requests', not with 'calls'")
     config = _config(found["config"]) if "config" in found else EngineConfig()
-    expect = _case_expectation(found["expect"]) if "expect" in found else CaseExpectation()
+    expect = _case_expectation(found["expect"]) if "expect" in found else schema.CaseExpectation()
     if expect.events & {"acceptance", "rejection"} and config.num_speculative_tokens is None:
         rule = "acceptance and rejection need config: {num_speculative_tokens: ...}"
         raise found["expect"].place.error(rule)
@@ -128,17 +115,17 @@ def _abort_unknown(found: dict[str, YamlNode]) -> tuple[tuple[str, int], ...]:
     return tuple((request_id, step) for request_id, each in named for step in _aborts(each))
 
 
-def _case_expectation(item: YamlNode) -> CaseExpectation:
-    found = item.mapping((*EVENTS, "max_steps"))
-    return CaseExpectation(
-        events=frozenset(event for event in EVENTS if event in found and found[event].true()),
+def _case_expectation(item: YamlNode) -> schema.CaseExpectation:
+    found = item.mapping((*schema.EVENTS, "max_steps"))
+    return schema.CaseExpectation(
+        events=frozenset(event for event in schema.EVENTS if event in found and found[event].true()),
         max_steps=found["max_steps"].integer(at_least=1) if "max_steps" in found else None,
     )
 
 
-def _calls(found: dict[str, YamlNode]) -> tuple[Call, ...]:
+def _calls(found: dict[str, YamlNode]) -> tuple[schema.Call, ...]:
     lists = found["calls"].entries() if "calls" in found else [found["requests"]]
-    calls: list[Call] = []
+    calls: list[schema.Call] = []
     num_requests = 0
     for each in lists:
         entries = each.entries()
@@ -148,7 +135,7 @@ def _calls(found: dict[str, YamlNode]) -> tuple[Call, ...]:
     return tuple(calls)
 
 
-def _require_own_ids(call: Call) -> None:
+def _require_own_ids(call: schema.Call) -> None:
     """Raises `CaseError` if an id is surely live when a request comes that is expected to be good."""
     live: dict[str, RequestSpec] = {}
     for spec in call:
@@ -183,7 +170,9 @@ def _request(item: YamlNode, default_id: str) -> RequestSpec:
         arrive=_arrival(found["arrive"]) if "arrive" in found else None,
         aborts=_aborts(found["abort"]) if "abort" in found else (),
         sampling=_sampling(found["sampling"]) if "sampling" in found else None,
-        expect=_request_expectation(found["expect"]) if "expect" in found else RequestExpectation(),
+        expect=_request_expectation(found["expect"])
+        if "expect" in found
+        else schema.RequestExpectation(),
     )
 
 
@@ -195,37 +184,37 @@ def _sampling(item: YamlNode) -> SamplingParams:
         raise item.place.error(str(error)) from None
 
 
-def _prompt(item: YamlNode) -> Prompt:
+def _prompt(item: YamlNode) -> schema.Prompt:
     if isinstance(item.node, yaml.SequenceNode):
-        return TokenPrompt(tuple(each.integer() for each in item.items("a prompt token")))
+        return schema.TokenPrompt(tuple(each.integer() for each in item.items("a prompt token")))
     if isinstance(item.node, yaml.ScalarNode):
         if item.kind != "str":
             raise item.wrong(PROMPT_FORMS)
-        return TextPrompt(item.text())
+        return schema.TextPrompt(item.text())
     found = item.mapping(("length", "seed", "token", "context"))
     keys = set(found)
     if keys == {"length", "seed"}:
-        return RandomPrompt(found["length"].integer(at_least=1), found["seed"].integer())
+        return schema.RandomPrompt(found["length"].integer(at_least=1), found["seed"].integer())
     if keys == {"token", "length"}:
-        return TokenPrompt((found["token"].integer(),) * found["length"].integer(at_least=1))
+        return schema.TokenPrompt((found["token"].integer(),) * found["length"].integer(at_least=1))
     if keys == {"context", "seed"}:
-        return ContextPrompt(found["context"].integer(), found["seed"].integer())
+        return schema.ContextPrompt(found["context"].integer(), found["seed"].integer())
     raise item.place.error(f"prompt has the keys {', '.join(found)}, but must be {PROMPT_FORMS}")
 
 
-def _cap(item: YamlNode) -> int | ContextCap:
+def _cap(item: YamlNode) -> int | schema.ContextCap:
     if isinstance(item.node, yaml.MappingNode):
-        return ContextCap(item.mapping(("context",), ("context",))["context"].integer())
+        return schema.ContextCap(item.mapping(("context",), ("context",))["context"].integer())
     return item.integer()
 
 
-def _eos(item: YamlNode, cap: int | ContextCap) -> int | EosRef:
+def _eos(item: YamlNode, cap: int | schema.ContextCap) -> int | schema.EosRef:
     if item.kind == "int":
         return item.integer()
     match = EOS_REF.fullmatch(item.text())
     if match is None or (match[2] == "last" and match[1] != "ref"):
         raise item.place.error(f"eos is {item.text()!r}, but must be {EOS_FORMS}")
-    ref = EosRef(match[1], None if match[2] == "last" else int(match[2]))
+    ref = schema.EosRef(match[1], None if match[2] == "last" else int(match[2]))
     if ref.source == "ref" and isinstance(cap, int) and (ref.index or 0) >= cap:
         raise item.place.error(f"eos {ref} is out of range: max_new_tokens is {cap}")
     return ref
@@ -237,12 +226,12 @@ def _aborts(item: YamlNode) -> tuple[int, ...]:
     return (item.integer(at_least=0),)
 
 
-def _request_expectation(item: YamlNode) -> RequestExpectation:
+def _request_expectation(item: YamlNode) -> schema.RequestExpectation:
     found = item.mapping(("finish", "num_tokens"))
     finish = found["finish"].choice(list(FinishReason)) if "finish" in found else None
     if "num_tokens" in found and finish == FinishReason.ERROR:
         raise found["num_tokens"].place.error("a request that ends in an error has no tokens")
-    return RequestExpectation(
+    return schema.RequestExpectation(
         finish=FinishReason(finish) if finish else None,
         num_tokens=found["num_tokens"].integer(at_least=0) if "num_tokens" in found else None,
     )

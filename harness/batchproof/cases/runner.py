@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 
 import torch
 
@@ -25,26 +26,17 @@ from batchproof.api import (
     Request,
     StepRecord,
 )
-from batchproof.cases.schema import (
-    Case,
-    ContextCap,
-    ContextPrompt,
-    EosRef,
-    Prompt,
-    RandomPrompt,
-    RequestSpec,
-    TextPrompt,
-    TokenPrompt,
-)
+from batchproof.cases import schema
+from batchproof.cases.schema import Case, RequestSpec
 from batchproof.checks import happened
-from batchproof.checks.answers import check_order, completion_findings, token_findings
-from batchproof.checks.broken import broken, require
+from batchproof.checks.answers import completion_findings, order_findings, token_findings
+from batchproof.checks.broken import require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.environment import require_same, settings_of, world_of
 from batchproof.checks.prefixes import Computed
-from batchproof.checks.refusals import require_refused
+from batchproof.checks.refusals import refusal_findings
 from batchproof.checks.trace import is_unforeseen
-from batchproof.findings.finding import CaseNote, Facts, Finding, Rule
+from batchproof.findings.finding import CaseNote, Facts, Finding, Rule, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.choosing import is_drawn
 from batchproof.oracle.oracle import Oracle
@@ -77,7 +69,11 @@ def request_of(spec: RequestSpec, oracle: Oracle, config: EngineConfig) -> Reque
     subject = oracle.subject
     context_len = min(subject.context_len, config.max_model_len or sys.maxsize)
     prompt = _prompt_token_ids(spec.prompt, subject, context_len)
-    cap = context_len - len(prompt) + spec.cap.offset if isinstance(spec.cap, ContextCap) else spec.cap
+    cap = (
+        context_len - len(prompt) + spec.cap.offset
+        if isinstance(spec.cap, schema.ContextCap)
+        else spec.cap
+    )
     plain = Request(spec.request_id, prompt, cap, sampling=spec.sampling)
     refusal = Limits.of(subject.model, config).refusal(plain)
     if refusal is not None and not spec.is_bad:
@@ -92,22 +88,24 @@ def request_of(spec: RequestSpec, oracle: Oracle, config: EngineConfig) -> Reque
     return replace(plain, eos_token_ids=eos)
 
 
-def _prompt_token_ids(prompt: Prompt, subject: ModelUnderTest, context_len: int) -> tuple[int, ...]:
+def _prompt_token_ids(
+    prompt: schema.Prompt, subject: ModelUnderTest, context_len: int
+) -> tuple[int, ...]:
     match prompt:
-        case TokenPrompt(ids):
+        case schema.TokenPrompt(ids):
             return ids
-        case TextPrompt(text):  # an empty text is empty, whatever a tokenizer would add
+        case schema.TextPrompt(text):  # an empty text is empty, whatever a tokenizer would add
             return subject.encode(text) if text else ()
-        case RandomPrompt(length, seed):
+        case schema.RandomPrompt(length, seed):
             rng = random.Random(seed)
             return tuple(rng.randrange(subject.vocab_size) for _ in range(length))
-        case ContextPrompt(offset, seed):
+        case schema.ContextPrompt(offset, seed):
             length = max(context_len + offset, 0)
-            return _prompt_token_ids(RandomPrompt(length, seed), subject, context_len)
+            return _prompt_token_ids(schema.RandomPrompt(length, seed), subject, context_len)
 
 
 def _eos_id(
-    spec: RequestSpec, item: int | EosRef, prompt: tuple[int, ...], answer: tuple[int, ...]
+    spec: RequestSpec, item: int | schema.EosRef, prompt: tuple[int, ...], answer: tuple[int, ...]
 ) -> int:
     if isinstance(item, int):
         return item
@@ -121,7 +119,7 @@ def _eos_id(
 
 def slips(case: Case, oracle: Oracle) -> list[tuple[RequestSpec, str]]:
     """Returns the requests whose right answer does not end as the case expects, and how it ends."""
-    found = []
+    slipped = []
     for spec in case.requests:
         finish, num_tokens = spec.expect.finish, spec.expect.num_tokens
         if finish in (FinishReason.ERROR, FinishReason.ABORTED):
@@ -131,8 +129,8 @@ def slips(case: Case, oracle: Oracle) -> list[tuple[RequestSpec, str]]:
             continue
         token_ids, reason = oracle.expected(request)
         if finish not in (None, reason) or num_tokens not in (None, len(token_ids)):
-            found.append((spec, f"{len(token_ids)} tokens, and finish {reason}"))
-    return found
+            slipped.append((spec, f"{len(token_ids)} tokens, and finish {reason}"))
+    return slipped
 
 
 # Promises about the content of answers: a wrong token in their cases breaks them, too, not P1 alone.
@@ -175,21 +173,20 @@ def run_calls(trial: Trial, case: Case, workloads: Sequence[Workload]) -> None:
 
 
 def _judge_calls(trial: Trial, case: Case, workloads: Sequence[Workload], engine: Engine) -> None:
-    traces: list[Sequence[StepRecord]] = []
+    records: list[StepRecord] = []
     outcomes: list[Outcome] = []
     for call, workload in zip(case.calls, workloads, strict=True):
         outcomes.append(trial.run(workload, engine))
+        new = trial.trace_of(engine)[len(records) :]
+        records += new
         with trial.reporting(workload):
-            _judge(trial, case, list(zip(call, workload.requests, strict=True)), outcomes[-1])
-            if Capability.TRACING in trial.capabilities:
-                done = sum(map(len, traces))
-                traces.append(tuple(engine.trace)[done:])  # type: ignore[attr-defined]
-                earlier = trial.history.computed_before(engine)
-                _check_trace(trial, case, workload, outcomes[-1], traces[-1], earlier)
+            earlier = trial.history.computed_before(engine)
+            in_trace = _trace_findings(trial, case, workload, outcomes[-1], new, earlier)
+            require(chain(_answer_findings(trial, case, call, workload, outcomes[-1]), in_trace))
     with trial.reporting(workloads[-1]):
-        _check_events(case, traces, _num_late_steps(trial, workloads, outcomes))
+        require(_event_findings(case, records, _num_late_steps(trial, workloads, outcomes)))
         if case.promise is Promise.P16:
-            _check_repeats(workloads, outcomes)
+            require(_repeat_findings(workloads, outcomes))
 
 
 def _check_case_holds(trial: Trial, case: Case) -> None:
@@ -218,25 +215,27 @@ def _noting(case: CaseNote) -> Iterator[None]:
         raise HangFailure(error.failure.in_case(case)) from None
 
 
-def _judge(
-    trial: Trial, case: Case, asked: list[tuple[RequestSpec, Request]], outcome: Outcome
-) -> None:
-    check_order([request for _, request in asked], outcome.completions)
+def _answer_findings(
+    trial: Trial, case: Case, call: schema.Call, workload: Workload, outcome: Outcome
+) -> Iterator[Finding]:
+    given = outcome.completions
+    disorder = [*order_findings(workload.requests, given)]
+    yield from disorder
+    if disorder:
+        return
     good: list[tuple[Request, Completion]] = []
-    for (spec, request), completion in zip(asked, outcome.completions, strict=True):
+    for spec, request, completion in zip(call, workload.requests, given, strict=True):
+        may_be_aborted = bool(spec.aborts) and spec.expect.finish is None
         was_aborted = completion.finish_reason is FinishReason.ABORTED
         if spec.is_bad:
-            require_refused(completion, request, trial.ledger)
-        elif spec.expect.finish is FinishReason.ABORTED or (
-            was_aborted and spec.aborts and spec.expect.finish is None
-        ):
-            _check_aborted(trial, case, spec, request, completion)
+            yield from refusal_findings(completion, request, trial.ledger)
+        elif spec.expect.finish is FinishReason.ABORTED or (was_aborted and may_be_aborted):
+            yield from _aborted_findings(trial, case, spec, request, completion)
         else:
             good.append((request, completion))
-    findings = completion_findings(
-        [r for r, _ in good], [c for _, c in good], trial.oracle, trial.ledger
-    )
-    require(_counted(each, case) for each in findings)
+    requests, completions = [each for each, _ in good], [each for _, each in good]
+    for finding in completion_findings(requests, completions, trial.oracle, trial.ledger):
+        yield _counted(finding, case)
 
 
 def _counted(finding: Finding, case: Case) -> Finding:
@@ -247,51 +246,52 @@ def _counted(finding: Finding, case: Case) -> Finding:
     return finding.under(case.promise) if is_answer or is_refusal else finding
 
 
-def _check_aborted(
+def _aborted_findings(
     trial: Trial, case: Case, spec: RequestSpec, request: Request, completion: Completion
-) -> None:
+) -> Iterator[Finding]:
     name, tokens = spec.request_id, completion.token_ids
     if completion.finish_reason is not FinishReason.ABORTED:
         reason = completion.finish_reason.value
-        raise broken(Rule.NOT_ABORTED, name, promise=case.promise, finish_reason=reason)
+        yield found(Rule.NOT_ABORTED, name, promise=case.promise, finish_reason=reason)
+        return
     limit = len(trial.oracle.expected(request)[0])
     wanted = spec.expect.num_tokens
     if len(tokens) > limit or wanted not in (None, len(tokens)):
         should_have = f"at most {limit}" if wanted is None else str(wanted)
         facts: Facts = {"num_tokens": len(tokens), "got": tokens, "should_have": should_have}
-        raise broken(Rule.ABORTED_LENGTH, name, promise=case.promise, **facts)
-    require(token_findings(request, completion, trial.oracle, trial.ledger))
+        yield found(Rule.ABORTED_LENGTH, name, promise=case.promise, **facts)
+    yield from token_findings(request, completion, trial.oracle, trial.ledger)
     trial.ledger.num_requests += 1
     trial.ledger.num_steps += len(tokens)
 
 
-def _check_trace(
+def _trace_findings(
     trial: Trial,
     case: Case,
     workload: Workload,
     outcome: Outcome,
     records: Sequence[StepRecord],
     earlier: Sequence[Computed],
-) -> None:
-    """Checks the trace by `batchproof.checks.conduct`; with aborts, which leave no mark in a trace,
-    only its end."""
-    if workload.aborts:
-        last_abort = max(step for _, step in workload.aborts)
-        has_token_since = any(
-            step >= last_abort and event.token_id is not None for step, event in outcome.events
-        )
-        # An engine may deliver late: the pass that fed the aborted request came before the abort.
-        aborted = {c.request_id for c in outcome.completions if c.finish_reason is FinishReason.ABORTED}
-        is_idle_at_end = has_token_since and not any(
-            row.request_id in aborted for row in records[-1].rows
-        )
-        if is_idle_at_end and records[-1].num_free_blocks != records[-1].num_total_blocks:
-            free, total = records[-1].num_free_blocks, records[-1].num_total_blocks
-            facts: Facts = {"num_free": free, "num_total": total}
-            raise broken(Rule.LEFTOVER_BLOCKS, promise=case.promise, **facts)
+) -> Iterator[Finding]:
+    """Yields what `batchproof.checks.conduct` finds; with aborts, which leave no mark in a trace, only
+    blocks that are left at its end."""
+    if Capability.TRACING not in trial.capabilities:
         return
-    delay = trial.scheduling_delay
-    require(conduct_findings(workload, outcome, records, trial.capabilities, earlier, delay))
+    if not workload.aborts:
+        delay = trial.scheduling_delay
+        yield from conduct_findings(workload, outcome, records, trial.capabilities, earlier, delay)
+        return
+    last_abort = max(step for _, step in workload.aborts)
+    has_token_since = any(
+        step >= last_abort and event.token_id is not None for step, event in outcome.events
+    )
+    # An engine may deliver late: the pass that fed the aborted request came before the abort.
+    aborted = {c.request_id for c in outcome.completions if c.finish_reason is FinishReason.ABORTED}
+    if has_token_since and not any(row.request_id in aborted for row in records[-1].rows):
+        free, total = records[-1].num_free_blocks, records[-1].num_total_blocks
+        if free != total:
+            facts: Facts = {"num_free": free, "num_total": total}
+            yield found(Rule.LEFTOVER_BLOCKS, promise=case.promise, **facts)
 
 
 def _num_late_steps(trial: Trial, workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -> int:
@@ -304,8 +304,9 @@ def _num_late_steps(trial: Trial, workloads: Sequence[Workload], outcomes: Seque
     return trial.scheduling_delay * sum(ends)
 
 
-def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]], num_late_steps: int) -> None:
-    records = [record for each in traces for record in each]
+def _event_findings(
+    case: Case, records: Sequence[StepRecord], num_late_steps: int
+) -> Iterator[Finding]:
     did_happen = {
         "preemption": happened.has_preemption(records),
         "chunked": happened.has_chunk(records),
@@ -318,23 +319,20 @@ def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]], num_late_s
     num_steps = len(records)
     for event, did in did_happen.items():
         if event in case.expect.events and not did:
-            raise broken(Rule.CASE_EVENT, promise=case.promise, what=event, num_steps=num_steps)
+            yield found(Rule.CASE_EVENT, promise=case.promise, what=event, num_steps=num_steps)
     most = None if case.expect.max_steps is None else case.expect.max_steps + num_late_steps
     if most is not None and num_steps > most:
-        raise broken(Rule.MAX_STEPS, promise=case.promise, num_steps=num_steps, most=most)
+        yield found(Rule.MAX_STEPS, promise=case.promise, num_steps=num_steps, most=most)
 
 
-def _check_repeats(workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -> None:
-    """Checks P16: calls with the same requests get the same answers, near-ties included."""
+def _repeat_findings(workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -> Iterator[Finding]:
+    """Yields breaks of P16: calls with the same requests get the same answers, near-ties included."""
     seen: dict[object, object] = {}
     for workload, outcome in zip(workloads, outcomes, strict=True):
         if any(map(is_drawn, workload.requests)):
             continue
-        asked = tuple(
-            (r.prompt_token_ids, r.max_new_tokens, r.eos_token_ids, r.sampling)
-            for r in workload.requests
-        )
+        asked = tuple(replace(each, request_id="") for each in workload.requests)
         answers: list[object] = [(c.token_ids, str(c.finish_reason)) for c in outcome.completions]
         first = seen.setdefault((asked, workload.arrivals), answers)
         if answers != first:
-            raise broken(Rule.REPEATS, first=str(first), then=str(answers))
+            yield found(Rule.REPEATS, first=str(first), then=str(answers))

@@ -16,6 +16,7 @@ loses l_b - l_c <= e_c - e_b <= 2 max|e|. Nothing is retried and nothing is skip
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -23,17 +24,9 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Capability, Completion, FinishReason, Request
-from batchproof.checks.broken import broken
 from batchproof.checks.logprobs import after_first, logprob_findings
 from batchproof.findings.finding import Facts, Finding, Rule, found
-from batchproof.oracle.choosing import (
-    amplification,
-    is_drawn,
-    kept,
-    num_until_end,
-    processed,
-    sampling_of,
-)
+from batchproof.oracle import choosing
 from batchproof.oracle.oracle import Oracle, centred
 from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
@@ -48,10 +41,13 @@ def completion_findings(
 ) -> Iterator[Finding]:
     """Yields what is wrong with the answers to good requests, and counts them in the ledger.
 
-    Where the model gives NaN, any answer will do. Raises `BrokenPromise` if the answers do not belong
-    to the requests, and `OracleError` if there is no right one.
+    Where the model gives NaN, any answer will do. Answers that do not belong to the requests are not
+    judged. Raises `OracleError` if there is no right one.
     """
-    check_order(requests, completions)
+    disorder = [*order_findings(requests, completions)]
+    yield from disorder
+    if disorder:
+        return
     pairs = [
         (request, completion)
         for request, completion in zip(requests, completions, strict=True)
@@ -94,25 +90,27 @@ def _score_together(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle)
     oracle.score_all([*answers, *prompts])
 
 
-def check_order(requests: Sequence[Request], completions: Sequence[Completion]) -> None:
-    """Checks that there is one completion per request, in input order. Raises `BrokenPromise`."""
+def order_findings(requests: Sequence[Request], completions: Sequence[Completion]) -> Iterator[Finding]:
+    """Yields breaks of P4: there is one completion per request, in input order."""
     got = [completion.request_id for completion in completions]
     expected = [request.request_id for request in requests]
     if got == expected:
         return
-    lost = [each for each in expected if each not in got]
-    strangers = [each for each in got if each not in expected]
     ids: Facts = {"ids": [f"got:       {got}", f"should be: {expected}"]}
-    if sorted(got) == sorted(expected):
-        raise broken(Rule.ORDER, **ids)
+    lost = list((Counter(expected) - Counter(got)).elements())
+    extra = list((Counter(got) - Counter(expected)).elements())
+    strangers = [each for each in extra if each not in expected]
+    doubled = [each for each in extra if each in expected]
     if lost and strangers:
-        raise broken(Rule.STRANGER, stranger=strangers[0], lost=lost[0], **ids)
-    if lost and len(got) == len(expected):
-        twice = next(each for each in got if got.count(each) > expected.count(each))
-        raise broken(Rule.TWICE, twice=twice, lost=lost[0], **ids)
-    if lost:
-        raise broken(Rule.MISSING, lost=lost[0], **ids)
-    raise broken(Rule.SURPLUS, **ids)
+        yield found(Rule.STRANGER, stranger=strangers[0], lost=lost[0], **ids)
+    if lost and len(got) != len(expected):
+        yield found(Rule.MISSING, lost=lost[0], **ids)
+    if lost and doubled:
+        yield found(Rule.TWICE, twice=doubled[0], lost=lost[0], **ids)
+    if len(got) > len(expected):
+        yield found(Rule.SURPLUS, **ids)
+    if not lost and not extra:
+        yield found(Rule.ORDER, **ids)
 
 
 def structure_findings(request: Request, completion: Completion) -> Iterator[Finding]:
@@ -134,7 +132,7 @@ def structure_findings(request: Request, completion: Completion) -> Iterator[Fin
     }
     if len(tokens) > cap:
         yield found(Rule.CAP, name, cap, **facts)
-    end = num_until_end(request, tokens)
+    end = choosing.num_until_end(request, tokens)
     if end is not None and end < len(tokens):
         yield found(Rule.EOS, name, end - 1, token=tokens[end - 1], **facts)
     if end is None and len(tokens) < cap:
@@ -153,9 +151,9 @@ def token_findings(
     Raises `OracleError` if there is no right answer.
     """
     prompt, tokens = request.prompt_token_ids, completion.token_ids
-    asked = sampling_of(request)
-    if are_known(tokens, oracle) and (asked.changes_logits or is_drawn(request)):
-        judge = drawn_findings if is_drawn(request) else processed_findings
+    asked = choosing.sampling_of(request)
+    if are_known(tokens, oracle) and (asked.changes_logits or choosing.is_drawn(request)):
+        judge = drawn_findings if choosing.is_drawn(request) else processed_findings
         yield from judge(request, completion, oracle)
         return
     should_be = list(oracle.right_tokens(prompt, request.max_new_tokens))
@@ -177,7 +175,6 @@ def token_findings(
 
 
 def are_known(tokens: Sequence[int], oracle: Oracle) -> bool:
-    """Returns whether all tokens are in the vocabulary."""
     return all(0 <= token < oracle.subject.vocab_size for token in tokens)
 
 
@@ -311,13 +308,12 @@ def drawn_findings(request: Request, completion: Completion, oracle: Oracle) -> 
     """Yields the first drawn token that may not be drawn."""
     tokens = completion.token_ids
     exact = _processed(request, tokens, oracle)
-    may_be = kept(exact, sampling_of(request), slack(request, oracle))
+    may_be = choosing.kept(exact, choosing.sampling_of(request), slack(request, oracle))
     yield from _forbidden(request, tokens, of_each(may_be, tokens))
 
 
 def _processed(request: Request, tokens: Tokens, oracle: Oracle) -> Tensor:
-    """Returns the float64 logits `(len(tokens), vocab)` that tokens are chosen from."""
-    return processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
+    return choosing.processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
 
 
 def of_each(values: Tensor, tokens: Tokens) -> Tensor:
@@ -327,11 +323,11 @@ def of_each(values: Tensor, tokens: Tokens) -> Tensor:
 
 def slack(request: Request, oracle: Oracle) -> float:
     """Returns by how much rounding may move a processed logit."""
-    return amplification(sampling_of(request)) * oracle.logit_bound
+    return choosing.amplification(choosing.sampling_of(request)) * oracle.logit_bound
 
 
 def _facts(request: Request, tokens: Tokens) -> Facts:
-    return {"got": tokens, "sampling": str(sampling_of(request))}
+    return {"got": tokens, "sampling": str(choosing.sampling_of(request))}
 
 
 def _forbidden(request: Request, tokens: Tokens, is_allowed: Tensor) -> Iterator[Finding]:
@@ -358,7 +354,7 @@ def presence_findings(
             continue
         if wants_logits and completion.logits is None:
             yield found(Rule.LOGITS_MISSING, name, promise=promise)
-        wants_prompt = sampling_of(request).prompt_logprobs is not None
+        wants_prompt = choosing.sampling_of(request).prompt_logprobs is not None
         wants_prompt = wants_prompt and Capability.PROMPT_LOGPROBS in capabilities
         if wants_prompt and completion.prompt_logprobs is None:
             num_tokens = len(request.prompt_token_ids)

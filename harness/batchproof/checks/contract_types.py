@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from batchproof.api import Completion, FinishReason, RowRecord, StepRecord, TokenEvent, TokenLogprobs
-from batchproof.checks.broken import broken
-from batchproof.findings.finding import Rule
+from batchproof.checks.broken import broken, require
+from batchproof.findings.finding import Finding, Rule, found
 
 Slip = tuple[str, str]  # what a field is, and what it should be
 
@@ -21,15 +21,19 @@ def checked_completions(given: object) -> tuple[Completion, ...]:
     if not isinstance(given, Iterable):
         raise broken(Rule.RETURN_TYPE, got=kind)
     completions = tuple(given)
-    for each in completions:
-        if not isinstance(each, Completion):
-            raise broken(Rule.COMPLETION_TYPE, got=kind, item=type(each).__name__)
-        slip = _slip(each.request_id, each.token_ids, each.finish_reason, each.logits)
-        slip = slip or _logprobs_slip(each.logprobs if each.logprobs is not None else ())
-        slip = slip or _prompt_logprobs_slip(each.prompt_logprobs)
-        if slip is not None:
-            raise broken(Rule.COMPLETION_FIELD, str(each.request_id), got=slip[0], should_be=slip[1])
+    require(finding for each in completions for finding in _of_completion(each, kind))
     return completions
+
+
+def _of_completion(each: object, kind: str) -> Iterator[Finding]:
+    if not isinstance(each, Completion):
+        yield found(Rule.COMPLETION_TYPE, got=kind, item=type(each).__name__)
+        return
+    slip = _slip(each.request_id, each.token_ids, each.finish_reason, each.logits)
+    slip = slip or _logprobs_slip(each.logprobs if each.logprobs is not None else ())
+    slip = slip or _prompt_logprobs_slip(each.prompt_logprobs)
+    if slip is not None:
+        yield found(Rule.COMPLETION_FIELD, str(each.request_id), got=slip[0], should_be=slip[1])
 
 
 def _slip(request_id: object, token_ids: object, reason: object, logits: object) -> Slip | None:
@@ -69,14 +73,18 @@ def checked_events(given: object) -> list[TokenEvent]:
     """Returns the events as a list. Raises `BrokenPromise` for anything but a list of well-typed
     events."""
     events = event_list(given)
-    for each in events:
-        if not isinstance(each, TokenEvent):
-            raise broken(Rule.EVENT_TYPE, got=type(each).__name__)
-        slip = _event_slip(each.token_id, each.finish_reason)
-        slip = slip or _logprobs_slip(() if each.logprobs is None else (each.logprobs,))
-        if slip is not None:
-            raise broken(Rule.EVENT_FIELD, str(each.request_id), got=slip[0], should_be=slip[1])
+    require(finding for each in events for finding in _of_event(each))
     return [*events]
+
+
+def _of_event(each: object) -> Iterator[Finding]:
+    if not isinstance(each, TokenEvent):
+        yield found(Rule.EVENT_TYPE, got=type(each).__name__)
+        return
+    slip = _event_slip(each.token_id, each.finish_reason)
+    slip = slip or _logprobs_slip(() if each.logprobs is None else (each.logprobs,))
+    if slip is not None:
+        yield found(Rule.EVENT_FIELD, str(each.request_id), got=slip[0], should_be=slip[1])
 
 
 def event_list(given: object) -> Sequence[Any]:

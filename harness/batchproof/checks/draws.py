@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from batchproof.api import Completion, Request
-from batchproof.checks.broken import broken
-from batchproof.findings.finding import Rule
+from batchproof.findings.finding import Finding, Rule, found
 from batchproof.oracle.choosing import sampling_of
 from batchproof.oracle.oracle import Oracle
 from batchproof.statistics import binomial_bound, g_test
@@ -17,11 +16,11 @@ LEAST_EXPECTED = 25.0  # of a cell; smaller ones are taken together
 Answer = tuple[int, ...]
 
 
-def check_counts(
-    request: Request, counts: Mapping[Answer, int], probabilities: Mapping[Answer, float]
-) -> float:
-    """Returns the p-value of a G-test (McDonald, "Handbook of biological statistics") of how often each
-    answer was given. Raises `BrokenPromise` if it is below `RISK`."""
+def cells_of(
+    counts: Mapping[Answer, int], probabilities: Mapping[Answer, float]
+) -> tuple[list[str], list[int], list[float]]:
+    """Returns names, counts and expected counts of the cells of a G-test (McDonald, "Handbook of
+    biological statistics"): the answers, the rarest of which are taken together."""
     total = sum(counts.values())
     large = sorted(
         (each for each, share in probabilities.items() if share * total >= LEAST_EXPECTED),
@@ -32,46 +31,53 @@ def check_counts(
     expected = [probabilities[each] * total for each in large]
     others, rest = total - sum(observed), total - sum(expected)
     if rest >= LEAST_EXPECTED or not large:
-        names, observed, expected = [*names, "others"], [*observed, others], [*expected, rest]
-    else:  # so few that they are counted with the rarest
-        names[0] += " and others"
-        observed[0] += others
-        expected[0] += rest
+        return [*names, "others"], [*observed, others], [*expected, rest]
+    # So few that they are counted with the rarest.
+    names[0] += " and others"
+    observed[0] += others
+    expected[0] += rest
+    return names, observed, expected
+
+
+def frequency_findings(
+    request: Request, counts: Mapping[Answer, int], probabilities: Mapping[Answer, float]
+) -> Iterator[Finding]:
+    """Yields a finding if answers were given so often that chance explains it with less than `RISK`."""
+    names, observed, expected = cells_of(counts, probabilities)
     statistic, p_value = g_test(observed, expected)
     if p_value < RISK:
-        cells = [
-            f"{name}: {seen} of {total}, expected {wanted:.1f}"
-            for name, seen, wanted in zip(names, observed, expected, strict=True)
-        ]
-        raise broken(
+        total = sum(observed)
+        yield found(
             Rule.FREQUENCIES,
             statistic=statistic,
             degrees=len(observed) - 1,
             p_value=p_value,
-            cells=cells,
+            cells=[
+                f"{name}: {seen} of {total}, expected {wanted:.1f}"
+                for name, seen, wanted in zip(names, observed, expected, strict=True)
+            ],
             sampling=str(sampling_of(request)),
         )
-    return p_value
 
 
-def require_a_difference(
+def ignored_seed_findings(
     requests: Sequence[Request], before: Sequence[Completion], after: Sequence[Completion]
-) -> None:
-    """Checks that other seeds have given some other answer. Raises `BrokenPromise`."""
+) -> Iterator[Finding]:
+    """Yields a finding if other seeds have given no other answer."""
     if all(a.token_ids == b.token_ids for a, b in zip(before, after, strict=True)):
         name, tokens = requests[0].request_id, before[0].token_ids
-        raise broken(Rule.SEED_IGNORED, name, num_requests=len(requests), before=tokens)
+        yield found(Rule.SEED_IGNORED, name, num_requests=len(requests), before=tokens)
 
 
-def check_seeds(
+def seed_findings(
     requests: Sequence[Request],
     before: Sequence[Completion],
     after: Sequence[Completion],
     oracle: Oracle,
     relation: str,
-) -> None:
-    """Checks that requests with a seed are answered alike in two runs, but for the few draws that
-    rounding decides. Raises `BrokenPromise`.
+) -> Iterator[Finding]:
+    """Yields a finding unless requests with a seed are answered alike in two runs, but for the few
+    draws that rounding decides.
 
     A draw compares a race of noisy logits; where these are off by up to e, its winner changes with a
     chance below 2 e / temperature, for the distance of the first two is spread over more than 1.
@@ -84,7 +90,7 @@ def check_seeds(
     budget = binomial_bound(num_tokens, share, RISK)
     if len(changed) > budget:
         request, was, now = changed[0]
-        raise broken(
+        yield found(
             Rule.SEED,
             request.request_id,
             num_changed=len(changed),

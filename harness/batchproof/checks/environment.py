@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -24,70 +24,52 @@ MIXED = "set by the old way and by the new"
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """One switch of torch.
-
-    `place` is an attribute, or a call that reads it; `setter` a function or attribute that sets it
-    where the place does not. `exact` is its position for comparisons; None: any.
-    """
+    """One switch of torch or numpy. `exact` is its position for comparisons; None: any."""
 
     name: str
-    place: str
-    setter: str | None = None
+    get: Callable[[], Any]
+    set: Callable[[Any], object]
     exact: Any = None
 
     def read(self) -> Any:
         """Returns the position; `MIXED` where torch refuses to read an old switch of TF32 because a
         new one disagrees."""
         try:
-            value = _at(self.place.removesuffix("()"))
-            return value() if self.place.endswith("()") else value
+            return self.get()
         except RuntimeError:
             return MIXED
 
-    def write(self, value: Any) -> None:
-        if self._is_call:
-            _at(self._where)(value)
-        else:
-            owner, _, name = self._where.rpartition(".")
-            setattr(_at(owner), name, value)
 
-    @property
-    def _where(self) -> str:
-        return self.setter or self.place
-
-    @property
-    def _is_call(self) -> bool:
-        return self.setter is not None and callable(_at(self.setter))
-
-    @property
-    def is_here(self) -> bool:
-        """Whether this torch has the switch."""
-        try:
-            self.read()
-        except AttributeError:
-            return False
-        return True
+def _attribute(place: str, name: str | None = None, exact: Any = None) -> Switch:
+    """Returns the switch that is an attribute below torch."""
+    owner, _, last = place.rpartition(".")
+    holder = attrgetter(owner)(torch)
+    read, write = partial(getattr, holder, last), partial(setattr, holder, last)
+    return Switch(name or f"torch.{place}", read, write, exact)
 
 
-def _at(path: str) -> Any:
-    return _getter(path)(torch)
-
-
-@cache
-def _getter(path: str) -> attrgetter[Any]:
-    return attrgetter(path.removeprefix("torch."))
+def _flushes_denormals() -> bool:
+    least = 5e-324
+    return least * 1.0 == 0.0
 
 
 def _usual() -> Iterator[Switch]:
-    yield Switch("default dtype", "torch.get_default_dtype()", "torch.set_default_dtype")
-    yield Switch("default device", "torch.get_default_device()", "torch.set_default_device")
-    yield Switch("number of threads", "torch.get_num_threads()", "torch.set_num_threads")
-    yield Switch("grad mode", "torch.is_grad_enabled()", "torch.set_grad_enabled")
-    yield Switch("autocast on CUDA", "torch.is_autocast_enabled()", "torch.set_autocast_enabled")
-    debug_mode = "deterministic_debug_mode"
-    yield Switch("deterministic algorithms", f"torch.get_{debug_mode}()", f"torch.set_{debug_mode}")
-    filling = "torch.utils.deterministic.fill_uninitialized_memory"
-    yield Switch("filling of uninitialized memory", filling)
+    yield Switch("default dtype", torch.get_default_dtype, torch.set_default_dtype)
+    yield Switch("default device", torch.get_default_device, torch.set_default_device)
+    yield Switch("number of threads", torch.get_num_threads, torch.set_num_threads)
+    yield Switch("grad mode", torch.is_grad_enabled, torch.set_grad_enabled)
+    yield Switch("anomaly detection", torch.is_anomaly_enabled, torch.set_anomaly_enabled)
+    for device in ("cuda", "cpu"):
+        is_on = partial(torch.is_autocast_enabled, device)
+        yield Switch(
+            f"autocast on {device.upper()}", is_on, partial(torch.set_autocast_enabled, device)
+        )
+    yield Switch("flushing of denormals", _flushes_denormals, torch.set_flush_denormal)
+    read, write = torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
+    yield Switch("deterministic algorithms", read, write)
+    filling = "utils.deterministic.fill_uninitialized_memory"
+    yield _attribute(filling, "filling of uninitialized memory")
+    yield Switch("error handling of numpy", np.geterr, lambda value: np.seterr(**value))
 
 
 def _rounding() -> Iterator[Switch]:
@@ -96,49 +78,43 @@ def _rounding() -> Iterator[Switch]:
     An old switch of TF32 sets new ones as well, so it is set back before them; of those the general
     one comes before the special ones.
     """
-    precision = "float32_matmul_precision"
-    yield Switch(
-        "float32 matmul precision", f"torch.get_{precision}()", f"torch.set_{precision}", "highest"
-    )
-    yield Switch("TF32 in cuDNN", "torch.backends.cudnn.allow_tf32", exact=False)
-    for where in ("", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn"):
-        yield Switch(f"float32 precision of {_backend(where)}", _backend(where, "fp32_precision"))
+    matmul = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    yield Switch("float32 matmul precision", *matmul, "highest")
+    yield _attribute("backends.cudnn.allow_tf32", "TF32 in cuDNN", exact=False)
+    yield _attribute("backends.fp32_precision")
+    for where in ("cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn"):
+        yield _attribute(f"backends.{where}.fp32_precision")
     for where in ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"):
-        yield Switch(f"float32 precision of {_backend(where)}", _backend(where, "fp32_precision"))
+        yield _attribute(f"backends.{where}.fp32_precision")
     for dtype in ("bf16", "fp16"):
         # A long sum may be split into parts, but these are not added in 16 bits: a batch is split
         # differently from a single row, with which rounding is measured.
         option = f"allow_{dtype}_reduced_precision_reduction"
-        place, setter = f"torch._C._get_cublas_{option}()", _backend("cuda.matmul", option)
-        yield Switch(f"reductions in {dtype}", place, setter, exact=(False, True))
-    yield Switch("sums in fp16", _backend("cuda.matmul", "allow_fp16_accumulation"), exact=False)
-    option = _backend("cuda", "{}fp16_bf16_reduction_math_sdp{}")
-    place, setter = option.format("", "_allowed()"), option.format("allow_", "")
-    yield Switch("reductions of math attention", place, setter, exact=False)
+        write = _attribute(f"backends.cuda.matmul.{option}").set
+        read = getattr(torch._C, f"_get_cublas_{option}")
+        yield Switch(f"reductions in {dtype}", read, write, exact=(False, True))
+    yield _attribute("backends.cuda.matmul.allow_fp16_accumulation", "sums in fp16", exact=False)
+    cuda = torch.backends.cuda
+    sdp = cuda.fp16_bf16_reduction_math_sdp_allowed, cuda.allow_fp16_bf16_reduction_math_sdp
+    yield Switch("reductions of math attention", *sdp, exact=False)
 
 
 def _libraries() -> Iterator[Switch]:
-    """Yields the switches that choose the library that computes."""
+    cuda, mha = torch.backends.cuda, torch.backends.mha
     for kind in ("flash", "mem_efficient", "math", "cudnn"):
-        place = _backend("cuda", f"{kind}_sdp_enabled()")
-        yield Switch(f"SDPA backend {kind}", place, _backend("cuda", f"enable_{kind}_sdp"))
-    for kind in ("blas", "linalg"):
-        setter = _backend("cuda", f"preferred_{kind}_library")
-        yield Switch(f"preferred {kind} library", f"{setter}()", setter)
+        read, write = getattr(cuda, f"{kind}_sdp_enabled"), getattr(cuda, f"enable_{kind}_sdp")
+        yield Switch(f"SDPA backend {kind}", read, write)
+    for prefer in (cuda.preferred_blas_library, cuda.preferred_linalg_library):
+        yield Switch(prefer.__name__.replace("_", " "), prefer, prefer)
     for where in ("cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic"):
-        yield Switch(_backend(where), _backend(where))
+        yield _attribute(f"backends.{where}")
     for where in ("mkldnn.enabled", "mkldnn.deterministic", "opt_einsum.enabled"):
-        yield Switch(_backend(where), _backend(where))
-    fastpath = "fastpath_enabled"
-    place, setter = (_backend("mha", f"{each}_{fastpath}") for each in ("get", "set"))
-    yield Switch("fast path of MultiheadAttention", f"{place}()", setter)
+        yield _attribute(f"backends.{where}")
+    fast = "fast path of MultiheadAttention"
+    yield Switch(fast, mha.get_fastpath_enabled, mha.set_fastpath_enabled)
 
 
-def _backend(*names: str) -> str:
-    return ".".join(filter(None, ("torch.backends", *names)))
-
-
-SWITCHES = tuple(each for each in (*_usual(), *_rounding(), *_libraries()) if each.is_here)
+SWITCHES = (*_usual(), *_rounding(), *_libraries())
 EXACT = tuple(each for each in SWITCHES if each.exact is not None)
 
 
@@ -151,14 +127,14 @@ def positions() -> dict[str, Any]:
 def set_back(before: Mapping[str, Any]) -> None:
     for each in SWITCHES:
         if each.read() != before[each.name]:
-            each.write(before[each.name])
+            each.set(before[each.name])
 
 
 def compute_exactly() -> None:
     """Sets the switches so that torch computes in the dtype asked for, and a batch rounds no more
     than a row."""
     for each in EXACT:
-        each.write(each.exact)
+        each.set(each.exact)
 
 
 World = Mapping[str, Any]  # name of a thing -> a value that compares

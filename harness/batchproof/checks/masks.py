@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from batchproof.api import RowRecord
-from batchproof.checks.broken import broken
-from batchproof.findings.finding import Facts, Rule
+from batchproof.findings.finding import Facts, Finding, Rule, found
 
 
 def brute_force_mask(rows: Sequence[RowRecord], window: int | None) -> list[list[bool]]:
@@ -33,34 +32,32 @@ def brute_force_mask(rows: Sequence[RowRecord], window: int | None) -> list[list
     ]
 
 
-def require_mask(got: Tensor, rows: Sequence[RowRecord], window: int | None) -> None:
-    """Raises `BrokenPromise` unless the mask, bool `(queries, keys)`, equals the definition."""
+def mask_findings(got: Tensor, rows: Sequence[RowRecord], window: int | None) -> Iterator[Finding]:
+    """Yields where the mask, bool `(queries, keys)`, differs from the definition: keys of other
+    sequences that it shows first."""
     layout = [(row.context_len, row.query_len) for row in rows]
     asked: Facts = {"layout": layout, "window": window}
     expected = torch.tensor(brute_force_mask(rows, window))
     if got.dtype is not torch.bool or got.shape != expected.shape:
         given, wanted = (f"{each.dtype} {tuple(each.shape)}" for each in (got, expected))
-        raise broken(Rule.MASK_SHAPE, got=given, should_be=wanted, **asked)
-    wrong = (got.cpu() != expected).nonzero().tolist()
-    if not wrong:
+        yield found(Rule.MASK_SHAPE, got=given, should_be=wanted, **asked)
         return
-    row_of = [row.request_id for row in rows for _ in range(row.query_len)]
-    cached = [row.request_id for row in rows for _ in range(row.context_len)]
-    is_leak = any(row_of[query] != (cached + row_of)[key] for query, key in got.nonzero().tolist())
-    query, key = wrong[0]
-    raise broken(
-        Rule.MASK_LEAK if is_leak else Rule.MASK,
-        first=f"query {query} {'sees' if got[query, key] else 'does not see'} key {key}",
-        num_others=len(wrong) - 1,
-        **asked,
-    )
+    of_query = [row.request_id for row in rows for _ in range(row.query_len)]
+    of_key = [row.request_id for row in rows for _ in range(row.context_len)] + of_query
+    wrong = (got.cpu() != expected).nonzero().tolist()
+    leaks = [(query, key) for query, key in wrong if of_query[query] != of_key[key]]
+    own = [(query, key) for query, key in wrong if of_query[query] == of_key[key]]
+    for rule, bits in ((Rule.MASK_LEAK, leaks), (Rule.MASK, own)):
+        for query, key in bits[:1]:
+            first = f"query {query} {'sees' if got[query, key] else 'does not see'} key {key}"
+            yield found(rule, first=first, num_others=len(wrong) - 1, **asked)
 
 
-def require_moves(
+def move_findings(
     query: int, position: int, moved: float, should_move: bool | None, bound: float, allowed: float
-) -> None:
-    """Raises `BrokenPromise` if a query's logits move although they must not, or stay although they
-    must move.
+) -> Iterator[Finding]:
+    """Yields a finding if a query's logits move although they must not, or stay although they must
+    move.
 
     `moved` is the largest change of a logit. A query that cannot see the changed position may move
     by `allowed` at most; one that must see it moves by more than `bound`. With `should_move` None
@@ -69,6 +66,6 @@ def require_moves(
     name = f"prefix-{query + 1}"
     facts: Facts = {"query": query, "position": position, "bound": bound}
     if should_move is False and not moved <= allowed:  # `not`: a NaN must fail, here and below
-        raise broken(Rule.UNSEEN_MOVES, name, moved=moved, **facts)
+        yield found(Rule.UNSEEN_MOVES, name, moved=moved, **facts)
     if should_move is True and not moved > bound:
-        raise broken(Rule.SEEN_STAYS, name, moved=moved, **facts)
+        yield found(Rule.SEEN_STAYS, name, moved=moved, **facts)

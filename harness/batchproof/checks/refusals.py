@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request, SamplingParams
-from batchproof.checks.broken import broken
-from batchproof.findings.finding import Rule
+from batchproof.findings.finding import Finding, Rule, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.records.trial_record import Ledger
 from batchproof.workload.workloads import Workload
@@ -38,10 +37,10 @@ ALIASES = {
 TOKENS = {"logit_bias", "allowed_token_ids"}
 
 
-def require_refused(completion: Completion, request: Request, ledger: Ledger) -> None:
-    """Raises `BrokenPromise` unless the request is refused; counts the answer in the ledger."""
+def refusal_findings(completion: Completion, request: Request, ledger: Ledger) -> Iterator[Finding]:
+    """Yields a finding unless the request is refused; counts the answer in the ledger."""
     if completion.finish_reason is not FinishReason.ERROR or completion.token_ids:
-        raise broken(
+        yield found(
             Rule.REFUSED,
             request.request_id,
             finish_reason=completion.finish_reason.value,
@@ -52,10 +51,10 @@ def require_refused(completion: Completion, request: Request, ledger: Ledger) ->
     ledger.num_requests += 1
 
 
-def require_words(
+def word_findings(
     workload: Workload, completions: Sequence[Completion], subject: ModelUnderTest, ledger: Ledger
-) -> None:
-    """Raises `BrokenPromise` if the words of a refusal say nothing of what is wrong; counts refusals.
+) -> Iterator[Finding]:
+    """Yields refusals whose words say nothing of what is wrong; counts refusals.
 
     They must name one value of the request that is at fault, or one limit in force that it breaks,
     in any of the forms of `_numbers`: which of the limits that a request breaks is found first, and
@@ -72,7 +71,7 @@ def require_words(
         live.add(request.request_id)
     if poor:
         others = [f"request {name!r} was refused with {words!r}" for name, words in poor[1:]]
-        raise broken(Rule.REFUSAL_WORDS, poor[0][0], error=poor[0][1], others=others)
+        yield found(Rule.REFUSAL_WORDS, poor[0][0], error=poor[0][1], others=others)
 
 
 def _names_fault(

@@ -13,10 +13,9 @@ from pathlib import Path
 import torch
 
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import load_model, resolve_dtype
-from batchproof.models.checkpoints import without_bars
+from batchproof.models.catalogue import load_model, resolve_dtype, without_bars
 from batchproof.models.embedded import DTYPES, EMBEDDED
-from batchproof.run.registry import words_tokenizer
+from batchproof.run.registry import engines_module
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     subject = load_model(arguments.model, torch.device("cpu"), dtype)
     with without_bars():
         subject.model.save_pretrained(directory)
-    words_tokenizer(subject.vocab_size).save_pretrained(directory)
+    tokenizers = engines_module("adapters.word_tokenizer")
+    tokenizers.words_tokenizer(subject.vocab_size).save_pretrained(directory)
     print(f"written: {directory}, {subject.name} in {subject.dtype_name}")
     return 0

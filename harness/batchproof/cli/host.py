@@ -12,7 +12,7 @@ from batchproof.checks.environment import compute_exactly
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
 from batchproof.run.capabilities import offer_of
-from batchproof.run.registry import EngineSpec, engine_host, resolve_engine
+from batchproof.run.registry import EngineSpec, engines_module, resolve_engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     spec = resolve_engine(arguments.engine)
     capabilities, fields = _offer(spec)
     names = sorted(each.value for each in capabilities)
-    module = engine_host()
+    module = engines_module("adapters.piped.host")
     hosted = module.Hosted(spec.name, spec.factory, names, sorted(fields), arguments.device)
     module.serving.serve(lambda: hosted, {})
     return 0

@@ -8,12 +8,14 @@ import argparse
 import subprocess
 
 from batchproof.errors import UsageError
-from batchproof.run.registry import released_engines
+from batchproof.run.registry import engines_module
+
+RELEASED = "adapters.released.libraries"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof install`."""
-    names = ", ".join(released_engines().LIBRARIES)
+    names = ", ".join(engines_module(RELEASED).LIBRARIES)
     parser.add_argument("engines", nargs="+", metavar="ENGINE", help=names)
 
 
@@ -21,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Returns 0 once all are installed. The environments are in `.engines/` and may be deleted at any
     time. Raises `UsageError`.
     """
-    libraries = released_engines()
+    libraries = engines_module(RELEASED)
     unknown = [name for name in arguments.engines if name not in libraries.LIBRARIES]
     if unknown:
         raise UsageError(f"ENGINE {unknown[0]!r} cannot be installed: {', '.join(libraries.LIBRARIES)}")

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from batchproof.errors import Interrupt
+from batchproof.run.time_limit import repeat_interrupt
 
 USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
@@ -36,4 +37,5 @@ def _interrupt(signum: int, _frame: FrameType | None) -> None:
     if signum == signal.SIGTERM:
         signal.signal(signum, signal.SIG_IGN)  # a second one must not cut short what is being kept
     Interrupt.sent = Interrupt(signum)
+    repeat_interrupt()
     raise Interrupt.sent

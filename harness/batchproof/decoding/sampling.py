@@ -63,7 +63,6 @@ class SamplingParams:
 
     @property
     def changed(self) -> list[str]:
-        """The fields that are not at their defaults."""
         return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
 
     def beyond(self, taken: AbstractSet[str]) -> str | None:

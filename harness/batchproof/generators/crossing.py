@@ -86,14 +86,13 @@ class Feature(StrEnum):
     PREFIXES = "prefixes"
     ABORTS = "aborts"
 
-    @property
-    def capability(self) -> Capability:
-        return {
-            Feature.PREEMPTION: Capability.PREEMPTION,
-            Feature.CHUNKS: Capability.CHUNKED_PREFILL,
-            Feature.PREFIXES: Capability.PREFIX_CACHING,
-            Feature.ABORTS: Capability.STEPPING,
-        }[self]
+
+CAPABILITIES = {
+    Feature.PREEMPTION: Capability.PREEMPTION,
+    Feature.CHUNKS: Capability.CHUNKED_PREFILL,
+    Feature.PREFIXES: Capability.PREFIX_CACHING,
+    Feature.ABORTS: Capability.STEPPING,
+}
 
 
 def features_of(capabilities: AbstractSet[Capability]) -> list[Feature]:
@@ -101,7 +100,7 @@ def features_of(capabilities: AbstractSet[Capability]) -> list[Feature]:
     alone asks for."""
     is_shown = Capability.TRACING in capabilities
     asked = () if is_shown else (Feature.PREEMPTION, Feature.PREFIXES)
-    return [each for each in Feature if each in asked or each.capability in capabilities]
+    return [each for each in Feature if each in asked or CAPABILITIES[each] in capabilities]
 
 
 @st.composite

@@ -16,7 +16,7 @@ from textwrap import shorten
 import torch
 
 from batchproof.api import Capability, Completion, EngineConfig, StepRecord
-from batchproof.checks.answers import check_order, structure_findings
+from batchproof.checks.answers import order_findings, structure_findings
 from batchproof.checks.broken import broken, require
 from batchproof.errors import ConfigError, EngineHang, OracleError, UnsupportedModelError, UsageError
 from batchproof.findings.finding import Rule, found
@@ -75,7 +75,7 @@ def serve_setting(trial: Trial, setting: Setting) -> Served:
         for call in setting.calls:
             completions = trial.run(call, engine).completions
             with trial.reporting(call):
-                check_order(call.requests, completions)
+                require(order_findings(call.requests, completions))
                 for request, completion in zip(call.requests, completions, strict=True):
                     require(structure_findings(request, completion))
                     if request.request_id.startswith(KEPT):

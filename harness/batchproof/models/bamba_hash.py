@@ -41,28 +41,38 @@ one takes a mean over all visible keys by content.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
-from transformers import BambaConfig, BambaForCausalLM
+from torch import Tensor
+from transformers import BambaForCausalLM
 from transformers.models.bamba.modeling_bamba import BambaAttention, BambaMixer, BambaMLP
 
 from batchproof.models import bamba_hash_oracle as tables
-from batchproof.models.bamba_hash_stream import (
-    BITS,
-    CONSTANT,
-    CONSTANT_VALUE,
-    IDENTITY,
-    SOFT,
-    STATE,
-    WIDTH,
-    WORD_UNIT,
-    WORDS,
-    norm_weight,
+from batchproof.models.constructed import (
+    HARD_KEY,
+    constructed_rope,
+    distance_query,
+    fill_vocabulary,
+    limit_soft,
+    signed_permutation,
+    signs,
 )
-from batchproof.models.hash_tables import NUM_POSITIONS, TOKEN_BITS, VOCAB_SIZE, random_bits
-from batchproof.models.hash_weights import signed_permutation, signs
+from batchproof.models.hash_tables import NUM_POSITIONS, TOKEN_BITS, VOCAB_SIZE
+
+WIDTH = 64
+BITS = tables.STATE_BITS
+STATE = slice(0, BITS)
+WORDS = slice(BITS, 2 * BITS)
+SOFT = slice(2 * BITS, 3 * BITS)
+CONSTANT = 3 * BITS
+IDENTITY = torch.eye(BITS, dtype=torch.float32, device="cpu")
+
+CONSTANT_VALUE = 4096.0
+"""The root mean square is 4096 / sqrt(64) = 512, but for a share of 3e-5 where all words are 256."""
+WORD_UNIT = 1 / 32
+"""What a one is in `words`. Less than a bit, since counts must not change the norm; normalized it is
+2^-5 / 2^9 = 2^-14, the smallest number that is normal in float16."""
 
 HEADS = 4  # of a mixer, each with as many channels as a state has bits
 _TALLY, _STEADY, _LATCH, _SOFT_HEAD = (slice(BITS * i, BITS * (i + 1)) for i in range(HEADS))
@@ -92,49 +102,23 @@ _NO_DECAY_LOG = -100.0
 
 QUERY_HEADS, HEAD_DIM = 2, 32
 ROTARY_DIM = HEAD_DIM // 2  # Bamba turns half of a head's dimensions
-ROPE_THETA = 16.0
 _AMPLITUDES = {2: (89, 13, 2, 18, 16, 5, 5, 12), 5: (26, 0, 6, 114, 7, 5, 1, 0)}
 """Offset -> amplitude of each RoPE frequency in the hard head's score, whose value at distance x is the
 sum of amplitude * cos(frequency * (x - offset)): the solution of a linear program, rounded. For a total
 of 160 it has the largest lead of the key at the offset, or of the furthest one if all are nearer, over
 all distances below 256 and frequencies rounded to 16 bits: 45 and 20. At distance 0 no score is below
 -15: a pad's fully masked row is -65504 + score in float16, and -inf everywhere would make it NaN."""
-_HARD_KEY = 8.0
 _MEAN_STEP = 1 / 2
 """What one dimension of the soft query head adds to its soft channel."""
 _SOFT_FEEDBACK = 2.0  # gain at which its V reads soft channels
 
-_BIT_LOGIT = 2.0
-"""Logit per agreeing bit: the right token has 16, the next best 12."""
-_SOFT_LOGIT = 0.15  # per unit of a soft channel
-
 
 def build_bamba_hash() -> BambaForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, gradients off, global RNG untouched."""
-    # The constructor draws initial weights from the global generator; all are overwritten below.
-    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        model = BambaForCausalLM(_config())
-        model.float().eval().requires_grad_(False)
-        for parameter in model.parameters():
-            parameter.zero_()
-        _fill_embedding_and_head(model)
-        for layer, block in enumerate(model.model.layers):
-            block.input_layernorm.weight.copy_(norm_weight())
-            block.pre_ff_layernorm.weight.copy_(norm_weight())
-            pair, is_second = divmod(layer, 2)
-            if is_second:
-                _fill_attention(block.self_attn, pair)
-                mix_words(block.feed_forward, tables.mixed(pair))
-            else:
-                _fill_mixer(block.mamba, pair)
-                _fill_convolution(block.mamba, pair)
-                fold_counts(block.feed_forward)
-    return model
-
-
-def _config() -> BambaConfig:
+    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     num_layers = 2 * len(tables.OFFSETS)
-    return BambaConfig(
+    model: BambaForCausalLM = constructed_rope(
+        BambaForCausalLM,
+        _fill,
         vocab_size=VOCAB_SIZE,
         max_position_embeddings=NUM_POSITIONS,
         hidden_size=WIDTH,
@@ -143,7 +127,6 @@ def _config() -> BambaConfig:
         num_attention_heads=QUERY_HEADS,
         num_key_value_heads=1,
         attn_layer_indices=list(range(1, num_layers, 2)),
-        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         mamba_n_heads=HEADS,
         mamba_d_head=BITS,
         mamba_d_state=tables.COLUMNS,
@@ -151,24 +134,35 @@ def _config() -> BambaConfig:
         mamba_expand=HEADS * BITS // WIDTH,
         mamba_chunk_size=CHUNK_SIZE,
         time_step_limit=(0.0, 2 * _STEP),  # no limit, but the default, infinity, is not JSON
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
     )
+    return model
 
 
-def _fill_embedding_and_head(model: BambaForCausalLM) -> None:
-    """Write tokens as their codes; read the answer, the first state bits, and the soft channels."""
-    embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
-    for token_id in range(VOCAB_SIZE):
-        embedding[token_id, STATE] = signs(tables.token_code(token_id))
-        digits = tuple(map(int, f"{token_id:0{TOKEN_BITS}b}"))
-        head[token_id, :TOKEN_BITS] = _BIT_LOGIT * signs(digits)
-        soft = signs(random_bits(f"bamba / head / {token_id}", BITS))
-        head[token_id, SOFT] = _SOFT_LOGIT * soft
-    embedding[:, CONSTANT] = CONSTANT_VALUE
-    model.model.final_layernorm.weight.copy_(norm_weight())
+def _fill(model: BambaForCausalLM) -> None:
+    fill_vocabulary(model, "bamba", tables.token_code, slice(0, TOKEN_BITS), SOFT)
+    model.model.embed_tokens.weight[:, CONSTANT] = CONSTANT_VALUE
+    model.model.final_layernorm.weight.copy_(_norm_weight())
+    for layer, block in enumerate(model.model.layers):
+        block.input_layernorm.weight.copy_(_norm_weight())
+        block.pre_ff_layernorm.weight.copy_(_norm_weight())
+        pair, is_second = divmod(layer, 2)
+        if is_second:
+            _fill_attention(block.self_attn, pair)
+            mix_words(block.feed_forward, tables.mixed(pair))
+        else:
+            _fill_mixer(block.mamba, pair)
+            _fill_convolution(block.mamba, pair)
+            fold_counts(block.feed_forward)
+
+
+def _norm_weight() -> Tensor:
+    """Returns the weight (width,) of every RMSNorm: behind it a bit is +-1, a word's unit 1, a soft
+    channel what it was, and the constant 1."""
+    scale = CONSTANT_VALUE / WIDTH**0.5
+    weight = torch.full((WIDTH,), scale, dtype=torch.float32, device="cpu")
+    weight[WORDS] = scale / WORD_UNIT
+    weight[CONSTANT] = scale / CONSTANT_VALUE
+    return weight
 
 
 def _fill_mixer(mixer: BambaMixer, pair: int) -> None:
@@ -225,20 +219,13 @@ def _fill_convolution(mixer: BambaMixer, pair: int) -> None:
 def _fill_attention(attention: BambaAttention, pair: int) -> None:
     """Let query head 0 fetch the state of the position at the offset; head 1 is soft.
 
-    RoPE turns dimensions j and j + ROTARY_DIM / 2 of a query at t and of a key at s by frequency[j]
-    times t and s, so the score of two vectors at angles p and 0 goes with cos(f * (t - s) + p). The
-    dimensions that it leaves alone hold what the soft head compares.
+    The dimensions that RoPE leaves alone hold what the soft head compares.
     """
-    half = ROTARY_DIM // 2
     query, key, value = (getattr(attention, f"{name}_proj").weight for name in "qkv")
     offset = tables.OFFSETS[pair]
-    for j, amplitude in enumerate(_AMPLITUDES[offset]):
-        angle = -offset * ROPE_THETA ** (-j / half)
-        length = amplitude * math.sqrt(HEAD_DIM) / _HARD_KEY
-        for dim, part in ((j, math.cos(angle)), (j + half, math.sin(angle))):
-            # Rounded to 1/64, far coarser than what two math libraries differ by.
-            query[dim, CONSTANT] = round(64 * length * part) / 64
-        key[j, CONSTANT] = _HARD_KEY
+    amplitudes = enumerate(_AMPLITUDES[offset])
+    query[:ROTARY_DIM, CONSTANT] = distance_query(offset, amplitudes, HEAD_DIM, ROTARY_DIM)
+    key[: ROTARY_DIM // 2, CONSTANT] = HARD_KEY
     name = f"pair {pair} / attention"
     still, soft_query = slice(ROTARY_DIM, HEAD_DIM), slice(HEAD_DIM + ROTARY_DIM, 2 * HEAD_DIM)
     query[soft_query, STATE] = signed_permutation(f"bamba / {name} / q", BITS)
@@ -257,8 +244,6 @@ _FOLDED = 10
 _FOLDS = range(_FOLDED, NUM_POSITIONS, _FOLDED)
 
 _GAIN = 64.0
-_SOFT_LIMIT, _SOFT_GAIN = 0.2556, 5.0
-"""`soft` is limited to about +-0.2556 in each layer, with slope 1 at 0, as silu'(5 * 0.2556) = 1."""
 _MIXED_SOFT_STEP = 1 / 64
 """What a one in `words` adds to a soft channel, so that a fraction of a one shows in the logits."""
 _LIMITER_UNITS = 3 * BITS
@@ -269,7 +254,7 @@ INNER = BITS * _STEP_UNITS + 2 * BITS + _LIMITER_UNITS
 
 def fold_counts(mlp: BambaMLP) -> None:
     """Replace every word by its distance from the nearest multiple of 20, which has the same parity."""
-    _fill_limiter(mlp)
+    limit_soft(mlp, 0, SOFT, CONSTANT, 1.0, _GAIN)
     for index, knee in enumerate(_FOLDS):
         first = _LIMITER_UNITS + index * BITS
         units = slice(first, first + BITS)
@@ -286,7 +271,7 @@ def mix_words(mlp: BambaMLP, mixed_bits: Sequence[tuple[tuple[int, ...], tuple[i
     The parity of a sum is a step up at 1/2, one down at 3/2 and so on. A step is a ramp between two
     flat parts, which wipe out the rounding of the sum: no error outlives a pair of layers.
     """
-    _fill_limiter(mlp)
+    limit_soft(mlp, 0, SOFT, CONSTANT, 1.0, _GAIN)
     gate, up, down = mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight
     unit = _LIMITER_UNITS
     for bit, (own, words) in enumerate(mixed_bits):
@@ -312,18 +297,3 @@ def mix_words(mlp: BambaMLP, mixed_bits: Sequence[tuple[tuple[int, ...], tuple[i
     down[SOFT, units] = _MIXED_SOFT_STEP / _GAIN * IDENTITY  # bits are in another order in every layer
     # A bit that is 0 is +1: the units that take the old one away add it.
     up[unit - 2 * BITS : unit - 2 * BITS + len(mixed_bits), CONSTANT] = -1.0
-
-
-def _fill_limiter(mlp: BambaMLP) -> None:
-    """Replace every soft channel x by relu(x + limit) - relu(x - limit) - limit, with soft knees."""
-    for index, sign in enumerate((1.0, -1.0)):
-        units = slice(index * BITS, (index + 1) * BITS)
-        mlp.gate_proj.weight[units, SOFT] = _SOFT_GAIN * IDENTITY
-        mlp.gate_proj.weight[units, CONSTANT] = _SOFT_GAIN * sign * _SOFT_LIMIT
-        mlp.up_proj.weight[units, CONSTANT] = 1.0
-        mlp.down_proj.weight[SOFT, units] = sign / _SOFT_GAIN * IDENTITY
-    units = slice(2 * BITS, 3 * BITS)
-    mlp.gate_proj.weight[units, CONSTANT] = _GAIN
-    mlp.up_proj.weight[units, SOFT] = IDENTITY
-    mlp.up_proj.weight[units, CONSTANT] = _SOFT_LIMIT
-    mlp.down_proj.weight[SOFT, units] = -IDENTITY / _GAIN

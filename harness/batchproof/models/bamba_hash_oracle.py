@@ -42,7 +42,6 @@ _SERIES = "bamba"
 
 @cache
 def token_code(token_id: int) -> Bits:
-    """Returns the state that stands for a token."""
     return random_bits(f"{_SERIES} / token / {token_id}", STATE_BITS)
 
 

@@ -1,30 +1,36 @@
-"""The models under test: embedded ones by name, or a real checkpoint in their place."""
+"""The models under test: embedded ones by name, or in their place a real checkpoint, of a folder or
+of a repository of the Hugging Face hub."""
 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import cast
 
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging
 
 from batchproof.errors import UsageError
-from batchproof.models.checkpoints import load_checkpoint, load_tokenizer
 from batchproof.models.embedded import BENCHED, DEVICES, DTYPES, EMBEDDED, IntegerOracle
 from batchproof.models.shapes import SHAPES
 from batchproof.validation.values import one_of
 
 NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")  # in configs
 MAX_PARAMETERS_IN_FLOAT64 = 4_000_000_000
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)  # owner/name
+BROKEN = (OSError, ValueError, KeyError)
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,6 @@ class ModelUnderTest:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether it is one of `EMBEDDED`."""
         return self.name in EMBEDDED
 
     @property
@@ -53,7 +58,6 @@ class ModelUnderTest:
 
     @cached_property
     def vocab_size(self) -> int:
-        """The number of token ids."""
         return self.model.config.get_text_config().vocab_size
 
     @cached_property
@@ -118,14 +122,51 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
     if name in SHAPES:
         return ModelUnderTest(name, build_model(SHAPES[name].config(), device, dtype))
     try:
-        model = load_checkpoint(name, dtype)
+        model = _load_checkpoint(name, dtype)
     except UsageError as reason:
         raise UsageError(
             f"--model {name!r} is neither an embedded model ({', '.join(EMBEDDED)}) nor a shape "
             f"({', '.join(SHAPES)}) nor a causal-LM checkpoint: {reason}"
         ) from reason
     model = moved(model, device, dtype).eval().requires_grad_(False)
-    return ModelUnderTest(name, model, tokenizer=load_tokenizer(name))
+    return ModelUnderTest(name, model, tokenizer=_load_tokenizer(name))
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Hides the progress bars of transformers, which cut through the output of a test session."""
+    were_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if were_shown:
+            logging.enable_progress_bar()
+
+
+def _load_checkpoint(name: str, dtype: torch.dtype) -> PreTrainedModel:
+    """Returns the causal LM in a folder or of a name on the hub. Raises `UsageError` with the reason
+    if there is none.
+    """
+    if not Path(name).is_dir() and not HUB_NAME.fullmatch(name):
+        raise UsageError("there is no such folder, and a name of the hub reads owner/name")
+    try:
+        with without_bars():
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+    except BROKEN as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise UsageError(f"it could not be loaded: {first_line}") from error
+    return model
+
+
+def _load_tokenizer(name: str) -> PreTrainedTokenizerBase | None:
+    """Returns None for a checkpoint without a tokenizer: its text prompts are bytes."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except BROKEN:
+        return None
+    # Where files are missing, transformers 5 may return a tokenizer without a vocabulary.
+    return tokenizer if tokenizer.encode("a") else None
 
 
 def moved(model: PreTrainedModel, device: torch.device | str, dtype: torch.dtype) -> PreTrainedModel:

@@ -49,14 +49,12 @@ EMBEDDED: dict[str, EmbeddedModel] = {
     "mistral-hash": EmbeddedModel("window_hash:build_mistral_hash", window_oracle.generate_dense),
     "mixtral-hash": EmbeddedModel("window_hash:build_mixtral_hash", window_oracle.generate_experts),
     "gpt2-nan": EmbeddedModel("gpt2_long:build_gpt2_nan", gpt2_long_oracle.generate, nan_token=256),
-    "llama-twins": EmbeddedModel("llama_twins:build_llama_twins"),
+    "llama-twins": EmbeddedModel("llama_hash:build_llama_twins"),
     "bamba-hash": EmbeddedModel("bamba_hash:build_bamba_hash", bamba_hash_oracle.generate),
 }
 # Models that no test needs, for benchmarks alone.
 BENCHED = {
-    "llama-hash-deep": EmbeddedModel(
-        "llama_hash_deep:build_llama_hash_deep", llama_hash_oracle.generate
-    )
+    "llama-hash-deep": EmbeddedModel("llama_hash:build_llama_hash_deep", llama_hash_oracle.generate)
 }
 DEFAULT_MODELS = tuple(EMBEDDED)[:5]
 # Learned positions; exact arithmetic, with RoPE; a window.

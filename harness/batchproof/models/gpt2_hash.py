@@ -30,9 +30,9 @@ import torch
 from torch import Tensor
 from transformers import GPT2LMHeadModel
 
-from batchproof.models import hash_tables as tables
-from batchproof.models.constructed_gpt2 import constructed_gpt2
-from batchproof.models.hash_weights import signs
+from batchproof.models import gpt2_hash_oracle as tables
+from batchproof.models.constructed import BIT_LOGIT, affine, constructed_gpt2, signs
+from batchproof.models.hash_tables import NUM_POSITIONS, TOKEN_BITS, VOCAB_SIZE, random_bits, shuffled
 
 NUM_HEADS, HEAD_DIM = 6, 32
 WIDTH = NUM_HEADS * HEAD_DIM
@@ -47,7 +47,6 @@ INNER = 8 * _BITS + 2 * _NUM_SOFT
 
 _EPSILON = 1e-5
 _FETCH_GAIN = 12.0  # Head 0's score per unit of the address product: leads are 48, in layer 1 24.
-_BIT_LOGIT = 2.0  # Logit per agreeing bit: the right token has 16, the next best 12.
 
 # Tuned for a margin above 2.8, and for one key among 256 to exceed rounding a hundred times.
 # For heads 1..5: standard deviation of the scores over random keys (0 is the plain mean), and
@@ -65,8 +64,8 @@ def build_gpt2_hash() -> GPT2LMHeadModel:
     """Returns the model: float32, CPU, eval mode, no gradients. Leaves every RNG untouched."""
     return constructed_gpt2(
         _weights(),
-        vocab_size=tables.VOCAB_SIZE,
-        n_positions=tables.NUM_POSITIONS,
+        vocab_size=VOCAB_SIZE,
+        n_positions=NUM_POSITIONS,
         n_layer=tables.NUM_LAYERS,
         n_head=NUM_HEADS,
         n_embd=WIDTH,
@@ -103,7 +102,7 @@ def _pairs(bits: Iterable[int]) -> Tensor:
 
 def _token_embeddings() -> Tensor:
     """Returns (vocab, width): a token's code as the first state."""
-    weight = _zeros(tables.VOCAB_SIZE, WIDTH)
+    weight = _zeros(VOCAB_SIZE, WIDTH)
     for token_id, row in enumerate(weight):
         row[_STATE:_FETCHED] = _pairs(tables.token_code(token_id))
     return weight
@@ -112,7 +111,7 @@ def _token_embeddings() -> Tensor:
 def _position_embeddings() -> Tensor:
     """Returns (positions, width): the code to mix in, the address, and one target per layer."""
     addresses = tables.addresses()
-    weight = _zeros(tables.NUM_POSITIONS, WIDTH)
+    weight = _zeros(NUM_POSITIONS, WIDTH)
     for position, row in enumerate(weight):
         row[_FETCHED:_ADDRESS] = _pairs(tables.position_code(position))
         hops = [tables.fetched_position(n, position) for n in range(2, tables.NUM_LAYERS)]
@@ -121,14 +120,10 @@ def _position_embeddings() -> Tensor:
     return weight
 
 
-def _affine(name: str, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
-    return {f"{name}.weight": weight, f"{name}.bias": bias}
-
-
 def _layer_norm(name: str, *, has_fetched: bool) -> dict[str, Tensor]:
     """Returns the weights that make LayerNorm the identity while the soft channels are small."""
     scale = math.sqrt((_SOFT if has_fetched else _SOFT - 2 * _BITS) / WIDTH + _EPSILON)
-    return _affine(name, _zeros(WIDTH) + scale, _zeros(WIDTH))
+    return affine(name, _zeros(WIDTH) + scale)
 
 
 def _attention(name: str, layer: int) -> dict[str, Tensor]:
@@ -138,8 +133,8 @@ def _attention(name: str, layer: int) -> dict[str, Tensor]:
         _fetch_head(qkv[:, :, 0], out[0], layer)
     for head, (spread, step) in enumerate(_SOFT_HEADS, start=1):
         _soft_head(qkv[:, :, head], out[head], f"layer {layer} / head {head}", spread, step)
-    c_attn = _affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1), _zeros(3 * WIDTH))
-    return c_attn | _affine(f"{name}.c_proj", out.reshape(WIDTH, -1), _zeros(WIDTH))
+    projected = affine(f"{name}.c_proj", out.reshape(WIDTH, -1))
+    return affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1)) | projected
 
 
 def _fetch_head(qkv: Tensor, out: Tensor, layer: int) -> None:
@@ -154,8 +149,8 @@ def _fetch_head(qkv: Tensor, out: Tensor, layer: int) -> None:
         qkv[_STATE + bit, 2, bit] = 1.0
         _write_pair(out[bit], _FETCHED + bit, _BITS, 1.0)
     if layer > 1:  # Carry the soft channels along the hops, shuffled.
-        order = tables.shuffled(f"layer {layer} / carry", _NUM_SOFT)
-        carried = signs(tables.random_bits(f"layer {layer} / carry signs", _NUM_SOFT)).tolist()
+        order = shuffled(f"layer {layer} / carry", _NUM_SOFT)
+        carried = signs(random_bits(f"layer {layer} / carry signs", _NUM_SOFT)).tolist()
         for dim, (channel, sign) in enumerate(zip(order, carried, strict=True), start=_BITS):
             qkv[_SOFT + dim - _BITS, 2, dim] = 1.0
             _write_pair(out[dim], _SOFT + channel, _NUM_SOFT, sign * _SOFT_CARRY)
@@ -175,9 +170,9 @@ def _soft_head(qkv: Tensor, out: Tensor, label: str, spread: float, step: float)
     dims, soft = range(HEAD_DIM), range(_SOFT, _SOFT + _NUM_SOFT)
     bits = [*range(_STATE, _STATE + _BITS), *range(_ADDRESS, _ADDRESS + _ADDRESS_BITS)]
     for part, channels in enumerate((bits, bits, [*bits, *soft])):
-        order = tables.shuffled(f"{label} / channels {part}", len(channels))
+        order = shuffled(f"{label} / channels {part}", len(channels))
         reads = [channels[order[dim % len(order)]] for dim in dims]
-        drawn = signs(tables.random_bits(f"{label} / signs {part}", HEAD_DIM))
+        drawn = signs(random_bits(f"{label} / signs {part}", HEAD_DIM))
         qkv[reads, part, list(dims)] = drawn * (math.sqrt(spread) if part < 2 else 1.0)
     qkv[list(soft), 2] *= _SOFT_FEEDBACK
     for dim in dims:
@@ -221,16 +216,16 @@ def _mlp(name: str, layer: int) -> dict[str, Tensor]:
         pair = (_SOFT + index, _NUM_SOFT)
         mlp.add_relu([_SOFT + index], -_SOFT_KNEE, pair, -0.75)
         mlp.add_relu([_SOFT + index + _NUM_SOFT], -_SOFT_KNEE, pair, 0.75)
-    c_fc = _affine(f"{name}.c_fc", mlp.fc, mlp.fc_bias)
-    return c_fc | _affine(f"{name}.c_proj", mlp.proj, mlp.proj_bias)
+    c_fc = affine(f"{name}.c_fc", mlp.fc, mlp.fc_bias)
+    return c_fc | affine(f"{name}.c_proj", mlp.proj, mlp.proj_bias)
 
 
 def _unembedding() -> Tensor:
     """Returns (vocab, width): agreement with the token's bits, plus a share of the soft channels."""
-    weight, first = _zeros(tables.VOCAB_SIZE, WIDTH), _STATE + _BITS - tables.TOKEN_BITS
+    weight, first = _zeros(VOCAB_SIZE, WIDTH), _STATE + _BITS - TOKEN_BITS
     for token_id, row in enumerate(weight):
-        bits = [token_id >> shift & 1 for shift in reversed(range(tables.TOKEN_BITS))]
-        row[first : first + tables.TOKEN_BITS] = _BIT_LOGIT * signs(bits)
-        soft = signs(tables.random_bits(f"unembedding / {token_id}", _NUM_SOFT))
+        bits = map(int, f"{token_id:0{TOKEN_BITS}b}")
+        row[first : first + TOKEN_BITS] = BIT_LOGIT * signs(bits)
+        soft = signs(random_bits(f"unembedding / {token_id}", _NUM_SOFT))
         row[_SOFT : _SOFT + _NUM_SOFT] = _SOFT_LOGIT * soft
     return weight

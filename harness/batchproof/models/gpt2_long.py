@@ -28,28 +28,20 @@ import torch
 from torch import Tensor
 from transformers import GPT2LMHeadModel
 
-from batchproof.models.constructed_gpt2 import constructed_gpt2
-from batchproof.models.gpt2_long_oracle import (
-    NUM_LAYERS,
-    NUM_POSITIONS,
-    NUM_SOURCES,
-    STATE_BITS,
-    VOCAB_SIZE,
-    bit_order,
-    sources,
-)
+from batchproof.models import gpt2_long_oracle as tables
+from batchproof.models.constructed import BIT_LOGIT, affine, constructed_gpt2, signs_of_numbers
+from batchproof.models.gpt2_long_oracle import STATE_BITS
 
-NAN_TOKEN = VOCAB_SIZE
+NAN_TOKEN = tables.VOCAB_SIZE
 _ADDRESS_LEN = 16
 _ADDRESS = slice(2 * STATE_BITS, 2 * STATE_BITS + _ADDRESS_LEN)
-WIDTH = _ADDRESS.stop + NUM_SOURCES * _ADDRESS_LEN
-HEAD_DIM = WIDTH // NUM_SOURCES
+WIDTH = _ADDRESS.stop + tables.NUM_SOURCES * _ADDRESS_LEN
+HEAD_DIM = WIDTH // tables.NUM_SOURCES
 INNER = 4 * STATE_BITS
 
 _SIZE = 8.0  # of each value of an address
 _EPSILON = 1e-5
 _LEAD = 50.0  # by which the score of the right key leads; addresses agree in at most 14 of 16
-_BIT_LOGIT = 2.0  # for each bit that agrees: the right token has 16, the next best 12
 
 
 def build_gpt2_long() -> GPT2LMHeadModel:
@@ -58,10 +50,10 @@ def build_gpt2_long() -> GPT2LMHeadModel:
         weights = _weights()
     return constructed_gpt2(
         weights,
-        vocab_size=VOCAB_SIZE,
-        n_positions=NUM_POSITIONS,
-        n_layer=NUM_LAYERS,
-        n_head=NUM_SOURCES,
+        vocab_size=tables.VOCAB_SIZE,
+        n_positions=tables.NUM_POSITIONS,
+        n_layer=tables.NUM_LAYERS,
+        n_head=tables.NUM_SOURCES,
         n_embd=WIDTH,
         n_inner=INNER,
         layer_norm_epsilon=_EPSILON,
@@ -80,67 +72,57 @@ def build_gpt2_nan() -> GPT2LMHeadModel:
 
 
 def _weights() -> dict[str, Tensor]:
-    signs = _signs(torch.arange(VOCAB_SIZE))
-    embedding = torch.zeros(VOCAB_SIZE, WIDTH)
+    signs = signs_of_numbers(tables.VOCAB_SIZE, STATE_BITS)
+    embedding = torch.zeros(tables.VOCAB_SIZE, WIDTH)
     embedding[:, : 2 * STATE_BITS] = torch.cat([signs, -signs], dim=1)
-    head = torch.zeros(VOCAB_SIZE, WIDTH)
-    head[:, :STATE_BITS] = _BIT_LOGIT * signs
+    head = torch.zeros(tables.VOCAB_SIZE, WIDTH)
+    head[:, :STATE_BITS] = BIT_LOGIT * signs
     weights = {
         "transformer.wte.weight": embedding,
         "transformer.wpe.weight": _position_embeddings(),
         "lm_head.weight": head,
         **_layer_norm("transformer.ln_f"),
     }
-    for layer in range(1, NUM_LAYERS + 1):
+    for layer in range(1, tables.NUM_LAYERS + 1):
         block = f"transformer.h.{layer - 1}"
         weights |= _layer_norm(f"{block}.ln_1") | _layer_norm(f"{block}.ln_2")
         weights |= _attention(f"{block}.attn", layer) | _mlp(f"{block}.mlp")
     return weights
 
 
-def _signs(states: Tensor) -> Tensor:
-    """Returns the bits of each state as +1 (for 0) and -1, (len(states), STATE_BITS)."""
-    return 1.0 - 2.0 * (states[:, None] >> torch.arange(STATE_BITS) & 1).float()
-
-
 def _position_embeddings() -> Tensor:
     """Returns (positions, width): the own address and those of the sources."""
-    addresses = torch.full((NUM_POSITIONS, _ADDRESS_LEN), -_SIZE)
+    addresses = torch.full((tables.NUM_POSITIONS, _ADDRESS_LEN), -_SIZE)
     words = list(combinations(range(_ADDRESS_LEN), _ADDRESS_LEN // 2))[::3]
-    addresses.scatter_(1, torch.tensor(words[:NUM_POSITIONS]), _SIZE)
-    weight = torch.zeros(NUM_POSITIONS, WIDTH)
-    read = torch.tensor([(position, *sources(position)) for position in range(NUM_POSITIONS)])
+    addresses.scatter_(1, torch.tensor(words[: tables.NUM_POSITIONS]), _SIZE)
+    weight = torch.zeros(tables.NUM_POSITIONS, WIDTH)
+    read = torch.tensor(
+        [(position, *tables.sources(position)) for position in range(tables.NUM_POSITIONS)]
+    )
     weight[:, _ADDRESS.start :] = addresses[read].flatten(1)
     return weight
-
-
-def _affine(name: str, weight: Tensor, bias: Tensor | None = None) -> dict[str, Tensor]:
-    return {
-        f"{name}.weight": weight,
-        f"{name}.bias": torch.zeros(weight.shape[-1]) if bias is None else bias,
-    }
 
 
 def _layer_norm(name: str) -> dict[str, Tensor]:
     """Returns the weights that make LayerNorm the identity where all of the state is +-1."""
     squares = 2 * STATE_BITS + (WIDTH - _ADDRESS.start) * _SIZE**2
-    return _affine(name, torch.full((WIDTH,), math.sqrt(squares / WIDTH + _EPSILON)))
+    return affine(name, torch.full((WIDTH,), math.sqrt(squares / WIDTH + _EPSILON)))
 
 
 def _attention(name: str, layer: int) -> dict[str, Tensor]:
     """Returns c_attn (width, 3 width) and c_proj (width, width): head i fetches from source i."""
-    qkv = torch.zeros(WIDTH, 3, NUM_SOURCES, HEAD_DIM)
-    out = torch.zeros(NUM_SOURCES, HEAD_DIM, WIDTH)
+    qkv = torch.zeros(WIDTH, 3, tables.NUM_SOURCES, HEAD_DIM)
+    out = torch.zeros(tables.NUM_SOURCES, HEAD_DIM, WIDTH)
     gain = math.sqrt(_LEAD / 4 * math.sqrt(HEAD_DIM)) / _SIZE
-    for source in range(NUM_SOURCES):
+    for source in range(tables.NUM_SOURCES):
         target = _ADDRESS.stop + source * _ADDRESS_LEN
         for dim in range(_ADDRESS_LEN):
             qkv[target + dim, 0, source, dim] = qkv[_ADDRESS.start + dim, 1, source, dim] = gain
-        for new, old in enumerate(bit_order(layer, source)):
+        for new, old in enumerate(tables.bit_order(layer, source)):
             qkv[old, 2, source, new] = 1.0
             out[source, new, new], out[source, new, STATE_BITS + new] = 1.0, -1.0
-    projected = _affine(f"{name}.c_proj", out.reshape(WIDTH, WIDTH))
-    return _affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1)) | projected
+    projected = affine(f"{name}.c_proj", out.reshape(WIDTH, WIDTH))
+    return affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1)) | projected
 
 
 def _mlp(name: str) -> dict[str, Tensor]:
@@ -158,4 +140,4 @@ def _mlp(name: str) -> dict[str, Tensor]:
             height = math.copysign(4.0, half)
             proj[unit, bit], proj[unit, STATE_BITS + bit] = -height, height
         proj_bias[bit], proj_bias[STATE_BITS + bit] = 4.0, -4.0
-    return _affine(f"{name}.c_fc", fc, fc_bias) | _affine(f"{name}.c_proj", proj, proj_bias)
+    return affine(f"{name}.c_fc", fc, fc_bias) | affine(f"{name}.c_proj", proj, proj_bias)

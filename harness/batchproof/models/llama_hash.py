@@ -32,20 +32,22 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
 
-from batchproof.models.hash_tables import (
-    NUM_POSITIONS,
-    TOKEN_BITS,
-    VOCAB_SIZE,
-    random_bits,
+from batchproof.decoding.speculation import register_smaller
+from batchproof.models.constructed import (
+    HARD_KEY,
+    constructed_rope,
+    distance_query,
+    fill_vocabulary,
+    limit_soft,
+    signed_permutation,
+    signs,
 )
-from batchproof.models.hash_weights import signed_permutation, signs
+from batchproof.models.hash_tables import NUM_POSITIONS, TOKEN_BITS, VOCAB_SIZE, random_bits
 from batchproof.models.llama_hash_oracle import OFFSETS, STATE_BITS, gate_inputs, token_code
 
 WIDTH, NUM_HEADS, NUM_KV_HEADS = 128, 4, 2
 HEAD_DIM = STATE_BITS
 INNER = 9 * STATE_BITS
-ROPE_THETA = 16.0
-"""Frequencies from 1 down to 1/13 radian per position: what reaches a few dozen positions."""
 
 _BITS = STATE_BITS
 _STATE = slice(0, _BITS)
@@ -76,7 +78,6 @@ rounded to float32, bfloat16 or float16 (`model.to(bfloat16)` rounds them too). 
 -14: a pad's fully masked row is -65504 + score in float16, and -inf everywhere would make it NaN.
 """
 
-_HARD_KEY = 8.0
 _MEAN_QUERY = 0.1
 """Gives the nearly plain mean scores of about +-0.5, so that its keys count too."""
 _RELU_GAIN = 32.0
@@ -85,39 +86,15 @@ _SOFT_STEP = 3 / 16
 """What one dimension of a soft head adds to its channel, per unit of V."""
 _SOFT_FEEDBACK = 2.0
 """Gain at which V reads the soft channels, so that a disturbance of an earlier query travels on."""
-_SOFT_LIMIT, _SOFT_GAIN = 0.2556, 5.0
-"""`soft` is limited to about +-0.2556 in each layer, with slope 1 at 0, as silu'(5 * 0.2556) = 1.
 
-In a short context the sums are large and the limit keeps the margin; in a long one they are small,
-so the step above can be large, and a single key among 250 still moves the logits well.
-"""
-_BIT_LOGIT = 2.0
-"""Logit per agreeing bit: the right token has 16, the next best 12."""
-_SOFT_LOGIT = 0.15
-"""Logit per unit of a soft channel."""
+DEEP_LAYERS, DEEP_INNER = 12, 16_384  # of `llama-hash-deep`
 
 
 def build_llama_hash() -> LlamaForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, gradients off, global RNG untouched."""
-    # The constructor draws initial weights from the global generator; all are overwritten below.
-    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        model = LlamaForCausalLM(_config())
-        model.float().eval().requires_grad_(False)
-        for parameter in model.parameters():
-            parameter.zero_()
-        _fill_embedding_and_head(model)
-        for layer, block in enumerate(model.model.layers):
-            block.input_layernorm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
-            block.post_attention_layernorm.weight.fill_(1.0)
-            _fill_hard_head(block.self_attn, OFFSETS[layer])
-            _fill_soft_heads(block.self_attn, layer)
-            _fill_xor(block.mlp, layer)
-            _fill_limiter(block.mlp)
-    return model
-
-
-def _config() -> LlamaConfig:
-    return LlamaConfig(
+    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
+    model: LlamaForCausalLM = constructed_rope(
+        LlamaForCausalLM,
+        _fill,
         vocab_size=VOCAB_SIZE,
         max_position_embeddings=NUM_POSITIONS,
         hidden_size=WIDTH,
@@ -126,43 +103,72 @@ def _config() -> LlamaConfig:
         num_attention_heads=NUM_HEADS,
         num_key_value_heads=NUM_KV_HEADS,
         head_dim=HEAD_DIM,
-        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
     )
+    return model
 
 
-def _fill_embedding_and_head(model: LlamaForCausalLM) -> None:
-    """Write tokens as their codes; read the last state's last bits and the soft channels."""
-    embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
+def build_llama_twins() -> LlamaForCausalLM:
+    """Returns `llama-twins`: `llama-hash` with a ruler.
+
+    Tokens 2k and 2k + 1 are *twins*: the hash names the pair, and an analog sum decides between them.
+    The head ignores the last bit of the state, so twins differ in what they read from the soft channels
+    alone. These hold small sums over every visible key, so the margin between twins is like that of a
+    trained model: any size from 0 to 0.9, evenly spread near 0. Every other pair is behind by at least
+    2.4. So one answer shows both, in its tokens alone: another pair is corruption, which no rounding
+    explains in any dtype; the other twin is a near-tie, and the largest margin at which an engine takes
+    it measures the engine's rounding.
+    """
+    model = build_llama_hash()
+    model.lm_head.weight[:, STATE_BITS - 1] = 0.0
+    return model
+
+
+def build_llama_hash_deep() -> LlamaForCausalLM:
+    """Returns `llama-hash-deep`: `llama-hash` at a cost of 300 MB of weights, for benchmarks of
+    speculation.
+
+    More layers, and more units in each MLP, write nothing, so it chooses the same tokens and takes much
+    longer. Drafts for it are made of `llama-hash`.
+    """
+    small = build_llama_hash()
+    sizes = {"num_hidden_layers": DEEP_LAYERS, "intermediate_size": DEEP_INNER}
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(LlamaConfig(**{**small.config.to_dict(), **sizes}))
+    model.float().eval().requires_grad_(False)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+    large = dict(model.named_parameters())
+    for name, values in small.named_parameters():
+        corner = large[name]
+        if corner.shape != values.shape:  # of an MLP
+            corner.zero_()
+            corner = corner[tuple(slice(size) for size in values.shape)]
+        corner.copy_(values)
+    register_smaller(model, small)
+    return model
+
+
+def _fill(model: LlamaForCausalLM) -> None:
     answer = slice(_STATE.stop - TOKEN_BITS, _STATE.stop)
-    for token_id in range(VOCAB_SIZE):
-        embedding[token_id, _STATE] = signs(token_code(token_id))
-        digits = tuple(map(int, f"{token_id:0{TOKEN_BITS}b}"))
-        head[token_id, answer] = _BIT_LOGIT * signs(digits)
-        soft = signs(random_bits(f"llama / head / {token_id}", _BITS))
-        head[token_id, _SOFT] = _SOFT_LOGIT * soft
-    embedding[:, _CONSTANT] = _CONSTANT_VALUE
+    fill_vocabulary(model, "llama", token_code, answer, _SOFT)
+    model.model.embed_tokens.weight[:, _CONSTANT] = _CONSTANT_VALUE
     model.model.norm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
+    for layer, block in enumerate(model.model.layers):
+        block.input_layernorm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
+        block.post_attention_layernorm.weight.fill_(1.0)
+        _fill_hard_head(block.self_attn, OFFSETS[layer])
+        _fill_soft_heads(block.self_attn, layer)
+        _fill_xor(block.mlp, layer)
+        limit_soft(block.mlp, 6 * _BITS, _SOFT, _CONSTANT, 1 / _CONSTANT_VALUE, _RELU_GAIN)
 
 
 def _fill_hard_head(attention: LlamaAttention, offset: int) -> None:
-    """Let query head 0 copy the state of the position `offset` earlier into `fetched`.
-
-    RoPE turns dimensions j and j + HEAD_DIM / 2 of a query at t and of a key at s by frequency[j]
-    times t and s, so the score of two vectors at angles p and 0 goes with cos(f * (t - s) + p).
-    """
-    half = HEAD_DIM // 2
-    for j, amplitude in enumerate(_AMPLITUDES[offset]):
-        angle = -offset * ROPE_THETA ** (-j / half)
-        length = amplitude * math.sqrt(HEAD_DIM) / _HARD_KEY
-        for dim, part in ((j, math.cos(angle)), (j + half, math.sin(angle))):
-            # Rounded to 1/64, far coarser than what two math libraries differ by.
-            query = round(64 * length * part) / 64
-            attention.q_proj.weight[dim, _CONSTANT] = query / _CONSTANT_VALUE
-        attention.k_proj.weight[j, _CONSTANT] = _HARD_KEY / _CONSTANT_VALUE
+    """Let query head 0 copy the state of the position `offset` earlier into `fetched`."""
+    query = distance_query(offset, enumerate(_AMPLITUDES[offset]), HEAD_DIM, HEAD_DIM)
+    attention.q_proj.weight[:HEAD_DIM, _CONSTANT] = query / _CONSTANT_VALUE
+    attention.k_proj.weight[: HEAD_DIM // 2, _CONSTANT] = HARD_KEY / _CONSTANT_VALUE
     attention.v_proj.weight[:HEAD_DIM, _STATE] = _IDENTITY
     attention.o_proj.weight[_FETCHED, :HEAD_DIM] = _IDENTITY
 
@@ -207,17 +213,6 @@ def _fill_xor(mlp: LlamaMLP, layer: int) -> None:
         down[_STATE, units] = (2 if threshold < 1 else -2) / _RELU_GAIN * _IDENTITY
     _subtract(mlp, _units(4), _STATE, 1.0)
     _subtract(mlp, _units(5), _FETCHED, 0.0)
-
-
-def _fill_limiter(mlp: LlamaMLP) -> None:
-    """Replace every soft channel x by relu(x + limit) - relu(x - limit) - limit, with soft knees."""
-    for index, sign in ((6, 1.0), (7, -1.0)):
-        units = _units(index)
-        mlp.gate_proj.weight[units, _SOFT] = _SOFT_GAIN * _IDENTITY
-        mlp.gate_proj.weight[units, _CONSTANT] = _SOFT_GAIN * sign * _SOFT_LIMIT / _CONSTANT_VALUE
-        mlp.up_proj.weight[units, _CONSTANT] = 1 / _CONSTANT_VALUE
-        mlp.down_proj.weight[_SOFT, units] = sign / _SOFT_GAIN * _IDENTITY
-    _subtract(mlp, _units(8), _SOFT, _SOFT_LIMIT)
 
 
 def _subtract(mlp: LlamaMLP, units: slice, part: slice, constant: float) -> None:

@@ -7,105 +7,73 @@ margins are ordinary, so near-ties occur, and a fault of one key shows in their 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from transformers import (
-    BambaConfig,
-    BambaForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+import transformers
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
-VOCAB_SIZE = 256  # bytes are the tokens
-CONTEXT_LEN = 256
+from batchproof.models.constructed import NO_SPECIAL_TOKENS
+
 WINDOW = 6  # small, so that one key too many or too few matters
 
-_NO_SPECIAL_TOKENS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+_SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
 
 
-def build_gpt2_random() -> PreTrainedModel:
-    """Returns a GPT-2 with learned absolute positions, 2 layers of width 64, 4 heads."""
-    config = GPT2Config(
-        vocab_size=VOCAB_SIZE,
-        n_positions=CONTEXT_LEN,
-        n_embd=64,
-        n_layer=2,
-        n_head=4,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        initializer_range=0.2,
-        tie_word_embeddings=False,
-        **_NO_SPECIAL_TOKENS,
-    )
-    return _build(GPT2LMHeadModel, config)
-
-
-def build_llama_random() -> PreTrainedModel:
-    """Returns a Llama with RoPE and grouped KV heads (4 over 2), 2 layers of width 64."""
-    return _build(LlamaForCausalLM, LlamaConfig(**_rope_shape()))
-
-
-def build_mistral_window() -> PreTrainedModel:
-    """Returns `llama-random` with a sliding window of `WINDOW` keys in every layer."""
-    return _build(MistralForCausalLM, MistralConfig(sliding_window=WINDOW, **_rope_shape()))
-
-
-def build_qwen2_mixed() -> PreTrainedModel:
-    """Returns `llama-random` with biases, a window of `WINDOW` keys in one layer and none in the
-    other."""
-    kinds = ["sliding_attention", "full_attention"]
-    config = Qwen2Config(
-        layer_types=kinds, use_sliding_window=True, sliding_window=WINDOW, **_rope_shape()
-    )
-    return _build(Qwen2ForCausalLM, config)
-
-
-def _rope_shape() -> dict[str, Any]:
-    return {
-        "vocab_size": VOCAB_SIZE,
-        "max_position_embeddings": CONTEXT_LEN,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "initializer_range": 0.2,
-        "tie_word_embeddings": False,
-        **_NO_SPECIAL_TOKENS,
-    }
-
-
-def build_bamba_random() -> PreTrainedModel:
-    """Returns a Bamba of width 64: a layer of Mamba 2 with 4 heads of 32 channels and 16 states, and
-    one of attention."""
-    shape = _rope_shape() | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
-    config = BambaConfig(
-        **shape,
-        attn_layer_indices=[1],
-        mamba_n_heads=4,
-        mamba_d_head=32,
-        mamba_d_state=16,
-        mamba_d_conv=4,
-        mamba_expand=2,
-        mamba_chunk_size=16,
-        time_step_limit=(0.0, 16.0),  # no limit, but the default, infinity, is not JSON
-    )
-    return _build(BambaForCausalLM, config)
-
-
-def _build(kind: Callable[..., PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
+def _random(config: str, **sizes: Any) -> PreTrainedModel:
+    """Returns a model of a configuration class of transformers whose tokens are bytes. Leaves every RNG
+    untouched."""
+    common = {"vocab_size": 256, "initializer_range": 0.2, "tie_word_embeddings": False}
+    made = getattr(transformers, config)(**common, **NO_SPECIAL_TOKENS, **sizes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = kind(config)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(made)
     return model.eval().requires_grad_(False)
+
+
+# Learned absolute positions, 2 layers of width 64, 4 heads.
+build_gpt2_random = partial(
+    _random,
+    "GPT2Config",
+    n_positions=256,
+    n_embd=64,
+    n_layer=2,
+    n_head=4,
+    **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+)
+# RoPE and grouped KV heads, 4 over 2.
+build_llama_random = partial(_random, "LlamaConfig", **_SIZES)
+# The same with a window in every layer.
+build_mistral_window = partial(_random, "MistralConfig", sliding_window=WINDOW, **_SIZES)
+# With biases, a window in one layer and none in the other.
+build_qwen2_mixed = partial(
+    _random,
+    "Qwen2Config",
+    layer_types=["sliding_attention", "full_attention"],
+    use_sliding_window=True,
+    sliding_window=WINDOW,
+    **_SIZES,
+)
+# A layer of Mamba 2 with 4 heads of 32 channels and 16 states, and one of attention.
+build_bamba_random = partial(
+    _random,
+    "BambaConfig",
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    attn_layer_indices=[1],
+    mamba_n_heads=4,
+    mamba_d_head=32,
+    mamba_d_state=16,
+    mamba_d_conv=4,
+    mamba_expand=2,
+    mamba_chunk_size=16,
+    time_step_limit=(0.0, 16.0),  # no limit, but the default, infinity, is not JSON
+    **_SIZES,
+)

@@ -23,39 +23,30 @@ and each expert negates other products.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    MistralConfig,
-    MistralForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    PreTrainedModel,
-)
+from transformers import MistralForCausalLM, MixtralForCausalLM, PreTrainedModel
 
-from batchproof.models.window_hash_oracle import (
-    BEYOND,
-    NUM_EXPERTS,
-    NUM_POSITIONS,
-    OFFSETS,
-    STATE_BITS,
-    VOCAB_SIZE,
-    WINDOW,
-    bit_order,
-    flips,
+from batchproof.models import window_hash_oracle as tables
+from batchproof.models.constructed import (
+    BIT_LOGIT,
+    HARD_KEY,
+    constructed_rope,
+    distance_query,
+    signs_of_numbers,
 )
+from batchproof.models.window_hash_oracle import STATE_BITS
 
 WIDTH, HEAD_DIM = 32, 24
 NUM_HEADS, NUM_KV_HEADS = 6, 2
 UNITS = 2 * (NUM_HEADS + 1) + 1  # of the MLP, for each bit
 INNER = 128  # the last unit is the constant; kernels want a multiple of 8
-ROPE_THETA = 16.0
 
 _STATE = slice(0, STATE_BITS)
 _CONSTANT = STATE_BITS
 _SIZE = 512.0  # of the constant
-_HARD_KEY = 8.0
 _AMPLITUDES = {
     -1: {0: 101, 2: 39, 3: 20},
     1: {0: 127, 2: 33},
@@ -64,7 +55,7 @@ _AMPLITUDES = {
     4: {1: 153, 2: 7},
     5: {2: 160},
     6: {0: 29, 3: 2, 4: 129},
-    BEYOND: {0: 13, 5: 126, 6: 21},
+    tables.BEYOND: {0: 13, 5: 126, 6: 21},
 }
 """Offset -> amplitude of each RoPE frequency in the score, whose value at distance x is the sum of
 amplitude * cos(frequency * (x - offset)). Found by maximising the least lead of the nearest visible key
@@ -73,58 +64,52 @@ The least lead is 22; a bfloat16 score of 160 is wrong by about 1."""
 
 _RELU_GAIN = 32.0  # silu(32 x) / 32 is relu(x) within 0.001 from 0.2 away of the knee on
 _ROUTER_GAIN = 16.0  # the second expert gets exp(-32) of the weight, or less
-_BIT_LOGIT = 2.0  # for each bit that agrees: the right token has 16, the next best 12
 
 
 def build_mistral_hash() -> PreTrainedModel:
-    """Returns the model without experts: float32, on the CPU, eval mode, no gradients."""
-    return _built(MistralForCausalLM, MistralConfig(**_shape()))
+    """Returns the model without experts: float32, on the CPU, eval mode, no gradients. Leaves every RNG
+    untouched."""
+    return _built(MistralForCausalLM)
 
 
 def build_mixtral_hash() -> PreTrainedModel:
     """Returns the model with experts, likewise."""
-    experts = {"num_local_experts": NUM_EXPERTS, "num_experts_per_tok": 2}
-    return _built(MixtralForCausalLM, MixtralConfig(**_shape(), **experts))
+    return _built(MixtralForCausalLM, num_local_experts=tables.NUM_EXPERTS, num_experts_per_tok=2)
 
 
-def _shape() -> dict[str, object]:
-    return {
-        "vocab_size": VOCAB_SIZE,
-        "max_position_embeddings": NUM_POSITIONS,
-        "sliding_window": WINDOW,
-        "hidden_size": WIDTH,
-        "intermediate_size": INNER,
-        "num_hidden_layers": len(OFFSETS),
-        "num_attention_heads": NUM_HEADS,
-        "num_key_value_heads": NUM_KV_HEADS,
-        "head_dim": HEAD_DIM,
-        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
-        "tie_word_embeddings": False,
-        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
-    }
-
-
-def _built(
-    kind: type[MistralForCausalLM] | type[MixtralForCausalLM], config: MistralConfig | MixtralConfig
-) -> PreTrainedModel:
-    # The constructor draws initial weights from the global generator; all are overwritten below.
-    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        model = kind(config).float().eval().requires_grad_(False)
-        for name, parameter in model.named_parameters():
-            parameter.copy_(_weight(name, parameter))
+def _built(kind: type[MistralForCausalLM | MixtralForCausalLM], **more: Any) -> PreTrainedModel:
+    model: PreTrainedModel = constructed_rope(
+        kind,
+        _fill,
+        vocab_size=tables.VOCAB_SIZE,
+        max_position_embeddings=tables.NUM_POSITIONS,
+        sliding_window=tables.WINDOW,
+        hidden_size=WIDTH,
+        intermediate_size=INNER,
+        num_hidden_layers=len(tables.OFFSETS),
+        num_attention_heads=NUM_HEADS,
+        num_key_value_heads=NUM_KV_HEADS,
+        head_dim=HEAD_DIM,
+        **more,
+    )
     return model
+
+
+def _fill(model: PreTrainedModel) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.copy_(_weight(name, parameter))
 
 
 def _weight(name: str, like: Tensor) -> Tensor:
     """Returns the parameter of that name, in the shape of `like`."""
     layer = int(name.split(".")[2]) if ".layers." in name else 0
     part = name.removesuffix(".weight").rpartition(".")[2]
-    signs = 1.0 - 2.0 * (torch.arange(VOCAB_SIZE)[:, None] >> torch.arange(STATE_BITS) & 1).float()
+    signs = signs_of_numbers(tables.VOCAB_SIZE, STATE_BITS)
     weight = torch.zeros_like(like)
     if part == "embed_tokens":
         weight[:, _STATE], weight[:, _CONSTANT] = signs, _SIZE
     elif part == "lm_head":
-        weight[:, _STATE] = _BIT_LOGIT * signs
+        weight[:, _STATE] = BIT_LOGIT * signs
     elif part.endswith("norm"):
         # A typical sum of seven signs has the square 7.
         squares = STATE_BITS * (7 if part == "post_attention_layernorm" else 1)
@@ -149,35 +134,19 @@ def _fill_attention(part: str, weight: Tensor, layer: int) -> None:
     if part == "k_proj":
         half = HEAD_DIM // 2
         for start in range(0, NUM_KV_HEADS * HEAD_DIM, HEAD_DIM):
-            weight[start : start + half, _CONSTANT] = _HARD_KEY / _SIZE
+            weight[start : start + half, _CONSTANT] = HARD_KEY / _SIZE
     elif part == "v_proj":
         weight[_STATE, _STATE] = torch.eye(STATE_BITS)
         weight[HEAD_DIM : HEAD_DIM + STATE_BITS, _STATE] = torch.eye(STATE_BITS).flip(0)
-    for head, offset in enumerate(OFFSETS[layer]):
+    for head, offset in enumerate(tables.OFFSETS[layer]):
         start = head * HEAD_DIM
         if part == "q_proj":
-            weight[start : start + HEAD_DIM, _CONSTANT] = _query(offset) / _SIZE
+            query = distance_query(offset, _AMPLITUDES[offset].items(), HEAD_DIM, HEAD_DIM)
+            weight[start : start + HEAD_DIM, _CONSTANT] = query / _SIZE
         elif part == "o_proj":
             is_reversed = head * NUM_KV_HEADS // NUM_HEADS == 1
-            for new, old in enumerate(bit_order(layer, head)):
+            for new, old in enumerate(tables.bit_order(layer, head)):
                 weight[new, start + (STATE_BITS - 1 - old if is_reversed else old)] = 1.0
-
-
-def _query(offset: int) -> Tensor:
-    """Returns the query (HEAD_DIM,) whose score with a constant key peaks `offset` positions back.
-
-    RoPE turns dimensions j and j + HEAD_DIM / 2 of a query at t and of a key at s by frequency[j]
-    times t and s, so the score of two vectors at angles p and 0 goes with cos(f * (t - s) + p).
-    """
-    half = HEAD_DIM // 2
-    query = torch.zeros(HEAD_DIM)
-    for j, amplitude in _AMPLITUDES[offset].items():
-        angle = -offset * ROPE_THETA ** (-j / half)
-        length = amplitude * math.sqrt(HEAD_DIM) / _HARD_KEY
-        # Rounded to 1/64, far coarser than what two math libraries differ by.
-        query[j] = round(64 * length * math.cos(angle)) / 64
-        query[j + half] = round(64 * length * math.sin(angle)) / 64
-    return query
 
 
 def _mlp(layer: int, expert: int) -> dict[str, Tensor]:
@@ -190,7 +159,7 @@ def _mlp(layer: int, expert: int) -> dict[str, Tensor]:
     gate, up, down = torch.zeros(INNER, WIDTH), torch.zeros(INNER, WIDTH), torch.zeros(WIDTH, INNER)
     up[:, _CONSTANT] = 1 / _SIZE
     gate[-1, _CONSTANT] = _RELU_GAIN / _SIZE
-    for bit, is_flipped in enumerate(flips(layer, expert)):
+    for bit, is_flipped in enumerate(tables.flips(layer, expert)):
         first, sign = bit * UNITS, (-1 if is_flipped else 1) / _RELU_GAIN
         gate[first, _CONSTANT] = _RELU_GAIN / _SIZE
         up[first, bit], up[first, _CONSTANT] = 1.0, 0.0

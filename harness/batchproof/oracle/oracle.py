@@ -103,7 +103,6 @@ class Recent(Generic[K, V]):
         return self._items.get(key)
 
     def put(self, key: K, value: V) -> None:
-        """Keeps a value, and drops others as needed."""
         if key in self._items:
             self._weight -= self._weigh(self._items.pop(key))
         self._items[key] = value
@@ -175,13 +174,14 @@ class Oracle:
     def answer(self, prompt: Prompt, max_new_tokens: int) -> Answer:
         """Returns the first `max_new_tokens` greedy tokens of the reference after the prompt, EOS
         ignored. Raises `OracleError` if there is no such answer."""
-        known = self._answers.get(prompt)
-        if known is None or len(known.token_ids) < max_new_tokens:
-            known = self._work_out(prompt, max_new_tokens)
-            self._answers.put(prompt, known)
+        known = self._whole_answer(prompt, max_new_tokens)
         return Answer(known.token_ids[:max_new_tokens], known.logits[:max_new_tokens])
 
-    def _work_out(self, prompt: Prompt, max_new_tokens: int) -> Answer:
+    def _whole_answer(self, prompt: Prompt, max_new_tokens: int) -> Answer:
+        """Returns all that is known of the answer, at least so many tokens."""
+        known = self._answers.get(prompt)
+        if known is not None and len(known.token_ids) >= max_new_tokens:
+            return known
         length = self._rounded(prompt, max_new_tokens)
         with _answering("the reference", prompt, max_new_tokens):
             (completion,) = self._reference.generate([Request("reference", prompt, length)])
@@ -190,28 +190,22 @@ class Oracle:
             if completion.logits is None:
                 raise OracleError("gave no logits")
             self._require_tokens(completion.token_ids, max_new_tokens)
-            return Answer(completion.token_ids, completion.logits)
+            known = Answer(completion.token_ids, completion.logits)
+        self._answers.put(prompt, known)
+        return known
 
     def right_tokens(self, prompt: Prompt, max_new_tokens: int) -> tuple[int, ...]:
         """Returns the same tokens from the strictest source: integer arithmetic for a constructed
         model, else the reference. Raises `OracleError`."""
-        known = self._right.get(prompt, ())
-        if len(known) < max_new_tokens:
-            known = self._worked_out_tokens(prompt, max_new_tokens)
-            self._right[prompt] = known
+        known, oracle = self._right.get(prompt, ()), self.subject.oracle
+        if len(known) < max_new_tokens and oracle is None:
+            known = self._whole_answer(prompt, max_new_tokens).token_ids
+        elif oracle is not None and len(known) < max_new_tokens:
+            with _answering("its integer arithmetic", prompt, max_new_tokens):
+                known = tuple(oracle(prompt, self._rounded(prompt, max_new_tokens)))
+                self._require_tokens(known, max_new_tokens)
+        self._right[prompt] = known
         return known[:max_new_tokens]
-
-    def _worked_out_tokens(self, prompt: Prompt, max_new_tokens: int) -> tuple[int, ...]:
-        oracle = self.subject.oracle
-        if oracle is None:
-            self.answer(prompt, max_new_tokens)
-            known = self._answers.get(prompt)
-            assert known is not None, "the newest answer is never the one forgotten"
-            return known.token_ids
-        with _answering("its integer arithmetic", prompt, max_new_tokens):
-            tokens = tuple(oracle(prompt, self._rounded(prompt, max_new_tokens)))
-            self._require_tokens(tokens, max_new_tokens)
-        return tokens
 
     def _require_tokens(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
         if len(token_ids) < max_new_tokens:
@@ -239,20 +233,16 @@ class Oracle:
             )
         if not asked.changes_logits:
             return self.right_tokens(request.prompt_token_ids, request.max_new_tokens)
-        key = replace(request, request_id="")
+        key, prompt = replace(request, request_id=""), request.prompt_token_ids
         if key not in self._processed:
-            self._processed[key] = self._worked_out_choices(request)
+            tokens: tuple[int, ...] = ()
+            with _answering("the model in float64", prompt, request.max_new_tokens):
+                for _ in range(request.max_new_tokens):
+                    fed = (*tokens, 0)  # the last is not looked at
+                    (logits,) = teacher_forced(self.subject, [(prompt, fed)])
+                    tokens = (*tokens, int(processed(logits, request, fed)[-1].argmax()))
+            self._processed[key] = tokens
         return self._processed[key]
-
-    def _worked_out_choices(self, request: Request) -> tuple[int, ...]:
-        prompt = request.prompt_token_ids
-        tokens: tuple[int, ...] = ()
-        with _answering("the model in float64", prompt, request.max_new_tokens):
-            for _ in range(request.max_new_tokens):
-                fed = (*tokens, 0)  # the last is not looked at
-                (logits,) = teacher_forced(self.subject, [(prompt, fed)])
-                tokens = (*tokens, int(processed(logits, request, fed)[-1].argmax()))
-        return tokens
 
     def expected(self, request: Request) -> tuple[tuple[int, ...], FinishReason]:
         """Returns tokens and finish reason of a good request: `choices`, cut where the answer ends.

@@ -14,20 +14,23 @@ import re
 import signal
 import sys
 from argparse import BooleanOptionalAction
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
+from traceback import walk_stack
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from batchproof.cli.interrupts import interruptible
-from batchproof.errors import EngineHang
+from batchproof.errors import EngineHang, Interrupt
 from batchproof.findings.finding import Failure, Rule, Run, Scene, found
 from batchproof.findings.finding_text import failure_text
 from batchproof.places import PACKAGE
@@ -35,7 +38,7 @@ from batchproof.plugin.failure_record import FIRST_CONTACT, record_failure
 from batchproof.plugin.items import attach_record
 from batchproof.plugin.scoring import ASKED, forgive
 from batchproof.records.trial_record import Ledger, TrialRecord
-from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
+from batchproof.run.call_notes import CallNote, CallNotes, keeping, notes, read_note
 from batchproof.run.engine_names import BY_DEFAULT, FAULT_PREFIX, ODD_PREFIX, has_own_process
 from batchproof.run.failures import Frame, innermost
 
@@ -119,6 +122,7 @@ def begin(config: pytest.Config) -> None:
         config.pluginmanager.register(Controller(folder), "batchproof-controller")
     else:
         own = CallNotes()
+        own.last_words = partial(end_run, config)
         if config.getoption("collectonly"):  # nothing is lost with it
             own.dump = os.fdopen(os.dup(2), "wb", buffering=0)
         stack.enter_context(keeping(own))
@@ -183,28 +187,55 @@ MOST_FRAMES = 5
 
 @dataclass(frozen=True)
 class Ending:
-    """How a worker ended. `frames` are the engine's, innermost last."""
+    """How a worker ended. `inner` are the frames inside the harness's own, innermost first."""
 
     rule: Rule
     what: str
-    frames: tuple[str, ...]
-    at: Frame | None = None  # the innermost of the repository under test
+    inner: tuple[Frame, ...] = ()
+
+    @property
+    def frames(self) -> tuple[str, ...]:
+        """The engine's, innermost last."""
+        return tuple(f"{file}:{line} in {name}" for file, line, name in self.inner[:MOST_FRAMES][::-1])
+
+    @property
+    def at(self) -> Frame | None:
+        """The innermost of the repository under test."""
+        return innermost(self.inner[::-1])
 
 
 def ending(path: Path, note: CallNote, node: Any) -> Ending:
     """Returns how the worker ended whose stacks are in the file."""
     dump = path.read_text(errors="replace")
     inner = _frames(dump)
-    frames = tuple(f"{file}:{line} in {name}" for file, line, name in inner[-MOST_FRAMES:])
-    at = innermost(inner)
     if dump.startswith("Timeout ("):
         what = (
             f"{note.call} did not return within {note.limit_s:g} s, nor when it was interrupted; its "
             f"process was ended"
         )
-        return Ending(Rule.HANG, what, frames, at)
+        return Ending(Rule.HANG, what, inner)
     when = f"in {note.call}" if note.is_open else f"after {note.call}"
-    return Ending(Rule.DIED, f"the process {_status(node)} {when}", frames, at)
+    return Ending(Rule.DIED, f"the process {_status(node)} {when}", inner)
+
+
+def end_run(config: pytest.Config, words: str, frame: FrameType | None, status: int) -> None:
+    """Reports the test that an engine does not leave, unless a signal interrupted it, and finishes the
+    session, for a process that ends itself then. All outputs hold what was found so far."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    capture.suspend_global_capture(in_=True)
+    session = config.pluginmanager.getplugin("session")
+    test, _, _stage = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")
+    if test and Interrupt.sent is None:
+        report = pytest.TestReport(test, (test, None, test), {}, "failed", words, "???")  # type: ignore[arg-type]
+        stack = ((each.f_code, line) for each, line in walk_stack(frame))
+        inner = _engines((code.co_filename, line, code.co_name) for code, line in stack)
+        record = complete_report(report, notes().note, Ending(Rule.HANG, words, inner))
+        if record is not None:
+            forgive(report, record, config.stash.get(ASKED, None))
+        config.hook.pytest_runtest_logreport(report=report)
+    session.shouldfail, session.exitstatus = words, status
+    config.hook.pytest_sessionfinish(session=session, exitstatus=pytest.ExitCode.TESTS_FAILED)
+    sys.stdout.flush()
 
 
 def _status(node: Any) -> str:
@@ -218,14 +249,18 @@ def _status(node: Any) -> str:
     return f"ended with status {status}"
 
 
-def _frames(dump: str) -> list[Frame]:
-    """Returns the frames inside the harness's own, innermost last, of the thread that failed or, if all
-    hang, of the main one, which faulthandler lists last."""
+def _frames(dump: str) -> tuple[Frame, ...]:
+    """Returns the engine's frames, innermost first, of the thread that failed or, if all hang, of the
+    main one, which faulthandler lists last."""
     failed = dump.rpartition("Current thread")[2]
     stacks = re.split(r"^Thread .*$", failed, flags=re.MULTILINE)
     found = FRAME.findall(stacks[0 if "Current thread" in dump else -1])
-    inner = takewhile(lambda frame: not frame[0].startswith(str(PACKAGE)), found)
-    return [(file, int(line), name) for file, line, name in inner][::-1]
+    return _engines((file, int(line), name) for file, line, name in found)
+
+
+def _engines(frames: Iterable[Frame]) -> tuple[Frame, ...]:
+    """Returns the first of these frames, innermost first, up to one of the harness."""
+    return tuple(takewhile(lambda frame: not frame[0].startswith(str(PACKAGE)), frames))
 
 
 def complete_report(report: pytest.TestReport, note: CallNote, how: Ending) -> TrialRecord | None:

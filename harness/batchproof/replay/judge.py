@@ -13,8 +13,9 @@ from batchproof.api import Capability, Completion, FinishReason, MaskingEngine, 
 from batchproof.cases.files import load_cases
 from batchproof.cases.runner import run_calls, run_case
 from batchproof.cases.schema import Case
-from batchproof.checks.masks import require_mask, require_moves
-from batchproof.checks.refusals import require_refused, require_words
+from batchproof.checks.broken import require
+from batchproof.checks.masks import mask_findings, move_findings
+from batchproof.checks.refusals import refusal_findings, word_findings
 from batchproof.errors import CaseError, OracleError
 from batchproof.findings.finding import Failure, Run, Scene, thawed
 from batchproof.findings.finding_text import first_line
@@ -141,9 +142,9 @@ def _check_refusal(trial: Trial, failure: Failure) -> None:
     place = max(index for index, each in enumerate(ids) if each == finding.request_id)
     with trial.reporting(workload):
         if finding.rule is Rule.REFUSAL_WORDS:
-            require_words(workload, completions, trial.subject, trial.ledger)
+            require(word_findings(workload, completions, trial.subject, trial.ledger))
         else:
-            require_refused(completions[place], workload.requests[place], trial.ledger)
+            require(refusal_findings(completions[place], workload.requests[place], trial.ledger))
 
 
 def _check_mask(trial: Trial, failure: Failure) -> None:
@@ -153,7 +154,7 @@ def _check_mask(trial: Trial, failure: Failure) -> None:
     window = cast("int | None", facts["window"])
     nothing = Workload(())
     with trial.engine(nothing.config) as engine, trial.reporting(nothing):
-        require_mask(cast(MaskingEngine, engine).attention_mask(rows), rows, window)
+        require(mask_findings(cast(MaskingEngine, engine).attention_mask(rows), rows, window))
 
 
 def _check_grade(trial: Trial, failure: Failure) -> None:
@@ -218,7 +219,7 @@ def _check_moves(trial: Trial, failure: Failure, before: Completion, after: Comp
     should_move = MOVED[failure.rule]
     query, position, bound = facts["query"], facts["position"], facts["bound"]
     with comparing(trial, before, after):
-        require_moves(query, position, moved, should_move, bound, allowed)
+        require(move_findings(query, position, moved, should_move, bound, allowed))
 
 
 def _served(trial: Trial, runs: Sequence[Run]) -> tuple[Completion, ...]:

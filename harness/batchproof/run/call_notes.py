@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, BinaryIO
 
 from batchproof.findings.finding import Subject
@@ -40,11 +41,13 @@ class CallNote:
 
 class CallNotes:
     """The note of a process. With a `path` it is written there at each change, for the process that
-    takes its place. With a `dump`, which receives the stacks of a crash, it is expendable."""
+    takes its place. With a `dump`, which receives the stacks of a crash, it is expendable. `last_words`
+    writes what a process knows that must end itself: why, where the engine was, and the exit status."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.note = CallNote()
         self.dump: BinaryIO | None = None
+        self.last_words: Callable[[str, FrameType | None, int], None] = lambda *_: None
         self._fd = -1
         if path is not None:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from batchproof.api import Capability, Engine, FinishReason, Request, StepRecord
 from batchproof.checks.broken import require
@@ -14,16 +13,13 @@ from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
 
 
-def free_findings(final: StepRecord) -> Iterator[Finding]:
+def final_findings(final: StepRecord) -> Iterator[Finding]:
+    """Yields what a cancelled request has left: blocks, or a row beside that of the one request that
+    was added afterwards."""
     free, total = final.num_free_blocks, final.num_total_blocks
-    if free is None or total is None or free == total:
-        return
-    rule = Rule.CANCELLED_BLOCKS if free < total else Rule.FREED_TWICE
-    yield found(rule, num_free=free, num_total=total)
-
-
-def row_findings(final: StepRecord) -> Iterator[Finding]:
-    """Yields a finding if the last step feeds more than the one request that was added afterwards."""
+    if free is not None and total is not None and free != total:
+        rule = Rule.CANCELLED_BLOCKS if free < total else Rule.FREED_TWICE
+        yield found(rule, num_free=free, num_total=total)
     if len({row.request_id for row in final.rows}) != 1:
         yield found(Rule.CANCELLED_ROW)
 
@@ -50,11 +46,6 @@ def late_token_findings(outcome: Outcome, request_id: str, cancelled_at: int) ->
             yield found(Rule.CANCELLED_TOKEN, request_id, step, cancelled_at=cancelled_at)
 
 
-def beginning_findings(request: Request, got: Sequence[int], right: Sequence[int]) -> Iterator[Finding]:
-    if list(got) != list(right[: len(got)]):
-        yield found(Rule.CANCELLED_ANSWER, request.request_id, got=got, should_be=right)
-
-
 def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> Outcome:
     """Runs the workload, then one more request on the same engine; judges survivors and leftovers.
 
@@ -69,7 +60,7 @@ def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> O
         if has_trace:
             final = trial.trace_of(engine)[-1]
             with trial.reporting(workload):
-                require(chain(free_findings(final), row_findings(final)))
+                require(final_findings(final))
     return outcome
 
 
@@ -90,8 +81,8 @@ def _findings(
         yield from late_token_findings(outcome, request.request_id, cancelled_at[request.request_id])
         if got.finish_reason is not FinishReason.ABORTED:  # it had finished before it was cancelled
             yield from trial.answer_findings([request], Outcome((got,)))
-        elif trial.oracle.is_exact:
-            yield from beginning_findings(request, got.token_ids, right)
+        elif trial.oracle.is_exact and list(got.token_ids) != list(right[: len(got.token_ids)]):
+            yield found(Rule.CANCELLED_ANSWER, request.request_id, got=got.token_ids, should_be=right)
     if traced is not None:
         yield from fed_findings(workload, outcome, trial.trace_of(traced))
 

@@ -72,7 +72,6 @@ def offer_of(
 
 
 def _require_engine(name: str, engine: object) -> None:
-    """Raises `UsageError` unless the factory returned an object with `generate`."""
     if inspect.iscoroutine(engine):
         engine.close()  # so that Python does not warn that it was never awaited
         raise UsageError(

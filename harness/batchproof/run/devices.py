@@ -70,7 +70,6 @@ def exact_device(name: str) -> Iterator[torch.device]:
 
 @contextmanager
 def num_threads(count: int) -> Iterator[None]:
-    """Lets torch compute on that many threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -10,16 +10,9 @@ from itertools import islice
 import torch
 
 from batchproof.api import Capability
+from batchproof.checks import environment
 from batchproof.checks.broken import BrokenPromise
-from batchproof.checks.environment import (
-    World,
-    model_of,
-    process_of,
-    put_back,
-    settings_of,
-    shared_of,
-    world_findings,
-)
+from batchproof.checks.environment import World, settings_of
 from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.findings.finding import Finding
 from batchproof.models.catalogue import ModelUnderTest, load_model
@@ -50,7 +43,7 @@ class WorldWatch:
 
     def begin(self, subject: ModelUnderTest) -> None:
         """Notes what the model is like, before any engine uses it."""
-        self._loaded[subject.name] = shared_of(subject.model)
+        self._loaded[subject.name] = environment.shared_of(subject.model)
 
     def as_loaded(self, subject: ModelUnderTest) -> World:
         """Returns the model's state and torch's switches from before any engine used it."""
@@ -61,22 +54,29 @@ class WorldWatch:
     @contextmanager
     def guard(self, spec: EngineSpec, subject: ModelUnderTest, when: str) -> Iterator[None]:
         """Notes the first setting that differs after the block, and restores all."""
-        before = settings_of(subject.model) | process_of()
+        before = settings_of(subject.model) | environment.process_of()
         try:
             yield
         finally:
-            now = settings_of(subject.model) | process_of(before)
+            now = settings_of(subject.model) | environment.process_of(before)
             if self._is_noted(spec, subject, before, now, when):
-                put_back(subject.model, before)
+                environment.put_back(subject.model, before)
 
     def has_damaged(self, spec: EngineSpec, subject: ModelUnderTest, when: str) -> bool:
         """Notes the first part of the model that is not as it was loaded. Sums over all weights."""
-        return self._is_noted(spec, subject, self.as_loaded(subject), model_of(subject.model), when)
+        return self._is_noted(
+            spec, subject, self.as_loaded(subject), environment.model_of(subject.model), when
+        )
 
     def _is_noted(
-        self, spec: EngineSpec, subject: ModelUnderTest, before: World, now: World, when: str
+        self,
+        spec: EngineSpec,
+        subject: ModelUnderTest,
+        before: World,
+        now: World,
+        when: str,
     ) -> bool:
-        first = list(islice(world_findings(before, now, when), 1))
+        first = list(islice(environment.world_findings(before, now, when), 1))
         self._changes += [(spec, subject.name, finding) for finding in first]
         return bool(first)
 
@@ -90,7 +90,7 @@ class WorldWatch:
         self._changes.clear()
 
     def is_damaged(self, subject: ModelUnderTest) -> bool:
-        return shared_of(subject.model) != self.as_loaded(subject)
+        return environment.shared_of(subject.model) != self.as_loaded(subject)
 
 
 Offer = tuple[frozenset[Capability], frozenset[str]]
@@ -137,7 +137,6 @@ class Laboratory:
             known.pop(model_name, None)
 
     def oracle(self, model_name: str) -> Oracle:
-        """Returns the oracle of the model. Raises `UsageError` if there is no such model."""
         if model_name not in self._oracles:
             self._oracles[model_name] = Oracle(
                 self.subject(model_name), reference_factory(), self.precision

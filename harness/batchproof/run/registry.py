@@ -24,27 +24,15 @@ from typing import Any
 
 from batchproof.api import Engine, EngineFactory
 from batchproof.errors import UsageError
-from batchproof.run.engine_names import (
-    COARSE_PREFIX,
-    COMMAND_PREFIX,
-    FAULT_PREFIX,
-    ODD_PREFIX,
-    PACKAGE,
-    REFERENCE,
-    SET_PREFIX,
-    check_options,
-    engine_error,
-    has_own_process,
-    parse_options,
-    target_of,
-)
+from batchproof.run import engine_names as names
+from batchproof.run.engine_names import PACKAGE, engine_error
 from batchproof.validation.values import near
 
 COLLECTIONS = {  # by prefix: what each of them is, and the module and the table that hold them
-    FAULT_PREFIX: ("planted fault", "faulty", "FAULTS"),
-    ODD_PREFIX: ("honest oddity", "odd", "ODDITIES"),
-    COARSE_PREFIX: ("coarse engine", "coarse", "COARSE"),
-    SET_PREFIX: ("engine set otherwise", "coarse", "SET"),
+    names.FAULT_PREFIX: ("planted fault", "faulty", "FAULTS"),
+    names.ODD_PREFIX: ("honest oddity", "odd", "ODDITIES"),
+    names.COARSE_PREFIX: ("coarse engine", "coarse", "COARSE"),
+    names.SET_PREFIX: ("engine set otherwise", "coarse", "SET"),
 }
 
 
@@ -58,30 +46,30 @@ class EngineSpec:
 
 def resolve_engine(text: str) -> EngineSpec:
     """Returns the engine of this text. Raises `UsageError` that names what is wrong and the choices."""
-    if text.startswith(COMMAND_PREFIX):
-        piped = _ours("adapters.piped")
-        return EngineSpec(text, piped.command_line(text.removeprefix(COMMAND_PREFIX)))
+    if text.startswith(names.COMMAND_PREFIX):
+        piped = engines_module("adapters.piped")
+        return EngineSpec(text, piped.command_line(text.removeprefix(names.COMMAND_PREFIX)))
     target, _, query = text.partition("?")
-    options = parse_options(text, query)
+    options = names.parse_options(text, query)
     prefix = next(filter(target.startswith, COLLECTIONS), None)
     if prefix is not None:
         factory = _planted(prefix, target)
     else:
-        factory = load_factory(text, target if ":" in target else target_of(text, target))
-    check_options(text, factory, options)
+        factory = load_factory(text, target if ":" in target else names.target_of(text, target))
+    names.check_options(text, factory, options)
     return EngineSpec(text, partial(factory, **options) if options else factory)
 
 
 def isolated(spec: EngineSpec, device: str) -> EngineSpec:
     """Returns the engine in a process of its own, which gets the model from disk."""
-    if has_own_process(spec.name):
+    if names.has_own_process(spec.name):
         return spec
     host = shlex.join([sys.executable, "-m", "batchproof", "host", spec.name, f"--device={device}"])
-    return EngineSpec(spec.name, resolve_engine(f"{COMMAND_PREFIX}{host}").factory)
+    return EngineSpec(spec.name, resolve_engine(f"{names.COMMAND_PREFIX}{host}").factory)
 
 
-def engine_host() -> Any:
-    return _ours("adapters.piped.host")
+def engines_module(name: str) -> Any:
+    return importlib.import_module(f"{PACKAGE}.{name}")
 
 
 def source_of(spec: EngineSpec) -> Path:
@@ -98,37 +86,16 @@ def source_of(spec: EngineSpec) -> Path:
 def collection(prefix: str) -> Mapping[str, Any]:
     """Returns the engines of a prefix by name: what the package says of each."""
     _, module, table = COLLECTIONS[prefix]
-    return dict(getattr(_ours(module), table))
+    return dict(getattr(engines_module(module), table))
 
 
-faults = partial(collection, FAULT_PREFIX)
-oddities = partial(collection, ODD_PREFIX)
-
-
-def _ours(module: str) -> Any:
-    return importlib.import_module(f"{PACKAGE}.{module}")
-
-
-def server_engine(url: str) -> str:
-    """Returns the text of the engine for a server of the OpenAI interface at this URL, which is asked
-    for the name of its model. Raises `UsageError` if it does not answer."""
-    return str(_ours("adapters.openai").text_for(url))
+faults = partial(collection, names.FAULT_PREFIX)
+oddities = partial(collection, names.ODD_PREFIX)
 
 
 def reference_factory() -> EngineFactory:
     """Returns the factory of the engine whose answers are the specification."""
-    return resolve_engine(REFERENCE).factory
-
-
-def released_engines() -> Any:
-    """Returns the module that describes the released engines of others, installed in environments of
-    their own."""
-    return _ours("adapters.released.libraries")
-
-
-def words_tokenizer(vocab_size: int) -> Any:
-    """Returns a tokenizer with one word for each token, for a model on disk."""
-    return _ours("adapters.word_tokenizer").words_tokenizer(vocab_size)
+    return resolve_engine(names.REFERENCE).factory
 
 
 def _planted(prefix: str, target: str) -> Callable[..., Engine]:

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from itertools import chain
 
 import torch
 
 from batchproof.api import Completion, EngineConfig, Request
-from batchproof.checks.broken import BrokenPromise, broken
-from batchproof.findings.finding import Rule
+from batchproof.checks.broken import BrokenPromise, require
+from batchproof.findings.finding import Finding, Rule, found
 from batchproof.oracle.oracle import centred
 from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure
@@ -60,13 +61,15 @@ def _moved(before: Sequence[Completion], after: Sequence[Completion]) -> float:
     return largest
 
 
-def require_same_tokens(promise: Promise, relation: str, old: Completion, new: Completion) -> None:
-    """Raises `BrokenPromise` under `promise` unless tokens and finish reasons are equal.
+def token_changes(
+    promise: Promise, relation: str, old: Completion, new: Completion
+) -> Iterator[Finding]:
+    """Yields under `promise` if tokens or finish reasons differ.
 
     `relation` says what was changed between the runs.
     """
     if (old.token_ids, old.finish_reason) != (new.token_ids, new.finish_reason):
-        raise broken(
+        yield found(
             Rule.RELATION,
             new.request_id,
             promise=promise,
@@ -76,10 +79,10 @@ def require_same_tokens(promise: Promise, relation: str, old: Completion, new: C
         )
 
 
-def require_same_logits(
+def logit_changes(
     promise: Promise, relation: str, allowed: float, old: Completion, new: Completion
-) -> None:
-    """Raises `BrokenPromise` if centred logits differ by more than `allowed`; 0: by a single bit.
+) -> Iterator[Finding]:
+    """Yields under `promise` if centred logits differ by more than `allowed`; 0: by a single bit.
 
     Nothing is compared where one of the answers has no logits.
     """
@@ -93,7 +96,7 @@ def require_same_logits(
     if bool((moved <= allowed).all()):
         return
     step = int((moved > allowed).nonzero()[0]) if bool((moved > allowed).any()) else 0
-    raise broken(
+    yield found(
         Rule.RELATION_LOGITS,
         new.request_id,
         step,
@@ -119,17 +122,17 @@ def require_same_bits(
 ) -> None:
     """Compares answers and logits of the same requests in two runs with the same shapes.
 
-    `relation` says what was changed between the runs. Raises `ConformanceFailure` of `promise` at
-    the first difference, or `BrokenPromise` if the runs of the answers are unknown.
+    `relation` says what was changed between the runs. Raises `ConformanceFailure` of `promise` for
+    the first pair that differs, or `BrokenPromise` if the runs of the answers are unknown.
     """
     has_experts = trial.subject.has_experts
     is_exact = not trial.has_logits or (not has_experts and is_bitwise(trial))
     allowed = 0.0 if is_exact else 2 * trial.oracle.kappa * trial.oracle.error.max_abs
+    has_exact_tokens = is_exact or trial.subject.oracle is not None
     for old, new in zip(before, after, strict=True):
+        of_tokens = token_changes(promise, relation, old, new) if has_exact_tokens else ()
         with comparing(trial, old, new):
-            if is_exact or trial.oracle.subject.oracle is not None:
-                require_same_tokens(promise, relation, old, new)
-            require_same_logits(promise, relation, allowed, old, new)
+            require(chain(of_tokens, logit_changes(promise, relation, allowed, old, new)))
         trial.ledger.num_requests += 1
         trial.ledger.num_steps += len(new.token_ids)
     trial.ledger.num_workloads += 1
@@ -148,10 +151,13 @@ def check_returned_logits(trial: Trial, workloads: Sequence[Workload]) -> None:
             served = trial.check(workload, engine).completions
             returned += [(each, deepcopy(each.logits)) for each in served]
     with trial.reporting(workloads[-1]):
-        for completion, kept in returned:
-            now = completion.logits
-            if kept is not None and now is not None and not torch.equal(now, kept):
-                raise broken(Rule.RETURNED, completion.request_id)
+        require(
+            found(Rule.RETURNED, completion.request_id)
+            for completion, kept in returned
+            if kept is not None
+            and completion.logits is not None
+            and not torch.equal(completion.logits, kept)
+        )
 
 
 @contextmanager

@@ -75,7 +75,6 @@ def serve_steps(
 def assembled(
     workload: Workload, events: Sequence[TokenEvent], aborted: AbstractSet[str] = frozenset()
 ) -> Outcome:
-    """Returns the completions that the events of all requests make."""
     ids = (request.request_id for request in workload.requests)
     return Outcome(tuple(assemble(each, events, each in aborted) for each in ids))
 

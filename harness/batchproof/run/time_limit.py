@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import faulthandler
 import math
+import os
 import signal
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 from batchproof.errors import EngineHang, Interrupt
 from batchproof.run.call_notes import notes
 
-GRACE_S = 5.0  # after the time limit, until an expendable process is ended
+GRACE_S = 5.0  # from the time limit until an expendable process is ended, and between two tries
+MOST_TRIES = 3  # to end a call by an exception
+SWALLOWED_STATUS = 124  # of a process that an engine does not let go of, as of `timeout`
+LAST_WORDS_S = 60.0  # for what such a process writes
 SOON_S = 1e-6  # a timer of 0 s never goes off
 
 
@@ -28,9 +34,9 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
 
     It uses the interval timer of the process, which exists on POSIX and reaches the main thread
     only; elsewhere there is no limit. An exception that leaves the block after it is the alarm's, of
-    which TorchScript makes a `RuntimeError`. Native code that never returns to the interpreter, or an
-    engine that swallows the exception, is out of reach: only an expendable process (`--isolate`) is
-    ended.
+    which TorchScript makes a `RuntimeError`. An engine that swallows the exception gets it again; after
+    `MOST_TRIES` the process writes what it knows and ends with `SWALLOWED_STATUS`. Native code that
+    never returns to the interpreter is out of reach: only an expendable process (`--isolate`) is ended.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("default")
@@ -82,62 +88,81 @@ def _alarm(seconds: float, what: str) -> Iterator[None]:
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    late = f"{what} did not return within {seconds:g} s"
-    began = time.monotonic()
-    outer = _OuterAlarm(began)
-
-    def stop(signum: int, frame: FrameType | None) -> None:
-        left_s = began + seconds - time.monotonic()
-        if left_s <= 0 or not outer.is_due():
-            raise EngineHang(late)
-        outer.due = math.inf
-        signal.setitimer(signal.ITIMER_REAL, left_s)
-        if callable(outer.handler):
-            outer.handler(signum, frame)  # which may raise
-
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, outer.earlier(seconds))
+    alarm = _Alarm(seconds, what)
     try:
         yield
     except Exception as error:
-        if time.monotonic() - began > seconds:
-            raise EngineHang(late) from error
+        if alarm.left_s < 0:
+            raise EngineHang(alarm.words) from error
         raise
     finally:
-        outer.restore()
-    took = time.monotonic() - began
-    if took > seconds:
+        alarm.restore()
+    if alarm.left_s < 0:
         raise EngineHang(
-            f"{what} returned after {took:.1f} s, but should within {seconds:g} s: it swallowed the "
-            f"exception that ends it, or took the alarm away"
+            f"{what} returned after {seconds - alarm.left_s:.1f} s, but should within {seconds:g} s: "
+            f"it swallowed the exception that ends it, or took the alarm away"
         )
 
 
-class _OuterAlarm:
-    """The alarm of the process before ours, such as that of pytest-timeout or of an outer time limit.
+class _Alarm:
+    """The alarm of one call, and the one that the process had before, such as that of pytest-timeout or
+    of an outer time limit: that goes off when it is due, within our block or after it."""
 
-    It goes off once, when it is due, within our block or after it.
-    """
+    def __init__(self, seconds: float, what: str) -> None:
+        now = time.monotonic()
+        outer_s, _ = signal.getitimer(signal.ITIMER_REAL)
+        self._what, self.words = what, f"{what} did not return within {seconds:g} s"
+        self._end = now + seconds
+        self._num_tries = 0
+        self._outer = signal.getsignal(signal.SIGALRM)
+        self._outer_due = now + outer_s if outer_s else math.inf
+        signal.signal(signal.SIGALRM, self)
+        first_s = min(seconds, outer_s or seconds) if callable(self._outer) else seconds
+        signal.setitimer(signal.ITIMER_REAL, max(first_s, SOON_S))
 
-    def __init__(self, now: float) -> None:
-        left_s, _ = signal.getitimer(signal.ITIMER_REAL)
-        self.handler = signal.getsignal(signal.SIGALRM)
-        self.due = now + left_s if left_s else math.inf
+    @property
+    def left_s(self) -> float:
+        return self._end - time.monotonic()
 
-    def is_due(self) -> bool:
-        """Whether its time has come, and Python code waits for it."""
-        return callable(self.handler) and self.due <= time.monotonic()
-
-    def earlier(self, seconds: float) -> float:
-        """The seconds until this alarm or until `seconds` are over, whichever is less."""
-        left_s = self.due - time.monotonic() if callable(self.handler) else math.inf
-        return min(seconds, max(left_s, SOON_S))
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        if callable(self._outer) and self._outer_due <= time.monotonic() < self._end:
+            is_ours = isinstance(self._outer, _Alarm)  # then it goes off again
+            self._outer_due = time.monotonic() + GRACE_S if is_ours else math.inf
+            signal.setitimer(signal.ITIMER_REAL, max(self.left_s, SOON_S))
+            self._outer(signum, frame)  # which may raise
+            return
+        if self._num_tries == MOST_TRIES:
+            _end_process(self._what, self.words, frame)
+        self._num_tries += 1
+        signal.setitimer(signal.ITIMER_REAL, GRACE_S)
+        raise Interrupt.sent or EngineHang(self.words)
 
     def restore(self) -> None:
         """Gives the timer back; an alarm that is overdue goes off at once."""
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, self.handler)
-        if self.due < math.inf:
-            left_s = max(self.due - time.monotonic(), SOON_S)
+        signal.signal(signal.SIGALRM, self._outer)
+        if self._outer_due < math.inf:
+            left_s = max(self._outer_due - time.monotonic(), SOON_S)
             signal.setitimer(signal.ITIMER_REAL, left_s)
+
+
+def repeat_interrupt() -> None:
+    """Lets the alarm of a call raise the `Interrupt` again, which the engine may swallow."""
+    if isinstance(signal.getsignal(signal.SIGALRM), _Alarm):
+        left_s, _ = signal.getitimer(signal.ITIMER_REAL)
+        signal.setitimer(signal.ITIMER_REAL, min(left_s, GRACE_S))
+
+
+def _end_process(what: str, words: str, frame: FrameType | None) -> NoReturn:
+    """Ends the process once it has written what it knows. `frame` is where the engine was."""
+    sent, note = Interrupt.sent, notes().note
+    status = SWALLOWED_STATUS if sent is None else sent.exit_code
+    words = words if sent is None else f"{what} did not return after {sent}"
+    words = f"{words}, and swallowed {MOST_TRIES} exceptions that end it: the process ended itself"
+    faulthandler.dump_traceback_later(LAST_WORDS_S, exit=True)  # the engine may hold a lock
+    try:
+        notes().last_words(words, frame, status)
+    finally:
+        on = f"engine {note.engine} on {note.model}"
+        print(f"batchproof: {on}: {words} with status {status}", file=sys.__stderr__, flush=True)
+        os._exit(status)

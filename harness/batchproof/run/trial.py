@@ -4,7 +4,7 @@ answers."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -15,6 +15,7 @@ from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.contract_types import checked_trace
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
+from batchproof.checks.refusals import refusal_findings
 from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.finding import Facts, Failure, Finding, Rule, Run, Scene, Subject, found
 from batchproof.models.catalogue import ModelUnderTest
@@ -268,15 +269,28 @@ class Trial:
             return
         self.has_happened[what] = self.has_happened.get(what, False) or did_happen
 
-    def judge(self, requests: Sequence[Request], outcome: Outcome) -> None:
-        """Compares the completions with the right answers and counts them.
+    def judge(self, requests: Sequence[Request], outcome: Outcome, bad: Collection[int] = ()) -> None:
+        """Compares the completions with the right answers and counts them; the requests at the places
+        `bad` must be refused.
 
         Raises `BrokenPromise`, and `OracleError`.
         """
-        require(self.answer_findings(requests, outcome))
+        require(self._judged(requests, outcome, bad))
+
+    def _judged(
+        self, requests: Sequence[Request], outcome: Outcome, bad: Collection[int]
+    ) -> Iterator[Finding]:
+        given = outcome.completions
+        if bad and len(given) != len(requests):
+            yield found(Rule.COUNT, num_requests=len(requests), num_completions=len(given))
+            return
+        for place in bad:
+            yield from refusal_findings(given[place], requests[place], self.ledger)
+        good = [request for place, request in enumerate(requests) if place not in bad]
+        answers = tuple(each for place, each in enumerate(given) if place not in bad)
+        yield from self.answer_findings(good, Outcome(answers))
 
     def answer_findings(self, requests: Sequence[Request], outcome: Outcome) -> Iterator[Finding]:
-        """Yields what is wrong with the completions, and counts them."""
         return completion_findings(requests, outcome.completions, self.oracle, self.ledger)
 
     @contextmanager

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from batchproof.api import Completion, FinishReason, Request, SamplingParams
 from batchproof.checks.answers import are_known, of_each, structure_findings
-from batchproof.checks.broken import BrokenPromise
-from batchproof.checks.draws import LEAST_EXPECTED, check_counts
+from batchproof.checks.draws import LEAST_EXPECTED, cells_of
 from batchproof.findings.finding_text import headline
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.choosing import amplification, processed, sampling_of
@@ -23,6 +22,7 @@ from batchproof.oracle.distributions import answer_probabilities
 from batchproof.oracle.oracle import Oracle, Prompt, Scored
 from batchproof.oracle.precision import Precision
 from batchproof.run.registry import reference_factory
+from batchproof.statistics import g_test
 
 SMALL_VOCABULARY = 1024  # of which every token is tried as one put before the prompt
 REPETITION_PENALTIES = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.5)
@@ -140,10 +140,8 @@ def drawn_configuration(
         shares = answer_probabilities(oracle, request)
         if (1 - max(shares.values())) * sum(counts.values()) < LEAST_EXPECTED:
             continue  # a test of a single cell, which any counts pass
-        try:
-            p_values[asked] = check_counts(request, counts, shares)
-        except BrokenPromise:
-            continue
+        _, observed, expected = cells_of(counts, shares)
+        _, p_values[asked] = g_test(observed, expected)
     best = max(p_values, key=lambda each: p_values[each], default=None)
     if best is None or p_values[best] < LEAST_P_VALUE:
         return None

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.checks.answers import check_order
+from batchproof.checks.answers import order_findings
+from batchproof.checks.broken import require
 from batchproof.errors import BatchproofError, OracleError
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
@@ -199,7 +200,7 @@ def served(trial: Trial, scene: Scene) -> list[Answered]:
             for call in scene:
                 completions = trial.run(call, engine).completions
                 with trial.reporting(call):
-                    check_order(call.requests, completions)
+                    require(order_findings(call.requests, completions))
                 found += map(Answered, call.requests, completions)
     except (ConformanceFailure, HangFailure) as error:
         raise NoAnswerError(without_machine_paths(headline(error.failure.finding))) from error

@@ -36,7 +36,7 @@ from batchproof.requirements.promises import Promise
 from batchproof.run.devices import exact_device, num_threads
 from batchproof.run.engine_names import has_own_process, parse_options
 from batchproof.run.laboratory import Laboratory
-from batchproof.run.registry import EngineSpec, resolve_engine, server_engine
+from batchproof.run.registry import EngineSpec, engines_module, resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.triage.configurations import measured_bounds
 from batchproof.triage.probes import NoAnswerError, failure_file, seeded_probes
@@ -99,7 +99,9 @@ def _with_server(text: str) -> str:
     scheme, separator, _ = text.partition("://")
     if separator and "?" not in scheme and scheme not in ("http", "https"):
         raise UsageError(f"{text!r} begins with {scheme}://, but a server is http:// or https://")
-    return server_engine(text) if text.startswith(("http://", "https://")) else text
+    if not text.startswith(("http://", "https://")):
+        return text
+    return str(engines_module("adapters.openai").text_for(text))
 
 
 def _models_of(text: str) -> Sequence[str]:

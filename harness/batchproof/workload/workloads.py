@@ -29,7 +29,6 @@ class Workload:
 
     @property
     def needs_stepping(self) -> bool:
-        """Whether the workload needs `add` and `step`."""
         return self.arrivals is not None or bool(self.aborts)
 
     @property
@@ -53,7 +52,6 @@ class Workload:
         return replace(self, arrivals=None, aborts=())
 
     def with_requests(self, requests: Sequence[Request]) -> Workload:
-        """Returns the workload with other requests."""
         return replace(self, requests=tuple(requests))
 
     def with_config(self, **changes: object) -> Workload:

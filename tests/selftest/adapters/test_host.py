@@ -11,11 +11,12 @@ from transformers import AutoModelForCausalLM
 from batchproof.api import Completion, EngineConfig, FinishReason, Request, SamplingParams, TokenEvent
 from batchproof.errors import UnsupportedModelError
 from batchproof.records.decode import decode
-from batchproof.run.registry import engine_host, resolve_engine
+from batchproof.run.registry import engines_module, resolve_engine
 from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.piped import protocol
 from batchproof_engines.adapters.piped.engine import completions_of, events_of, request_to_json
 
+HOST = engines_module("adapters.piped.host")
 CONFIG = EngineConfig(max_num_seqs=2, prefix_caching=True)
 REQUESTS = [Request("a", (1, 2, 3), 4), Request("b", (4, 5), 2), Request("bad", (), 2)]
 
@@ -30,7 +31,7 @@ def events(answer: list[Any]) -> list[TokenEvent]:
 
 def build(model: Any, factory: Any = None) -> Any:
     factory = factory or resolve_engine("ragged").factory
-    hosted = engine_host().Hosted("mine", factory, ["logits", "stepping"], [], "cpu")
+    hosted = HOST.Hosted("mine", factory, ["logits", "stepping"], [], "cpu")
     assert hosted.capabilities == ["stepping"]
     return hosted.build(str(saved(model)), "float32", asdict(CONFIG), 1)
 
@@ -61,7 +62,7 @@ def test_parameters_go_there_and_logprobs_come_back(model: Any) -> None:
 def test_the_draft_goes_there_as_a_checkpoint(model: Any) -> None:
     """The far end makes its own from the same dial; other programs load this one."""
     asked = replace(CONFIG, num_speculative_tokens=3, draft_agreement=0.5)
-    hosted = engine_host().Hosted("p", resolve_engine("paged").factory, ["speculation"], [], "cpu")
+    hosted = HOST.Hosted("p", resolve_engine("paged").factory, ["speculation"], [], "cpu")
     draft = asked.draft_model(model)
     assert draft is not None
     loaded = AutoModelForCausalLM.from_pretrained(saved(draft))
@@ -77,7 +78,7 @@ def test_requests_are_added_stepped_and_cancelled(model: Any) -> None:
     engine = build(model)
     for request in REQUESTS[:2]:
         engine.add(request_to_json(request))
-    with pytest.raises(engine_host().serving.Live):
+    with pytest.raises(HOST.serving.Live):
         engine.add(request_to_json(REQUESTS[0]))
     stepped = events(engine.step())
     assert [event.request_id for event in stepped] == ["a", "b"]
@@ -106,5 +107,5 @@ def test_the_engine_has_the_whole_config_and_may_refuse_the_model(model: Any) ->
 
     build(model, Counting)
     assert given == [CONFIG]
-    with pytest.raises(engine_host().serving.Unsupported, match="too small"):
+    with pytest.raises(HOST.serving.Unsupported, match="too small"):
         build(model, refusing)
