@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import torch
 
-from batchproof.bench.ceilings import measure_ceilings
 from batchproof.models.shapes import SHAPES
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.kernels import (
@@ -22,10 +21,11 @@ from batchproof_paged.kernels import (
     load_kernels,
     triton_works,
 )
-from tests.gpu.ceilings import DTYPE, SERVED
 from tests.gpu.measures import Measures, measured
 from tests.gpu.timing import recorded, seconds_of
 
+SERVED = ("llama-8b", "llama-1b", "qwen3-0.6b")
+DTYPE = torch.bfloat16
 BLOCK_SIZE = 16
 BEYOND_CACHES_BYTES = 1 << 28  # of the keys and values that take turns
 
@@ -99,7 +99,7 @@ class Crowd:
 
 
 def measure(device: torch.device, measures: Measures) -> None:
-    ceiling = measure_ceilings(device, DTYPE).bytes_per_s
+    ceiling = measures.ceilings(device, DTYPE).bytes_per_s
     kernels = load_kernels("triton" if triton_works() else "torch")
     is_cuda = device.type == "cuda"
     crowds, shapes = ((*EVEN, *UNEVEN), SERVED) if is_cuda else (FEW, ("tiny",))
