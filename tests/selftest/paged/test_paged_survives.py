@@ -20,7 +20,6 @@ from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
 from batchproof_paged import native, packing, paged
-from tests.selftest.paged.poison import poisoned
 
 KERNELS = ["onednn", *(["native"] if native.works() else [])]
 
@@ -47,16 +46,6 @@ def test_a_row_of_nan_leaves_nothing_behind(model: PreTrainedModel, options: dic
         assert engine.generate(good) == before
         beside = engine.generate([good[0], bad[1], good[1], bad[0]])
         assert [beside[0], beside[2]] == before
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"backend": "blocks"}, {"backend": "blocks", "graphs": True}], ids=str
-)
-def test_free_blocks_may_hold_nan(model: PreTrainedModel, options: dict[str, Any]) -> None:
-    config = EngineConfig(max_num_seqs=3, max_num_batched_tokens=16, block_size=4, num_blocks=12)
-    asked = [Request(f"r{i}", tuple(range(i + 1, 3 * i + 3)), 9 - i) for i in range(6)]
-    spoiled = poisoned(paged(model, config, **options), float("nan"))
-    assert spoiled.generate(asked) == paged(model, config, **options).generate(asked)
 
 
 def in_place(weight: torch.Tensor) -> None:
