@@ -19,7 +19,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -29,18 +28,13 @@ from torch.nn.functional import gelu, rms_norm
 from transformers import PreTrainedModel
 from transformers.activations import NewGELUActivation
 
-from batchproof_paged.attention import AttentionForm, StandIns, passing_to, runs_its_class
-from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.attention import AttentionForm, Backend, StandIns, passing_to, runs_its_class
 from batchproof_paged.packing import PackedLinear, PackedLinears
 
 TOLERANCE = 1e-5  # of results around 1, in float32: what another order of summing changes
 
 
-class Fused(NamedTuple):
-    """A module, and what computes the same."""
-
-    module: nn.Module
-    forward: Callable[[Tensor], Tensor]
+Fused = tuple[nn.Module, Callable[[Tensor], Tensor]]  # a module, and what computes the same
 
 
 @torch.no_grad()
@@ -65,7 +59,7 @@ def fusible(model: PreTrainedModel) -> list[Fused]:
 def _of(module: nn.Module) -> Fused | None:
     """Returns what probably computes the same as the module."""
     if type(module) is NewGELUActivation:
-        return Fused(module, partial(gelu, approximate="tanh"))
+        return module, partial(gelu, approximate="tanh")
     weight = getattr(module, "weight", None)
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     takes_rows_alone = len(inspect.signature(module.forward).parameters) == 1
@@ -76,7 +70,7 @@ def _of(module: nn.Module) -> Fused | None:
         and isinstance(weight, nn.Parameter)
         and weight.dtype is torch.float32
     ):
-        return Fused(module, partial(_normalised, module, epsilon))
+        return module, partial(_normalised, module, epsilon)
     return None
 
 
@@ -88,11 +82,12 @@ def _normalised(module: nn.Module, epsilon: float, rows: Tensor) -> Tensor:
 
 def _is_same(part: Fused) -> bool:
     """Tries rows of several magnitudes."""
-    weight = getattr(part.module, "weight", torch.ones(64))
+    module, fused = part
+    weight = getattr(module, "weight", torch.ones(64))
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(6, len(weight), generator=generator) * torch.logspace(-4, 1, 6)[:, None]
     rows = rows.to(weight.device)
-    ours, theirs = part.forward(rows), part.module(rows)
+    ours, theirs = fused(rows), module(rows)
     return isinstance(theirs, Tensor) and torch.allclose(ours, theirs, TOLERANCE, TOLERANCE)
 
 
@@ -116,12 +111,8 @@ class Traces(dict[object, "Trace | None"]):
         self.facts = [(id(each), each.data_ptr(), each.dtype) for each in self.tensors]
 
 
-class _NullBackend:
+class _NullBackend(Backend):
     """A backend that stores nothing: tracing looks at operators, not at values."""
-
-    num_bytes = 0
-
-    def begin(self, batch: RaggedBatch) -> None: ...
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm

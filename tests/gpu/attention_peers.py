@@ -23,9 +23,17 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from batchproof_paged.kernels import LayerCache
 from batchproof_paged.torch_kernels import attend_dense
-from tests.gpu.attention import BLOCK_SIZE, DTYPE, EVEN, FEW, SERVED, Crowd
+from tests.gpu.attention import (
+    BLOCK_SIZE,
+    DTYPE,
+    EVEN,
+    FEW,
+    SERVED,
+    Crowd,
+    recorded,
+    seconds_of,
+)
 from tests.gpu.measures import Measures, measured
-from tests.gpu.timing import recorded, seconds_of
 
 Attend = Callable[[LayerCache], Tensor]  # returns (num_seqs, num_heads, head_dim)
 Peer = Callable[[Crowd], tuple[Attend, Tensor]]  # returns the cells that are read as well
