@@ -28,7 +28,8 @@ from torch.nn.functional import gelu, rms_norm
 from transformers import PreTrainedModel
 from transformers.activations import NewGELUActivation
 
-from batchproof_paged.attention import AttentionForm, Backend, StandIns, passing_to, runs_its_class
+from batchproof_paged.attention import AttentionForm, StandIns, passing_to, runs_its_class
+from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.packing import PackedLinear, PackedLinears
 
 TOLERANCE = 1e-5  # of results around 1, in float32: what another order of summing changes
@@ -111,8 +112,10 @@ class Traces(dict[object, "Trace | None"]):
         self.facts = [(id(each), each.data_ptr(), each.dtype) for each in self.tensors]
 
 
-class _NullBackend(Backend):
+class _NullBackend:
     """A backend that stores nothing: tracing looks at operators, not at values."""
+
+    def begin(self, batch: RaggedBatch) -> None: ...
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
