@@ -76,11 +76,6 @@ class Backend(Protocol):
         """
         ...
 
-    @property
-    def num_bytes(self) -> int:
-        """Returns the size of all keys and values in bytes."""
-        ...
-
 
 @dataclass(slots=True)
 class Pass:

@@ -131,8 +131,15 @@ class BlockPool:
         self._rows = rows
 
     def graph_columns(self, seq_len: int) -> int:
-        """For how many columns of the tables to capture a step whose rows have up to `seq_len` keys."""
-        return self._kernels.graph_columns(self._num_columns(seq_len), self._tables.shape[1])
+        """For how many columns of the tables to capture a step whose rows have up to `seq_len` keys.
+
+        Few distinct results mean few graphs. Where all columns are gathered, it is a power of two, so
+        that at most twice the necessary keys are read.
+        """
+        width = self._tables.shape[1]
+        if not self._kernels.gathers:
+            return width
+        return min(1 << (self._num_columns(seq_len) - 1).bit_length(), width)
 
     def padding_rows(self, num_rows: int) -> StepRows:
         zeros = self._tables.new_zeros(num_rows, dtype=torch.int64)

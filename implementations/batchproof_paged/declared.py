@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +39,6 @@ MOST_TOKENS = 1 << 24  # longer than any context
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # batch, head, query, key -> visible
 
-_FOUND: WeakKeyDictionary[PreTrainedModel, tuple[object, str | None]] = WeakKeyDictionary()
-
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
@@ -60,10 +57,7 @@ _CALLS: ContextVar[list[AttentionCall]] = ContextVar("attention calls of the cur
 def refuse_undeclared(engine_name: str, model: PreTrainedModel) -> None:
     """Raises `UnsupportedModelError` if queries of some layer see other keys than the layer
     declares."""
-    facts = (repr(model.config.to_dict()), _own_attention(model), model.device)
-    if model not in _FOUND or _FOUND[model][0] != facts:
-        _FOUND[model] = facts, next(_objections(model), None)
-    why = _FOUND[model][1]
+    why = next(_objections(model), None)
     if why is not None:
         raise unsupported(engine_name, model, why)
 

@@ -22,9 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from batchproof.errors import UnsupportedModelError
 from batchproof_paged.kernels import DecodeRows, LayerPass, PrefillRows, Span
-from batchproof_paged.torch_kernels import attend_dense, graph_columns, write
-
-__all__ = ["decode", "graph_columns", "prefill"]
+from batchproof_paged.torch_kernels import attend_dense, write
 
 # What else sums in an order that the shapes decide about.
 OTHER_SUMS: frozenset[Callable[..., Any]] = frozenset(

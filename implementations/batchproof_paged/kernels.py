@@ -1,16 +1,17 @@
 """The arguments of attention kernels over a pool of blocks, and the available sets of kernels.
 
-A set is a module with the functions of `Kernels`. Rows with one token and rows with several are served
-by different functions: the former are many and have little work each, the latter are few and have much.
+Rows with one token and rows with several are served by different functions: the former are many and
+have little work each, the latter are few and have much.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -80,48 +81,39 @@ class StepRows:
     prefills: PrefillRows | None
 
 
-KERNELS = {"torch": "torch_kernels", "triton": "triton_kernels", "invariant": "invariant"}  # modules
-
-
-class Kernels(Protocol):
+class Kernels(NamedTuple):
     """A set of kernels.
 
     `decode` and `prefill` write their own rows' keys and values to the cache and their own rows of
     `out`, and leave the other rows alone. Both may be captured in a CUDA graph: they never wait for the
     device, and the shape of what they launch depends only on the shapes of their arguments and on
     `rows.num_columns`. For `prefill` this holds only if `rows.spans` is None.
+
+    `decode` serves rows of one token, whose cell is that of position seq_len - 1 in its lane's table.
+    Padding rows touch only cells of the trash block, and what they leave in `out` is finite.
+
+    `prefill` serves rows of several tokens, some of which may be empty (equal starts). Of the N tokens
+    of `rows.slots`, those after the end of the last row are padding: their keys go to their slots, and
+    where `rows.spans` is None, what they leave in `out` is finite.
     """
 
-    def decode(self, given: LayerPass, rows: DecodeRows) -> None:
-        """Serves rows of one token.
+    decode: Callable[[LayerPass, DecodeRows], None]
+    prefill: Callable[[LayerPass, PrefillRows], None]
+    gathers: bool  # all `num_columns` of each row are read, not only those with visible keys
 
-        The fed token's cell is that of position seq_len - 1 in its lane's table. Padding rows touch
-        only cells of the trash block, and what they leave in `out` is finite.
-        """
-        ...
 
-    def prefill(self, given: LayerPass, rows: PrefillRows) -> None:
-        """Serves rows of several tokens.
-
-        Rows may be empty (equal starts). Of the N tokens of `rows.slots`, those after the end of the
-        last row are padding: their keys go to their slots, and where `rows.spans` is None, what they
-        leave in `out` is finite.
-        """
-        ...
-
-    def graph_columns(self, num_columns: int, width: int) -> int:
-        """Returns for how many columns to capture a step whose rows have up to `num_columns` blocks.
-
-        The tables are `width` wide. Few distinct results mean few graphs.
-        """
-        ...
+MODULES = {  # of decode and of prefill
+    "torch": ("torch_kernels", "torch_kernels"),
+    "triton": ("triton_decode", "triton_prefill"),
+    "invariant": ("invariant", "invariant"),
+}
 
 
 def load_kernels(name: str) -> Kernels:
     """Returns the set "torch", which works everywhere, "triton", which needs `triton_works`, or
     "invariant", whose results depend on no other row."""
-    module: Kernels = import_module(f"batchproof_paged.{KERNELS[name]}")
-    return module
+    decodes, prefills = (import_module(f"batchproof_paged.{each}") for each in MODULES[name])
+    return Kernels(decodes.decode, prefills.prefill, gathers=name != "triton")
 
 
 def triton_works() -> bool:

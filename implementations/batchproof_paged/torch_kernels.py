@@ -143,11 +143,6 @@ def write(given: LayerPass, tokens: slice, slots: Tensor) -> None:
     given.cache.values.flatten(0, 1)[slots] = given.value[tokens]
 
 
-def graph_columns(num_columns: int, width: int) -> int:
-    """Returns the next power of two, so that at most twice the necessary keys are read."""
-    return int(min(1 << (num_columns - 1).bit_length(), width))
-
-
 def _gathered(cells: Tensor, blocks: Tensor) -> Tensor:
     """Gathers `cells` (capacity, block_size, heads, dim) by `blocks` (B, columns) -> (B, columns *
     block_size, heads, dim)."""

@@ -19,7 +19,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -36,11 +35,7 @@ from batchproof_paged.packing import PackedLinear, PackedLinears
 TOLERANCE = 1e-5  # of results around 1, in float32: what another order of summing changes
 
 
-class Fused(NamedTuple):
-    """A module, and what computes the same."""
-
-    module: nn.Module
-    forward: Callable[[Tensor], Tensor]
+Fused = tuple[nn.Module, Callable[[Tensor], Tensor]]  # a module, and what computes the same
 
 
 @torch.no_grad()
@@ -65,7 +60,7 @@ def fusible(model: PreTrainedModel) -> list[Fused]:
 def _of(module: nn.Module) -> Fused | None:
     """Returns what probably computes the same as the module."""
     if type(module) is NewGELUActivation:
-        return Fused(module, partial(gelu, approximate="tanh"))
+        return module, partial(gelu, approximate="tanh")
     weight = getattr(module, "weight", None)
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     takes_rows_alone = len(inspect.signature(module.forward).parameters) == 1
@@ -76,7 +71,7 @@ def _of(module: nn.Module) -> Fused | None:
         and isinstance(weight, nn.Parameter)
         and weight.dtype is torch.float32
     ):
-        return Fused(module, partial(_normalised, module, epsilon))
+        return module, partial(_normalised, module, epsilon)
     return None
 
 
@@ -88,11 +83,12 @@ def _normalised(module: nn.Module, epsilon: float, rows: Tensor) -> Tensor:
 
 def _is_same(part: Fused) -> bool:
     """Tries rows of several magnitudes."""
-    weight = getattr(part.module, "weight", torch.ones(64))
+    module, fused = part
+    weight = getattr(module, "weight", torch.ones(64))
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(6, len(weight), generator=generator) * torch.logspace(-4, 1, 6)[:, None]
     rows = rows.to(weight.device)
-    ours, theirs = part.forward(rows), part.module(rows)
+    ours, theirs = fused(rows), module(rows)
     return isinstance(theirs, Tensor) and torch.allclose(ours, theirs, TOLERANCE, TOLERANCE)
 
 
@@ -118,8 +114,6 @@ class Traces(dict[object, "Trace | None"]):
 
 class _NullBackend:
     """A backend that stores nothing: tracing looks at operators, not at values."""
-
-    num_bytes = 0
 
     def begin(self, batch: RaggedBatch) -> None: ...
 

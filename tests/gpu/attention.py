@@ -6,13 +6,16 @@ python -m tests.gpu.attention cuda measures.jsonl
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from itertools import product
+from statistics import median
+from time import perf_counter
 from typing import NamedTuple
 
 import torch
 
-from batchproof.bench.ceilings import measure_ceilings
 from batchproof.models.shapes import SHAPES
+from batchproof.run.devices import synchronise
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.kernels import (
     DecodeRows,
@@ -22,10 +25,11 @@ from batchproof_paged.kernels import (
     load_kernels,
     triton_works,
 )
-from tests.gpu.ceilings import DTYPE, SERVED
 from tests.gpu.measures import Measures, measured
-from tests.gpu.timing import recorded, seconds_of
 
+SERVED = ("llama-8b", "llama-1b", "qwen3-0.6b")
+DTYPE = torch.bfloat16
+Action = Callable[[], object]
 BLOCK_SIZE = 16
 BEYOND_CACHES_BYTES = 1 << 28  # of the keys and values that take turns
 
@@ -99,7 +103,7 @@ class Crowd:
 
 
 def measure(device: torch.device, measures: Measures) -> None:
-    ceiling = measure_ceilings(device, DTYPE).bytes_per_s
+    ceiling = measures.ceilings(device, DTYPE).bytes_per_s
     kernels = load_kernels("triton" if triton_works() else "torch")
     is_cuda = device.type == "cuda"
     crowds, shapes = ((*EVEN, *UNEVEN), SERVED) if is_cuda else (FEW, ("tiny",))
@@ -114,6 +118,44 @@ def measure(device: torch.device, measures: Measures) -> None:
             share = crowd.num_bytes / took_s / ceiling
             summary = f"{share:.0%} of the memory ceiling"
             measures.add(name, summary, seconds=took_s, share_of_memory=share)
+
+
+def seconds_of(action: Action, device: torch.device, num_calls: int = 10, num_rounds: int = 5) -> float:
+    """Returns the median duration of a call in seconds, by the device's clock if it has one."""
+    action()
+    synchronise(device)
+    return median(_round_s(action, device, num_calls) / num_calls for _ in range(num_rounds))
+
+
+def _round_s(action: Action, device: torch.device, num_calls: int) -> float:
+    if device.type != "cuda":
+        began = perf_counter()
+        for _ in range(num_calls):
+            action()
+        return perf_counter() - began
+    began_event, ended_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began_event.record()
+    for _ in range(num_calls):
+        action()
+    ended_event.record()
+    ended_event.synchronize()
+    return float(began_event.elapsed_time(ended_event)) / 1000
+
+
+def recorded(action: Action, device: torch.device) -> Action:
+    """Returns the action, on CUDA as the replay of a graph."""
+    if device.type != "cuda":
+        return action
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            action()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=aside):
+        action()
+    return graph.replay
 
 
 if __name__ == "__main__":

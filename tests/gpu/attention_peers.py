@@ -21,13 +21,19 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from batchproof.bench.ceilings import measure_ceilings
 from batchproof_paged.kernels import LayerCache
 from batchproof_paged.torch_kernels import attend_dense
-from tests.gpu.attention import BLOCK_SIZE, EVEN, FEW, Crowd
-from tests.gpu.ceilings import DTYPE, SERVED
+from tests.gpu.attention import (
+    BLOCK_SIZE,
+    DTYPE,
+    EVEN,
+    FEW,
+    SERVED,
+    Crowd,
+    recorded,
+    seconds_of,
+)
 from tests.gpu.measures import Measures, measured
-from tests.gpu.timing import recorded, seconds_of
 
 Attend = Callable[[LayerCache], Tensor]  # returns (num_seqs, num_heads, head_dim)
 Peer = Callable[[Crowd], tuple[Attend, Tensor]]  # returns the cells that are read as well
@@ -37,7 +43,7 @@ MOST_OFF = 0.02  # of the largest value: four times what bfloat16 explains, less
 
 
 def measure(device: torch.device, measures: Measures) -> None:
-    ceiling = measure_ceilings(device, DTYPE).bytes_per_s
+    ceiling = measures.ceilings(device, DTYPE).bytes_per_s
     is_cuda = device.type == "cuda"
     backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION][: 1 + is_cuda]
     peers: dict[str, Peer] = {f"torch {each.name}": partial(torch_attention, each) for each in backends}

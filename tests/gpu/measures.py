@@ -11,12 +11,14 @@ import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import torch
 
+from batchproof.bench.ceilings import Ceilings, measure_ceilings
 from batchproof.bench.hardware import device_facts
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.provenance import command_line, provenance
@@ -49,6 +51,14 @@ class Measures:
         """Writes and prints figures, whose names end in their unit."""
         print(f"{name}: {summary}", flush=True)
         self._write(name=name, at_s=round(monotonic() - self._began, 1), summary=summary, **figures)
+
+    def ceilings(self, device: torch.device, dtype: torch.dtype) -> Ceilings:
+        """Measures the limits of the machine, to which the shares of the section refer."""
+        found = measure_ceilings(device, dtype)
+        copied, read = found.copy_bytes_per_s / 1e9, found.read_bytes_per_s / 1e9
+        rate = f"{found.matmul_flop_per_s / 1e12:.1f} TFLOP/s"
+        self.add("ceilings", f"{copied:.0f} GB/s copied, {read:.0f} read, {rate}", **asdict(found))
+        return found
 
     @contextmanager
     def piece(self, name: str) -> Iterator[None]:

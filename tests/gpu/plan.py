@@ -1,17 +1,18 @@
 """The plan of a first run on a GPU: three parts, each a list of steps, the most informative first.
 
-Each part begins with the ladder (`rungs.py`), unless it has been climbed before. Without it, the limits
-of a part add up to less than `PART_S`.
+Each part begins with the ladder, unless it has been climbed before: engines that do the same with ever
+less machinery. A part goes on with the first that passes, so that a fault of one option does not cost
+it. Without the ladder, the limits of a part add up to less than `PART_S`.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batchproof.records.provenance import num_cores
-from tests.gpu.rungs import DRY, RUNGS, engine_with
 
 PART_S = 540
 LOG = "gpu-log.txt"
@@ -27,6 +28,34 @@ IN_16_BIT = "parity or isolation or reuse"
 PROMISES = "parity or mask or determinism or side_effects or isolation or reuse"
 DECODE = "cases/benchmarks/decode"
 Variables = tuple[tuple[str, str], ...]
+Options = Mapping[str, str]
+
+WITHOUT_COMPILER = {"compile": "false"}
+WITHOUT_GRAPHS = {"graphs": "false"}
+# Relative to the defaults on CUDA, the fastest first: which of the compiler and the graphs is at fault,
+# then both; the last leaves out Triton as well, and all that is asynchronous.
+RUNGS: tuple[Options, ...] = (
+    {},
+    WITHOUT_COMPILER,
+    WITHOUT_GRAPHS,
+    {**WITHOUT_GRAPHS, **WITHOUT_COMPILER},
+    {**WITHOUT_GRAPHS, **WITHOUT_COMPILER, "backend": "blocks", "overlap": "false", "prepare": "false"},
+)
+# What is closest on a CPU to the defaults on CUDA.
+DRY: Options = {"backend": "blocks", "compile": "eager"} | dict.fromkeys(
+    ("graphs", "overlap", "prepare"), "true"
+)
+
+
+def options_of(engine: str) -> Options:
+    return dict(each.split("=", 1) for each in engine.partition("?")[2].split("&") if each)
+
+
+def engine_with(engine: str, options: Options) -> str:
+    """Returns the engine, as it is written after `--engine`, with options added or replaced."""
+    named = {**options_of(engine), **options}
+    typed = "&".join(f"{key}={value}" for key, value in named.items())
+    return "?".join(filter(None, (engine.partition("?")[0], typed)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +132,7 @@ class Setting:
         on_demand = ("--engine", UNPREPARED)
         tried = ("-m", "tests.gpu.versions", self.device)
         steps = (
-            Step("versions", 50, tried, OWN_LINES, variables=self._interpreted),
+            Step("versions", 50, tried, OWN_LINES),
             self._ladder,
             Step("kernels", 85, kernels, PYTEST_LINES),
             self._conformance("float32", 130, PROMISES, *on_demand, *table),
@@ -172,7 +201,6 @@ class Setting:
         found = r" decodes, (chosen|eager): .* a step"
         return (
             self._ladder,
-            measuring("ceilings", 85, "ceilings", r"^ceilings: "),
             *(
                 measuring(f"steps {shape}", limit_s, "steps", found, shape, ENGINE)
                 for shape, limit_s in (("llama-8b", 125), ("llama-1b", 95), ("qwen3-0.6b", 80))

@@ -20,15 +20,15 @@ from batchproof.models.catalogue import load_model
 from batchproof.run.devices import synchronise
 from batchproof.run.registry import resolve_engine
 from tests.gpu.measures import Measures, asked
-from tests.gpu.rungs import SECTION, TESTS
 
 MODEL = "llama-hash"
+TESTS = "smoke or full_batch or newcomer_joins"  # few rows and many, prompts beside decodes
 
 
 def main() -> int:
     arguments, device = asked(__doc__, "engine")
     engine = arguments.engine
-    measures = Measures(arguments.path, f"{SECTION} {engine}", device, arguments.for_s)
+    measures = Measures(arguments.path, f"ladder {engine}", device, arguments.for_s)
     with measures.piece("rung"):
         model = load_model(MODEL, device, torch.float32).model
         built_s = [_build_s(engine, model) for _ in range(2)]

@@ -15,13 +15,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedModel
 
-from batchproof.bench.ceilings import Ceilings, measure_ceilings
+from batchproof.bench.ceilings import Ceilings
 from batchproof.bench.roofline import ModelCosts, least_time
 from batchproof.models.catalogue import build_model
 from batchproof.models.shapes import SHAPES
 from tests.gpu.crowd import Crowd
 from tests.gpu.measures import Measures, asked
-from tests.gpu.rungs import Options, engine_with, options_of
+from tests.gpu.plan import Options, engine_with, options_of
 
 # The first is the engine that was asked for; the others show what each of its options is worth.
 WAYS: dict[str, Options] = {
@@ -72,7 +72,7 @@ def measure(shape: str, engine: str, device: torch.device, measures: Measures) -
     model = build_model(SHAPES[shape].config(), device, dtype)
     costs = ModelCosts.of(model)
     assert isinstance(costs, ModelCosts), costs
-    ceilings = measure_ceilings(device, dtype)
+    ceilings = measures.ceilings(device, dtype)
     measures.add(f"{shape} load", f"{perf_counter() - began:.1f} s")
     stand = Stand(shape, model, costs, ceilings, FULL if is_cuda else SMALL, measures)
     for number, (way, engine_so) in enumerate(ways(engine).items()):

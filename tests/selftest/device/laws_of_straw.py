@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
-
-from tests.selftest.device.straw import counts, forget_counts
-
-
-@pytest.fixture(autouse=True)
-def _from_zero() -> Iterator[None]:
-    forget_counts()
-    yield
-    forget_counts()
 
 
 @pytest.fixture
@@ -37,8 +28,9 @@ def test_it_does_not_mix_with_the_cpu(there: Tensor, mix: Callable[[Tensor, Tens
         mix(there, torch.zeros(2, 3))
 
 
-def test_a_number_of_the_cpu_is_let_in(there: Tensor) -> None:
+def test_a_number_of_the_cpu_is_let_in_and_so_is_an_index(there: Tensor) -> None:
     assert (there + torch.tensor(1.0)).tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert there[torch.tensor([1])].tolist() == [[3, 4, 5]]
 
 
 def test_results_stay_there_and_are_the_cpus(there: Tensor) -> None:
@@ -54,28 +46,3 @@ def test_writing_through_a_view_and_into_an_empty_out_writes_here(there: Tensor)
     out = torch.empty(0, device="straw")
     torch.mul(there, 2, out=out)
     assert out.tolist() == [[0, 18, 4], [6, 18, 10]]
-
-
-ACTS: dict[str, tuple[Callable[[Tensor], object], dict[str, int]]] = {
-    "item": (lambda there: there.sum().item(), {"aten::_local_scalar_dense": 1}),
-    "cpu": (lambda there: there.cpu(), {"copy to the host": 1}),
-    "to": (lambda _there: torch.zeros(3).to("straw"), {"copy to the device": 1}),
-    "nonzero": (lambda there: there.nonzero(), {"aten::nonzero": 1}),
-    "nothing": (lambda there: there[1:, 0].add(1).softmax(0), {}),
-}
-
-
-@pytest.mark.parametrize(("act", "counted"), ACTS.values(), ids=ACTS)
-def test_waits_and_crossings_are_counted(
-    there: Tensor, act: Callable[[Tensor], object], counted: dict[str, int]
-) -> None:
-    forget_counts()
-    act(there)
-    assert counts() == counted
-
-
-def test_indices_that_wait_are_counted(there: Tensor) -> None:
-    there[there > 2]
-    assert counts()["boolean index"] == 1
-    there[torch.tensor([1])]
-    assert counts()["index of the host"] == 1

@@ -1,8 +1,7 @@
 // A device of straw: host memory that torch takes for another device's.
 //
 // Every operation is done by the CPU's kernel on the same bytes, so a result is what the CPU says. What
-// differs is what a GPU would forbid or pay for: a tensor of the host beside one of the device is refused,
-// and whatever would make the host wait for the device is counted.
+// differs is what a GPU would forbid: a tensor of the host beside one of the device is refused.
 //
 // The device takes torch's key for devices made outside of it, PrivateUse1; Python names it.
 
@@ -18,7 +17,6 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <torch/library.h>
 
-#include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
@@ -29,23 +27,6 @@ using at::Tensor;
 using c10::Device, c10::DeviceType, c10::DispatchKey, c10::DispatchKeySet, c10::IValue;
 
 const Device STRAW(DeviceType::PrivateUse1, 0);
-
-// ---- What is counted ----
-
-std::mutex counting;
-c10::Dict<std::string, int64_t> counts;
-
-void count(const std::string& what) {
-  std::lock_guard<std::mutex> alone(counting);
-  counts.insert_or_assign(what, counts.contains(what) ? counts.at(what) + 1 : 1);
-}
-
-// Their result, or its size, is known to the host only when the device has finished.
-const std::set<std::string> WAITING = {
-    "aten::_local_scalar_dense",  // .item(), bool(), int(), float(), tolist()
-    "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim",
-    "aten::bincount", "aten::equal", "aten::masked_select", "aten::nonzero",
-};
 
 // They take indices of the host, as a GPU does; it copies them first.
 const std::set<std::string> INDEXING = {
@@ -120,10 +101,7 @@ void require_one_device(const std::string& name, c10::ArrayRef<IValue> arguments
       for (const Tensor& tensor : argument.toTensorVector()) see(tensor);
     } else if (argument.isOptionalTensorList()) {
       for (const auto& index : argument.toOptionalTensorVector()) {
-        if (!index || !index->defined()) continue;
-        if (index->scalar_type() == at::kBool) count("boolean index");  // waits, to learn how many
-        if (!INDEXING.count(name)) see(*index);
-        else if (index->is_cpu()) count("index of the host");
+        if (index && !INDEXING.count(name)) see(*index);
       }
     }
   }
@@ -137,7 +115,6 @@ void by_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto num_arguments = op.schema().arguments().size();
   auto arguments = torch::jit::last(*stack, num_arguments);
   require_one_device(name, arguments);
-  if (WAITING.count(name)) count(name);
 
   std::vector<std::pair<Tensor, Tensor>> loans;  // the CPU's, ours
   auto borrow = [&](const Tensor& ours) {
@@ -203,7 +180,6 @@ Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::option
 }
 
 Tensor copy_from(const Tensor& from, const Tensor& to, bool /*non_blocking*/) {
-  if (from.device() != to.device()) count(from.is_cpu() ? "copy to the device" : "copy to the host");
   on_host(to).copy_(on_host(from));
   return to;
 }
@@ -239,11 +215,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
-}
-
-TORCH_LIBRARY(straw, library) {
-  library.def("counts() -> Dict(str, int)", [] { return counts.copy(); });
-  library.def("forget_counts() -> ()", [] { counts.clear(); });
 }
 
 }  // namespace

@@ -2,8 +2,7 @@
 
 A forgotten `device=` shows only where the tensors of two devices do not mix: on a machine with
 nothing but a CPU it stays invisible. The device of straw (`straw.cpp`) is the CPU's memory under
-another name. Torch does not mix it with the CPU's, and what would make the host wait for a GPU is
-counted.
+another name, which torch does not mix with the CPU's.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import types
 from pathlib import Path
 
-import pytest
 import torch
 
 from tests.selftest.device.native import built_for_torch
@@ -34,20 +32,6 @@ def make_device() -> None:
         manual_seed_all=lambda _seed: None,
     )
     torch._register_device_module(NAME, module)
-
-
-def counts() -> dict[str, int]:
-    """Returns how often the host copied or would have waited, by operation, since `forget_counts`."""
-    return dict(torch.ops.straw.counts())
-
-
-def forget_counts() -> None:
-    torch.ops.straw.forget_counts()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    counted = ", ".join(f"{what} {times}" for what, times in sorted(counts().items()))
-    terminalreporter.write_line(f"{NAME}: {counted or 'nothing counted'}")
 
 
 make_device()

@@ -60,7 +60,7 @@ def test_the_device_keeps_its_laws_and_honest_engines_their_promises_there(
     engines = [f"--engine={name}" for name in ENGINES]
     run = run_on_straw(elsewhere, *chosen, *engines, "--model=mistral-window")
     assert run.exit_status == 0, run.output
-    assert num("passed", run.output) >= 12 + 2 * len(CASES), run.output
+    assert num("passed", run.output) >= 6 + 2 * len(CASES), run.output
     assert num("failed", run.output) == 0
 
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Request
-from batchproof_paged.attention import AttentionForm
+from batchproof_paged.attention import AttentionForm, Backend
 from batchproof_paged.batch import RaggedBatch
-from batchproof_paged.blocks import BlockPool
 from batchproof_paged.rows import Rows, Scheduled
 from batchproof_paged.sequence import Sequence
 
@@ -58,17 +57,19 @@ def sequence(name: str, lane: int) -> Sequence:
 
 @dataclass
 class Rehearsal:
-    """Feeds random queries, keys and values; blocks are assigned in random order.
+    """Feeds random queries, keys and values; blocks are assigned in random order, or with `num_lanes`
+    as a grid of so many lanes has them.
 
     `step` returns the results after comparing them with the slow sum.
     """
 
-    pool: BlockPool
+    pool: Backend
     shape: Shape
     form: AttentionForm
     dtype: torch.dtype = torch.float32
     block_size: int = 4
     num_blocks: int = 40
+    num_lanes: int | None = None
     device: torch.device = torch.device("cpu")
     layer: int = 0
     rounding: float = 2.0**-8  # to the nearest bfloat16, relative
@@ -86,10 +87,15 @@ class Rehearsal:
             context_len = each.num_computed_tokens
             each.token_ids += [1] * (context_len + query_len - len(each.token_ids))
             while len(each.block_table) * self.block_size < context_len + query_len:
-                each.block_table.append(self.free.pop())
+                each.block_table.append(self._next_block(each))
             each.num_computed_tokens += query_len
             scheduled.append(Scheduled(each, context_len, query_len, True))
         return RaggedBatch.of(Rows.of(scheduled))
+
+    def _next_block(self, each: Sequence) -> int:
+        if self.num_lanes is None:
+            return self.free.pop()
+        return each.lane + self.num_lanes * len(each.block_table)
 
     @torch.inference_mode()
     def step(self, *rows: tuple[Sequence, int]) -> Tensor:

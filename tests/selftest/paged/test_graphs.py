@@ -22,7 +22,7 @@ import batchproof_paged
 from batchproof.api import EngineConfig, Request
 from batchproof.models.catalogue import build_model, load_model
 from batchproof.models.shapes import SHAPES
-from batchproof_paged import build_unprobed, graphs, runner, torch_kernels
+from batchproof_paged import build_unprobed, graphs, runner
 from batchproof_paged.blocks import TRASH, BlockPool
 from batchproof_paged.engine import PagedEngine
 from batchproof_paged.graphs import CudaCapture, Outputs, Step, prompt_buckets
@@ -181,7 +181,7 @@ def num_captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(runner, "call_again", capturing)
     # As the kernels in Triton have it: one captured step for all lengths.
-    monkeypatch.setattr(torch_kernels, "graph_columns", lambda _, width: width)
+    monkeypatch.setattr(BlockPool, "graph_columns", lambda pool, _: pool._tables.shape[1])
     return captured
 
 

@@ -16,8 +16,10 @@ from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof.models.catalogue import load_model
 from batchproof_paged import native, native_build, paged
 from batchproof_paged.attention import AttentionForm
+from batchproof_paged.kernels import LayerCache
+from batchproof_paged.lanes import LanePool
 from batchproof_paged.native_build import NotBuiltError, built, compiler
-from batchproof_paged.torch_kernels import attend_dense
+from tests.selftest.paged.rehearsal import Rehearsal, Shape, tell
 
 CPU = torch.device("cpu")
 needs_native = pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
@@ -52,70 +54,36 @@ FORMS = {
 }
 
 
-@needs_native
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("sizes", [(8, 64, 64), (2, 32, 80), (1, 20, 7)], ids=str)
-def test_a_decode_sees_its_own_keys_and_no_others(
-    form: AttentionForm, sizes: tuple[int, int, int]
-) -> None:
-    num_kv_heads, key_size, value_size = sizes
-    torch.manual_seed(0)
-    lanes, seq_lens = torch.tensor([3, 0, 4]), torch.tensor([1, 64, 150])
-    keys, values = (torch.randn(5, num_kv_heads, 160, size) for size in (key_size, value_size))
-    query = torch.randn(4, key_size, 8).transpose(1, 2)  # its heads are strided
-    tokens = torch.tensor([0, 1, 3])
-    expected = [
-        alone(query[token], keys[lane, :, :end], values[lane, :, :end], form)
-        for token, lane, end in zip(tokens, lanes, seq_lens.tolist(), strict=True)
-    ]
-    for lane, end in zip(lanes, seq_lens.tolist(), strict=True):
-        keys[lane, :, end:] = values[lane, :, end:] = float("nan")
-    keys[1], values[2] = float("nan"), float("inf")
-    out = torch.zeros(4, 8, value_size)
-    layer = native.Layer.of(keys, values, 8, form)
-    native.attend(layer, tokens, lanes, seq_lens, query, out)
-    torch.testing.assert_close(out[tokens], torch.stack(expected), rtol=1e-5, atol=1e-5)
-    assert not out[2].any(), "a token that is no decode"
-    keys[4, :, 149] = float("nan")
-    native.attend(layer, tokens, lanes, seq_lens, query, out)
-    assert out[3].isnan().all(), "what a sequence holds shows"
-    assert out[:3].isfinite().all()
+class BlankLanes(LanePool):
+    """Its cells are NaN until a key or value is stored there; it is given strided heads."""
+
+    def _allocate(self, layer: int, key: Tensor, value: Tensor) -> LayerCache:
+        made = super()._allocate(layer, key, value)
+        for cells in (made.keys, made.values):
+            cells.fill_(float("nan"))
+        return made
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
+    ) -> Tensor:
+        strided = (each.mT.contiguous().mT for each in (query, key, value))
+        return super().attend(layer, *strided, form)
+
+
+SHAPES = Shape(8, 1, 64, 64), Shape(2, 4, 32, 80), Shape(1, 8, 20, 7)
 
 
 @needs_native
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("sizes", [(8, 64, 64), (2, 32, 80), (1, 20, 7)], ids=str)
-@pytest.mark.parametrize("span", [(0, 1), (0, 70), (63, 2), (130, 20)], ids=str)
-def test_each_token_of_a_span_sees_the_keys_up_to_its_own(
-    form: AttentionForm, sizes: tuple[int, int, int], span: tuple[int, int]
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("num_lanes", [3, None], ids=["in its lane", "in other lanes"])
+def test_a_token_sees_its_own_sequence_and_nothing_else(
+    form: AttentionForm, shape: Shape, num_lanes: int | None
 ) -> None:
-    (num_kv_heads, key_size, value_size), (context_len, query_len) = sizes, span
-    torch.manual_seed(0)
-    end = context_len + query_len
-    keys, values = (torch.randn(3, num_kv_heads, 160, size) for size in (key_size, value_size))
-    query = torch.randn(query_len, key_size, 8).transpose(1, 2)
-    expected = [
-        alone(query[i], keys[1, :, : context_len + i + 1], values[1, :, : context_len + i + 1], form)
-        for i in range(query_len)
-    ]
-    keys[1, :, end:] = values[1, :, end:] = float("nan")
-    keys[0], keys[2], values[2] = float("nan"), float("inf"), float("nan")
-    out = torch.empty(query_len, 8, value_size)
-    native.attend_span(native.Layer.of(keys, values, 8, form), 1, context_len, query, out)
-    torch.testing.assert_close(out, torch.stack(expected), rtol=1e-5, atol=1e-5)
-    keys[1, :, end - 1] = values[1, :, end - 1] = float("nan")
-    native.attend_span(native.Layer.of(keys, values, 8, form), 1, context_len, query, out)
-    torch.testing.assert_close(out[:-1], torch.stack(expected)[:-1], rtol=1e-5, atol=1e-5)
-    assert out[-1].isnan().all(), "its own key shows, and in its own answer alone"
-
-
-def alone(query: Tensor, keys: Tensor, values: Tensor, form: AttentionForm) -> Tensor:
-    """Attends for one query (heads, size)."""
-    first = max(0, keys.shape[1] - form.window) if form.window else 0
-    attended = attend_dense(
-        query[None, :, None], keys[None, :, first:], values[None, :, first:], form, None, False
-    )
-    return attended[0, :, 0]
+    """Prompts and contexts are longer than the kernel can hold scores at a time."""
+    pool = BlankLanes(3, 4)
+    rehearsal = Rehearsal(pool, shape, form, num_blocks=80, num_lanes=num_lanes)
+    tell(rehearsal, (5, 150, 1, 70))
 
 
 @needs_native

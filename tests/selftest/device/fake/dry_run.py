@@ -59,23 +59,17 @@ def dry_run(
         with torch.device("cuda", device):
             model = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
         model = model.eval().requires_grad_(False)
-        ledger.end_step("build", 0)  # making the model is not part of the build
+        ledger.end_step("build")  # making the model is not part of the build
         try:
             with mock.patch.multiple(paged, options_for=_as_asked, BlockPool=pool):
                 engine = paged.paged(model, config, backend=backend, **(options or {}))
-            steps.append(ledger.end_step("build", 0))
+            steps.append(ledger.end_step("build"))
             for turn in range(2):  # the second turn uses what the first has captured
                 _serve(engine, ledger, steps, turn, config)
         except Exception as error:
             ledger.problem(f"the run ended: {type(error).__name__}: {str(error).splitlines()[0]}")
-            steps.append(ledger.end_step("cut short", 0))
-    return Report(
-        shape,
-        backend,
-        model_config.num_hidden_layers,
-        tuple(steps),
-        tuple(ledger.compiled),
-    )
+            steps.append(ledger.end_step("cut short"))
+    return Report(shape, backend, model_config.num_hidden_layers, tuple(steps))
 
 
 def _as_asked(model: PreTrainedModel, asked: PagedOptions, _build: object) -> Found:
@@ -94,4 +88,4 @@ def _serve(engine: Any, ledger: Ledger, steps: list[Step], turn: int, config: En
         if len(engine.trace) > num_before:
             rows = engine.trace[-1].rows
             phase = "prompt" if any(row.query_len > 1 for row in rows) else "decode"
-            steps.append(ledger.end_step(phase, len(rows)))
+            steps.append(ledger.end_step(phase))

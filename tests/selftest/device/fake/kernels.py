@@ -1,4 +1,5 @@
-"""Checks and counts launches of Triton kernels, ours and inductor's, without running them.
+"""Checks and counts launches of Triton kernels, ours and inductor's, without running them. Ours are
+compiled: a kernel that Triton or ptxas rejects for an H200 raises.
 
 inductor does all but the last: it fuses for the GPU that `runtime` describes and writes the kernels and
 the code that calls them; that code runs, and a stand-in takes the place of each kernel.
@@ -37,13 +38,19 @@ def kernels(ledger: Ledger) -> Iterator[None]:
 
 @contextmanager
 def _our_launches(ledger: Ledger) -> Iterator[None]:
-    from triton.runtime.jit import JITFunction
+    from triton.runtime.jit import JITFunction, MockTensor
+
+    launch = JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **options: Any) -> None:  # noqa: ARG001
-        named = {name: options.pop(name) for name in self.arg_names if name in options}
+        named = {name: options[name] for name in self.arg_names if name in options}
         given = self.signature.bind(*args, **named).arguments
         _check(ledger, self.__name__, given, grid(given) if callable(grid) else grid)
         ledger.launch(f"triton:{self.__name__}", _tensors(given.values()))
+        mocks = [MockTensor(each.dtype) if isinstance(each, Tensor) else each for each in args]
+        compiled = launch(self, *mocks, grid=grid, warmup=True, **options)
+        if compiled.metadata.shared > H200.shared_memory_per_block_optin:
+            ledger.problem(f"{self.__name__} needs {compiled.metadata.shared} bytes of shared memory")
 
     with mock.patch.object(JITFunction, "run", run):
         yield
@@ -76,7 +83,6 @@ def _inductor(ledger: Ledger) -> Iterator[None]:
 
     def triton(_: object, name: str, *__: object, **___: object) -> Kernel:
         ledger.forbidden_in_capture("inductor compiles")
-        ledger.compiled.append(name)
         return Kernel(name)
 
     def empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> Tensor:

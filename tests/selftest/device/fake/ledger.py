@@ -61,10 +61,8 @@ class Ledger:
     recording: Recording | None = None  # of the graph that is being captured
     eager: Counter[str] = field(default_factory=Counter)
     replayed: Counter[str] = field(default_factory=Counter)
-    num_copies: int = 0
     num_captures: int = 0
     problems: Counter[Problem] = field(default_factory=Counter)
-    compiled: list[str] = field(default_factory=list)
     current_device: int = 0
     device: int = 0  # where everything is to be
 
@@ -97,14 +95,12 @@ class Ledger:
         if self.current_device != self.device:
             self.problem(f"cuda:{self.current_device} is current, and used, but not cuda:{self.device}")
 
-    def end_step(self, phase: str, num_rows: int) -> Step:
+    def end_step(self, phase: str) -> Step:
         """`phase` as in `Step`, or "build"."""
         step = Step(
             phase,
-            num_rows,
             dict(self.replayed),
             dict(self.eager),
-            self.num_copies,
             self.num_captures,
             {
                 problem: count
@@ -115,7 +111,7 @@ class Ledger:
         )
         for each in (self.replayed, self.eager, self.problems):
             each.clear()
-        self.num_copies = self.num_captures = 0
+        self.num_captures = 0
         return step
 
 

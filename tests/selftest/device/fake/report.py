@@ -26,10 +26,8 @@ class Step:
     """What one step launched on the device."""
 
     phase: str  # "build", or "decode" or "prompt": whether a row had more than one token
-    num_rows: int
     replayed: Launches  # by CUDA graphs
     eager: Launches  # one after the other, by the host
-    num_copies: int  # between host and device, outside graphs
     num_captures: int  # a step that captures also launches warm-ups
     problems: Mapping[Problem, int]
 
@@ -50,7 +48,6 @@ class Report:
     backend: str
     num_layers: int
     steps: tuple[Step, ...]
-    compiled: tuple[str, ...]  # kernels that inductor made
 
     @property
     def num_captures(self) -> int:

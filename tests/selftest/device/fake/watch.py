@@ -87,7 +87,6 @@ class Watch(TorchDispatchMode):
         into = None if func is TO_COPY else args[0]
         host = source if source.device.type == "cpu" else into
         way = "to the device" if host is source else "to the host"
-        self._ledger.num_copies += 1
         if self._ledger.recording is not None:
             self._ledger.problem(f"a copy {way}")
         elif not is_async or (host is not None and _storage(host) not in self._pinned):
