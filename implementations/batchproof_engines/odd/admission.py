@@ -79,6 +79,16 @@ class OneAtATime(AtWill):
 
 
 @odd
+class HalfTheSlots(AtWill):
+    """Half of the slots stay empty."""
+
+    lacks = AtWill.lacks | {Capability.PREEMPTION}  # half of the slots may never fill the pool
+
+    def _has_free_slot(self) -> bool:
+        return len(self.running) < max(1, self._config.max_num_seqs // 2)
+
+
+@odd
 class AdmitsInWaves(AtWill):
     """No request is admitted until all running ones have finished: a barrier, and no claim that there
     is none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,6 +55,19 @@ class TiesGoToTheHighestId(Sampler):
         order = (len(logits) - 1 - found.flip(0).argsort(descending=True, stable=True)).tolist()
         top = tuple((each, float(found[each])) for each in order[:num_top])
         return TokenLogprobs(float(found[token_id]), order.index(token_id) + 1, top)
+
+
+@odd
+class LogprobsInFloat64(Sampler):
+    """Logprobs are computed in float64 by a sum that the largest logit does not scale."""
+
+    def logprobs(self, logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
+        values = logits.double().numpy()
+        found = values - np.log(np.exp(values).sum())
+        order = (-found).argsort(kind="stable")[:num_top].tolist()
+        rank = int((found > found[token_id]).sum()) + 1
+        top = tuple((each, float(found[each])) for each in order)
+        return TokenLogprobs(float(found[token_id]), rank, top)
 
 
 @odd

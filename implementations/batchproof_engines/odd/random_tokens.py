@@ -46,6 +46,20 @@ class DrawsByInverseCdf(_DrawsByShares):
 
 
 @odd
+class DrawsFromTheUnlikeliest(_DrawsByShares):
+    """Probabilities are added up from the smallest to the largest, with the numbers of a Mersenne
+    twister."""
+
+    def token_of(self, shares: np.ndarray, row: SampledRow) -> int:
+        seed = (row.request.sampling or GREEDY).seed
+        entropy = None if seed is None else [seed, len(row.output_token_ids)]
+        twister = np.random.Generator(np.random.MT19937(np.random.SeedSequence(entropy)))
+        order = shares.argsort(kind="stable")
+        sums = shares[order].cumsum()
+        return int(order[(sums > twister.random() * sums[-1]).argmax()])
+
+
+@odd
 class DrawsByRejection(_DrawsByShares):
     """A token is proposed with equal chances, and taken with the share of the likeliest that it has;
     so the numbers that a draw uses up are not known beforehand."""

@@ -33,6 +33,14 @@ class PairsOfRows(StatefulEngine):
 
 
 @odd
+class TheLastGroupFirst(StatefulEngine):
+    """The prompts of a step are fed before its decodes."""
+
+    def groups(self, pieces: list[Piece]) -> list[list[Piece]]:
+        return super().groups(pieces)[::-1]
+
+
+@odd
 class PromptsTokenByToken(StatefulEngine):
     """No pass has more than one token of a sequence, not even at the start of its prompt."""
 
