@@ -189,3 +189,12 @@ def test_an_engine_without_a_trace_meets_prefixes_and_is_not_said_to_have_shown_
     findings = run_suite(f"{tmp_path}/boxed.py:factory", chosen)
     assert len(findings.catches) == num_failed, findings.output
     assert "has no trace; not shown to have happened: prefix hit" in findings.output or num_failed
+
+
+def test_what_only_a_trace_shows_is_not_held_without_one(tmp_path: Path) -> None:
+    """The tests of P11 that run compare tokens, and count for P1."""
+    (tmp_path / "boxed.py").write_text(BOXED.replace("NAME", "'ragged'"))
+    chosen = ["-m", "promise(id='P11')", "--model=gpt2-random"]
+    findings = run_suite(f"{tmp_path}/boxed.py:factory", chosen)
+    rows = re.findall(r"^(P\d+) .*?(\d+|no cap)$", findings.output, re.MULTILINE)
+    assert dict(rows) == {"P1": "1", "P11": "no cap"}, findings.output

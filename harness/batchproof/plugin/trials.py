@@ -154,6 +154,9 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Tr
     if lacks:
         item.stash[IDENTITY] = replace(identity, lacks=lacks)
         pytest.skip(words)
+    if Capability.TRACING not in capabilities:
+        identity = replace(identity, promises=without_trace(identity.promises))
+        item.stash[IDENTITY] = identity
     oracle = laboratory.oracle(model_name)  # another one, if the first contact damaged the model
     adequacy = laboratory.adequacy(oracle.subject)
     if adequacy is not None:
@@ -182,6 +185,12 @@ def record_identity(item: pytest.Item, spec: EngineSpec, model_name: str) -> Tri
         requirement=requirement_id(item),
         is_scored=is_scored(item),
     )
+
+
+def without_trace(promises: Iterable[str]) -> tuple[str, ...]:
+    """Returns the promises that a test of these can decide on an engine without a trace."""
+    decided = [Promise.P1 if Promise[each].is_shown_by_a_trace else Promise[each] for each in promises]
+    return tuple(each.id for each in dict.fromkeys(decided))
 
 
 def note_test(item: pytest.Item, identity: TrialRecord, subject: Subject) -> None:
