@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from batchproof.api import (
     EngineConfig,
     FinishReason,
     Request,
+    SamplingParams,
 )
 from batchproof.diagnosis.counterfactual import (
     CellTable,
@@ -170,6 +172,24 @@ def test_a_cause_is_the_evidence_and_not_what_the_test_is_about(lab: Laboratory)
     assert caught.value.failure.promise is Promise.P13
     found = diagnose(trial, caught.value.failure, 60.0)
     assert (found.cause, "end-of-sequence" in found.text) == (Cause.EOS, True), found
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome"),
+    [
+        ("ragged", nullcontext()),
+        ("fault:only_the_first_row_is_processed", pytest.raises(ConformanceFailure, match="P19")),
+    ],
+)
+def test_an_aborted_request_is_held_to_what_it_drew(
+    lab: Laboratory, name: str, outcome: AbstractContextManager[object]
+) -> None:
+    trial = trial_of(lab, resolve_engine(name))
+    drawn = SamplingParams(temperature=1.0, allowed_token_ids=frozenset({5, 6}))
+    requests = (Request("first", (3, 1, 4), 6), Request("gone", (1, 2), 6, sampling=drawn))
+    cancelled = Workload(requests, arrivals=(0, 0), aborts=(("gone", 3),))
+    with outcome:
+        check_run_with_aborts(trial, cancelled, trial.build(cancelled.config))
 
 
 def test_a_hang_says_which_request_waits(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from batchproof.api import Capability, Engine, FinishReason, Request, StepRecord
 from batchproof.checks.broken import require
 from batchproof.findings.finding import Facts, Finding, Rule, found
+from batchproof.oracle.choosing import is_drawn
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
@@ -77,12 +79,18 @@ def _findings(
         if request.request_id not in cancelled_at:
             continue
         got = by_id[request.request_id]
-        right, _ = trial.oracle.expected(request)
         yield from late_token_findings(outcome, request.request_id, cancelled_at[request.request_id])
         if got.finish_reason is not FinishReason.ABORTED:  # it had finished before it was cancelled
             yield from trial.answer_findings([request], Outcome((got,)))
-        elif trial.oracle.is_exact and list(got.token_ids) != list(right[: len(got.token_ids)]):
-            yield found(Rule.CANCELLED_ANSWER, request.request_id, got=got.token_ids, should_be=right)
+        elif is_drawn(request) and got.token_ids:
+            whole = replace(got, finish_reason=FinishReason.LENGTH)
+            cut = replace(request, max_new_tokens=len(got.token_ids))
+            yield from trial.answer_findings([cut], Outcome((whole,)))
+        elif trial.oracle.is_exact and not is_drawn(request):
+            right, _ = trial.oracle.expected(request)
+            if got.token_ids != right[: len(got.token_ids)]:
+                facts: Facts = {"got": got.token_ids, "should_be": right}
+                yield found(Rule.CANCELLED_ANSWER, request.request_id, **facts)
     if traced is not None:
         yield from fed_findings(workload, outcome, trial.trace_of(traced))
 
