@@ -218,9 +218,14 @@ def test_a_failure_file_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert judge_command.replay_outcome(str(path)) == "reproduced"
 
 
-@pytest.mark.parametrize(("end", "exit_code"), [(None, 1), (Interrupt(signal.SIGINT), 130)], ids=str)
+@pytest.mark.parametrize(
+    ("end", "is_whole", "exit_code"),
+    [(None, True, 1), (None, False, 1), (Interrupt(signal.SIGINT), True, 130)],
+    ids=["whole", "selection", "stopped"],
+)
 def test_a_judgement_is_written_and_one_that_is_stopped_keeps_what_is_done(
     end: Interrupt | None,
+    is_whole: bool,
     exit_code: int,
     journal: Path,
     tmp_path: Path,
@@ -230,6 +235,7 @@ def test_a_judgement_is_written_and_one_that_is_stopped_keeps_what_is_done(
         self.journal.write_text(journal.read_text())
         if end is not None:
             raise end
+        VERDICT.write(judged([], is_complete=is_whole), self.verdict)
         return int(pytest.ExitCode.TESTS_FAILED)
 
     folder = tmp_path / "engines" / "static"
@@ -239,11 +245,12 @@ def test_a_judgement_is_written_and_one_that_is_stopped_keeps_what_is_done(
     )
     assert main(["judge", "static", f"--output={folder.parent}", "--jobs=1"]) == exit_code
     verdict = VERDICT.read(folder / "verdict.json")
-    assert (verdict.held, verdict.broken, verdict.is_complete) == (("P1",), ("P5",), end is None)
+    is_complete = end is None and is_whole
+    assert (verdict.held, verdict.broken, verdict.is_complete) == (("P1",), ("P5",), is_complete)
     page = (folder / "verdict.md").read_text()
     shown = re.search(r"Run again alone: \[\S+\.json\]\((failures/\S+\.json)\), reproduced\.", page)
     is_listed = "[static](static/verdict.md)" in (folder.parent / "README.md").read_text()
-    assert bool(shown) is is_listed is (end is None), "a stopped one is not run again nor listed"
+    assert (bool(shown), is_listed) == (end is None, is_complete)
     assert shown is None or (folder / shown[1]).is_file()
 
 

@@ -92,6 +92,7 @@ def test_each_id_of_no_test_is_an_error(run_suite: RunSuite, listed: List) -> No
         f"test_nini.py::test_hang[{PAIR}]": "there is no file or module 'test_nini.py'",
         "test_mini::test_wong[gpt2-random-1]": f"; did you mean '{REQUIREMENTS[0]}'?",
         "test_mini.py::test_self": "is no conformance test, so must pass",
+        "test_mini::test_wrong[any-1]": f"; did you mean '{REQUIREMENTS[0]}'?",
     }
     session = run_suite(listed(*wrong), "-k", "right")
     session.require_usage_error("ERROR: known.toml:4: ")

@@ -30,6 +30,9 @@ EXIT_CODES = {  # of pytest -> of a command; the others are the same
     int(pytest.ExitCode.USAGE_ERROR): WRONG_INPUT,
     int(pytest.ExitCode.NO_TESTS_COLLECTED): WRONG_INPUT,  # -k or -m selects none
 }
+UNSTARTED = (  # of a run without a test, which says why
+    *(pytest.ExitCode.INTERRUPTED, pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED),
+)
 TERMINATED = 128 + signal.SIGTERM
 FAULTHANDLER_TIMEOUT_S = 300  # shows a hang in native code, which no time limit interrupts
 
@@ -91,10 +94,10 @@ def _run(tests: Path, arguments: Sequence[str]) -> int:
         name = signal.Signals(-status).name
         print(f"pytest was ended by {name}: --isolate finds the test and goes on", file=sys.stderr)
         return 128 - status
-    if status == 0 and not has_ended:  # else the status says that something is wrong
+    if not has_ended and status not in UNSTARTED:
         print(
-            "pytest was ended before its last test, with exit status 0, so an engine has ended it: "
-            "--isolate finds the test and goes on",
+            f"pytest was ended before its last test, with exit status {status}, so an engine has ended "
+            "it: --isolate finds the test and goes on",
             file=sys.stderr,
         )
         return int(pytest.ExitCode.TESTS_FAILED)

@@ -23,7 +23,7 @@ from batchproof.places import ROOT, SUITE_ARGUMENTS
 from batchproof.plugin.scoring import SET
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import made_now
-from batchproof.records.verdict import Conditions, EngineVerdict, FailureGroup
+from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict, FailureGroup
 from batchproof.requirements.issues import DEFAULT_ISSUES, KnownIssue, read_issues
 from batchproof.requirements.sets import RequirementSet, load
 from batchproof.requirements.verdict_of_journal import Asked, verdict_of
@@ -81,13 +81,13 @@ def _judge(
 ) -> EngineVerdict:
     with TemporaryDirectory(prefix="batchproof-") as folder:
         session = _session(engine, arguments, Path(folder))
-        is_complete = False
+        has_ended = False
         try:
-            is_complete = session.run() in ENDED
+            has_ended = session.run() in ENDED
         finally:  # whatever stopped it: what is done is written
             found = entries(session.journal)
             if found:
-                verdict = _conclude(session, found, is_complete, output, issues)
+                verdict = _conclude(session, found, has_ended, output, issues)
     if not found:
         raise UsageError(f"{engine!r} is not judged, since no test was run: see above")
     return verdict
@@ -113,15 +113,16 @@ def _session(engine: str, arguments: argparse.Namespace, folder: Path) -> Sessio
 def _conclude(
     session: Session,
     found: Sequence[JournalEntry],
-    is_complete: bool,
+    has_ended: bool,
     output: Path,
     issues: Sequence[KnownIssue],
 ) -> EngineVerdict:
     command = shlex.join(["pytest", *session.arguments])
     options = (each for each in session.options if not each.startswith(f"{SET}="))
     asked = Asked(command, session.requirements, Conditions(tuple(options)))
+    is_complete = has_ended and session.is_whole
     verdict = verdict_of(session.engine, found, is_complete, made_now(), asked, issues)
-    if is_complete:
+    if has_ended:
         with ThreadPoolExecutor(session.jobs) as pool:  # each waits for a process of its own
             verdict = replace(verdict, groups=tuple(pool.map(_with_replays, verdict.groups)))
     path = write_verdict(verdict, output)
@@ -174,6 +175,15 @@ class Session:
         return self.folder / "journal.jsonl"
 
     @property
+    def verdict(self) -> Path:
+        return self.folder / "verdict.json"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run, by its own verdict, left out no test: not by -k, -m or the like."""
+        return self.verdict.is_file() and VERDICT.read(self.verdict).is_complete
+
+    @property
     def arguments(self) -> list[str]:
         """What a person would type to see the same."""
         return [*SUITE_ARGUMENTS, f"--engine={self.engine}", *self.options]
@@ -184,6 +194,7 @@ class Session:
         """
         command = [sys.executable, "-m", "pytest", *self.arguments, "-q", "-n", str(self.jobs)]
         command += [f"--journal={self.journal}", f"--repro={self.folder / 'failures'}"]
+        command += [f"--verdict={self.verdict}", f"--rootdir={ROOT}"]
         # In a session of its own it gets each signal once, from here.
         with subprocess.Popen(command, cwd=ROOT, stdout=STDERR, start_new_session=True) as process:
             try:

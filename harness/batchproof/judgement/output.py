@@ -19,13 +19,18 @@ from batchproof.requirements.promises import Promise
 from batchproof.requirements.verdict_of_journal import without_local_paths
 from batchproof.site.verdict_summary import Paragraph, summary
 
-RECORD, PAGE, FAILURES = "verdict.json", "verdict.md", "failures"
-HEAD = """# Released engines before the suite
+RECORD, PAGE, FAILURES, REPORTS = "verdict.json", "verdict.md", "failures", "reports"
+RELEASED_HEAD = """# Released engines before the suite
 
 Each line is the verdict on one released engine. Its folder holds the page, the same as `verdict.json`,
 and the failure files that the page names. `findings.yaml` holds what is known of the failures,
 `reproductions/` scripts that show them with the library alone, and [reports/](reports/README.md) what
 is ready to be sent to the maintainers.
+"""
+HEAD = """# Verdicts
+
+Each line is the verdict on one engine. Its folder holds the page, the same as `verdict.json`, and the
+failure files that the page names.
 """
 
 
@@ -74,7 +79,8 @@ def _with_copied_failure(group: FailureGroup, folder: Path) -> FailureGroup:
 
 def write_index(folder: Path) -> None:
     """Writes the table of all verdicts into the folder."""
-    replace_text(folder / "README.md", "\n".join([HEAD, *index_table(folder), ""]))
+    head = RELEASED_HEAD if (folder / REPORTS).is_dir() else HEAD
+    replace_text(folder / "README.md", "\n".join([head, *index_table(folder), ""]))
 
 
 def index_table(folder: Path) -> Iterator[str]:

@@ -54,6 +54,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             is_any = model_name == models[0] and _is_for_one(metafunc)
             marks = pytest.mark.first_served if is_any else ()
             pairs.append(pytest.param((spec, model_name), id=f"{spec.name}-{model_name}", marks=marks))
+    if not pairs:
+        why = "the test is for models that --model leaves out"
+        pairs = [pytest.param(None, id="no-model", marks=pytest.mark.skip(reason=why))]
     metafunc.parametrize("trial", pairs, indirect=True)
 
 

@@ -23,6 +23,7 @@ from batchproof.models.embedded import DTYPES
 from batchproof.places import SUITE
 from batchproof.plugin import problems
 from batchproof.plugin.items import INSTALLED_SUITE, name_of, requirement_id, trial_of
+from batchproof.requirements.sets import ANY_MODEL
 from batchproof.validation.toml_tables import TomlTable
 from batchproof.validation.values import near
 
@@ -133,8 +134,11 @@ def _missing(
         return f"{what}{_hint(known, by_id)}"
     is_part = config.getoption("lf", False) or any("::" in argument for argument in config.args)
     function = known.test_id.partition("[")[0]
-    is_known = any(each.partition("[")[0] == function for each in same_file)
-    if is_known or is_part or not same_file:
+    of_function = [each for each in same_file if each.partition("[")[0] == function]
+    are_any = {each.partition("[")[2].startswith(ANY_MODEL) for each in of_function}
+    is_any = known.test_id.partition("[")[2].startswith(ANY_MODEL)
+    is_other_kind = not file.endswith(".py") and are_any == {not is_any}  # `any`, or a model
+    if (of_function and not is_other_kind) or is_part or not same_file:
         return None
     return f"no test has the id {known.test_id!r}{_hint(known, same_file)}"
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from batchproof.places import ROOT
+from batchproof.places import CHECKOUT, ROOT
 
 
 def header(*cells: str) -> Iterator[str]:
@@ -51,7 +51,9 @@ _INSTALLED = re.compile(r"/(?:[^\s'\"`:,]+/)?site-packages/")
 def without_machine_paths(text: str) -> str:
     """Returns the text with files named relative to the checkout, and those of installed packages by
     their own names."""
-    text = _INSTALLED.sub("", _TEMPORARY.sub("", text.replace(f"{ROOT}/", "")))
+    for folder in filter(None, (ROOT, CHECKOUT)):
+        text = text.replace(f"{folder}/", "")
+    text = _INSTALLED.sub("", _TEMPORARY.sub("", text))
     for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("data"), str(Path.home())):
         text = text.replace(f"{folder}/", "")
     return text
