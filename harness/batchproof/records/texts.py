@@ -51,8 +51,8 @@ _INSTALLED = re.compile(r"/(?:[^\s'\"`:,]+/)?site-packages/")
 def without_machine_paths(text: str) -> str:
     """Returns the text with files named relative to the checkout, and those of installed packages by
     their own names."""
-    for folder in filter(None, (ROOT, CHECKOUT)):
-        text = text.replace(f"{folder}/", "")
+    for root in filter(None, (ROOT, CHECKOUT)):
+        text = text.replace(f"{root}/", "")
     text = _INSTALLED.sub("", _TEMPORARY.sub("", text))
     for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("data"), str(Path.home())):
         text = text.replace(f"{folder}/", "")
