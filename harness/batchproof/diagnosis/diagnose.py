@@ -232,7 +232,8 @@ def cause_of_refusal(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     Raises `OutOfTimeError`.
     """
     workload, name = failure.scene.workload, failure.finding.request_id
-    refused = next(each for each in workload.requests if each.request_id == name)
+    of_this_id = (r for r in workload.requests if r.request_id == name)
+    refused = next(r for r in of_this_id if not is_bad(r, rerunner.trial.oracle))
     smallest = replace(
         refused, prompt_token_ids=refused.prompt_token_ids[:1], max_new_tokens=1, sampling=None
     )
