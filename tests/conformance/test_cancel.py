@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from batchproof.api import Capability, EngineConfig, Request, SteppingEngine
 from batchproof.checks.broken import require
 from batchproof.checks.happened import has_preemption
-from batchproof.generators.strategies import prompts, workloads
+from batchproof.generators.strategies import workloads
 from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts, late_token_findings
@@ -53,48 +53,6 @@ def test_a_request_may_be_cancelled_at_any_step(trial: Trial, data: st.DataObjec
         (each, arrived[each] + data.draw(after, label="cancelled after")) for each in sorted(chosen)
     )
     check_cancelled(trial, replace(workload, aborts=aborts))
-
-
-@given(data=st.data())
-def test_a_waiting_request_may_be_cancelled(trial: Trial, data: st.DataObject) -> None:
-    vocab_size = trial.subject.vocab_size
-    runner, waiter, next_one = (
-        Request(name, data.draw(prompts(vocab_size, st.integers(1, 12))), 5)
-        for name in ("runner", "waiter", "next")
-    )
-    step = data.draw(st.integers(1, 4), label="before step")
-    config = EngineConfig(max_num_seqs=1)
-    workload = Workload((runner, waiter, next_one), config, (0, 0, 0), (("waiter", step),))
-    check_cancelled(trial, workload)
-
-
-@pytest.mark.needs("chunked_prefill")
-@given(data=st.data())
-def test_a_half_prefilled_request_may_be_cancelled(trial: Trial, data: st.DataObject) -> None:
-    vocab_size = trial.subject.vocab_size
-    long = Request("long", data.draw(prompts(vocab_size, st.integers(20, 36))), 4)
-    short = Request("short", data.draw(prompts(vocab_size, st.integers(1, 6))), 6)
-    step = data.draw(st.integers(1, 4), label="before step")  # of at least five chunks
-    config = EngineConfig(max_num_seqs=2, max_num_batched_tokens=4, block_size=4)
-    check_cancelled(trial, Workload((long, short), config, (0, 0), (("long", step),)))
-
-
-@pytest.mark.needs("preemption")
-@given(data=st.data())
-def test_a_request_may_be_cancelled_while_others_are_preempted(
-    trial: Trial, data: st.DataObject
-) -> None:
-    """Two sequences outgrow the pool; the younger is preempted at step 4 or 5, and either may go."""
-    vocab_size = trial.subject.vocab_size
-    old, young, third = (
-        Request(name, data.draw(prompts(vocab_size, st.just(8))), 10)
-        for name in ("old", "young", "third")
-    )
-    victim = data.draw(st.sampled_from(["old", "young", "third"]), label="cancelled")
-    step = data.draw(st.integers(6, 9), label="before step")
-    config = EngineConfig(max_num_seqs=2, block_size=4, num_blocks=6)
-    workload = Workload((old, young, third), config, (0, 0, 0), ((victim, step),))
-    check_cancelled(trial, workload, must_preempt=True)
 
 
 def test_finished_and_unknown_ids_are_ignored(trial: Trial) -> None:

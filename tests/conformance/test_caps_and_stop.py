@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, FinishReason, Request
-from batchproof.checks.happened import has_preemption
-from batchproof.generators.strategies import crowded, prompts, requests, workloads
+from batchproof.generators.strategies import prompts, requests, workloads
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import require_same_bits
 from batchproof.run.trial import Trial
@@ -50,16 +49,6 @@ def test_a_smaller_cap_gives_a_prefix_of_the_answer(trial: Trial, data: st.DataO
     )
     with trial.reporting(workload):
         require_same_bits(trial, Promise.P2, "when its cap is 3 larger", [short], [prefix])
-
-
-@pytest.mark.promise(id="P2")
-@pytest.mark.shows("preemption")
-@given(data=st.data())
-def test_a_preempted_request_gets_exactly_its_own_cap(trial: Trial, data: st.DataObject) -> None:
-    workload = data.draw(crowded(trial.oracle, trial.has_logits))
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
 
 
 @pytest.mark.promise(id="P3")

@@ -7,14 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, Request, SamplingParams
-from batchproof.checks.happened import has_preemption, has_prefix_hit
 from batchproof.generators.choosing import mixed_workloads, with_logprobs
-from batchproof.generators.crossing import Feature, crossed, features_of, shared_prefixes
 from batchproof.generators.strategies import workloads
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
-FED_AGAIN = (Feature.PREEMPTION, Feature.CHUNKS)
 
 pytestmark = [
     pytest.mark.promise(id="P18"),
@@ -45,14 +42,6 @@ def test_fewer_than_none_of_the_likeliest_are_refused(trial: Trial, field: str) 
         trial.judge(workload.requests, outcome, bad=(0,))
 
 
-@pytest.mark.needs("stepping")
-@pytest.mark.one_model
-@given(data=st.data())
-def test_events_carry_the_logprobs_of_their_token(trial: Trial, data: st.DataObject) -> None:
-    drawn = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3, with_arrivals=True))
-    trial.check(data.draw(with_logprobs(drawn, trial.capabilities)))
-
-
 @pytest.mark.needs("logit_processing")
 @pytest.mark.one_model
 @given(data=st.data())
@@ -63,27 +52,3 @@ def test_logprobs_are_taken_before_the_parameters_change_the_logits(
     are_drawn = Capability.SAMPLING in trial.capabilities and data.draw(st.booleans())
     drawn = data.draw(mixed_workloads(trial.oracle, *trial.offer, are_drawn=are_drawn))
     trial.check(data.draw(with_logprobs(drawn, trial.capabilities)))
-
-
-@pytest.mark.shows("preemption")
-@pytest.mark.one_model
-@given(data=st.data())
-def test_a_preempted_request_has_each_logprob_once(trial: Trial, data: st.DataObject) -> None:
-    """Some are preempted when half of their prompt was fed, if the engine feeds it in chunks."""
-    features = [each for each in features_of(trial.capabilities) if each in FED_AGAIN]
-    workload = data.draw(crossed(trial.oracle, features, trial.has_logits))
-    workload = data.draw(with_logprobs(workload, trial.capabilities))
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
-
-
-@pytest.mark.shows("prefix_caching")
-@pytest.mark.one_model
-@given(data=st.data())
-def test_logprobs_behind_a_cached_prefix_are_the_same(trial: Trial, data: st.DataObject) -> None:
-    calls = data.draw(shared_prefixes(trial.oracle, trial.capabilities))
-    with trial.engine(calls[0].config) as engine:
-        for call in calls:
-            trial.check(data.draw(with_logprobs(call, trial.capabilities)), engine)
-        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))

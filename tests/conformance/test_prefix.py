@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.checks.happened import has_prefix_hit, has_shared_block
-from batchproof.generators.crossing import block_prompts, shared_prefixes
+from batchproof.generators.sharing import block_prompts, shared_prefixes
 from batchproof.generators.strategies import prompts, text_tokens
 from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise

@@ -27,7 +27,7 @@ from batchproof.generators.choosing import (
     kinds_of_draws,
     mixed_workloads,
 )
-from batchproof.generators.strategies import crowded, text_tokens
+from batchproof.generators.strategies import text_tokens
 from batchproof.oracle.distributions import answer_probabilities, flat_enough
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -54,39 +54,6 @@ def test_the_prompt_counts_where_it_should(trial: Trial) -> None:
     """It is seen by the repetition penalty from its first token on, and by no stop sequence."""
     _, fields = trial.offer
     trial.check(deciding_among_the_prompt(trial.oracle, fields))
-
-
-@pytest.mark.needs("logit_processing", "stepping")
-@pytest.mark.one_model
-@given(data=st.data())
-def test_parameters_stay_with_their_request_as_others_come_and_go(
-    trial: Trial, data: st.DataObject
-) -> None:
-    trial.check(data.draw(mixed_workloads(trial.oracle, *trial.offer, with_arrivals=True)))
-
-
-@pytest.mark.needs("logit_processing")
-@pytest.mark.shows("preemption")
-@pytest.mark.one_model
-@given(data=st.data())
-def test_a_preempted_request_keeps_count_of_its_tokens(trial: Trial, data: st.DataObject) -> None:
-    """Biases a few tokens, which penalties then make worse one by one: whoever forgets a token that was
-    produced before a preemption chooses it again."""
-    workload = data.draw(crowded(trial.oracle, trial.has_logits))
-    _, fields = trial.offer
-    penalised = [
-        replace(request, sampling=_rotating(place, request.max_new_tokens).within(fields))
-        for place, request in enumerate(workload.requests)
-    ]
-    with trial.engine(workload.config) as engine:
-        trial.check(workload.with_requests(penalised), engine)
-        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
-
-
-def _rotating(first: int, num: int) -> SamplingParams:
-    """Returns parameters under which tokens follow each other in a known order, the best bias first."""
-    bias = tuple((first + 2 * index, 40.0 - 0.5 * index) for index in range(num))
-    return SamplingParams(logit_bias=bias, frequency_penalty=2.0, presence_penalty=2.0)
 
 
 @pytest.mark.needs("sampling")

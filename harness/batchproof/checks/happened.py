@@ -63,6 +63,10 @@ def has_slot_reuse(trace: Sequence[StepRecord], max_num_seqs: int) -> bool:
     return len({each for record in trace for each in record.admitted}) > max_num_seqs
 
 
+def has_draft(trace: Sequence[StepRecord]) -> bool:
+    return any(row.num_drafted for record in trace for row in record.rows)
+
+
 def has_acceptance(trace: Sequence[StepRecord]) -> bool:
     return any(row.num_accepted for record in trace for row in record.rows)
 

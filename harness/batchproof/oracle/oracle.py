@@ -233,16 +233,18 @@ class Oracle:
             )
         if not asked.changes_logits:
             return self.right_tokens(request.prompt_token_ids, request.max_new_tokens)
-        key, prompt = replace(request, request_id=""), request.prompt_token_ids
-        if key not in self._processed:
-            tokens: tuple[int, ...] = ()
-            with _answering("the model in float64", prompt, request.max_new_tokens):
-                for _ in range(request.max_new_tokens):
-                    fed = (*tokens, 0)  # the last is not looked at
-                    (logits,) = teacher_forced(self.subject, [(prompt, fed)])
-                    tokens = (*tokens, int(processed(logits, request, fed)[-1].argmax()))
-            self._processed[key] = tokens
-        return self._processed[key]
+        ends = (
+            request.eos_token_ids if asked.min_tokens else frozenset[int]()
+        )  # else they change no logit
+        key = replace(request, request_id="", max_new_tokens=1, eos_token_ids=ends)
+        tokens, prompt = self._processed.get(key, ()), request.prompt_token_ids
+        with _answering("the model in float64", prompt, request.max_new_tokens):
+            while len(tokens) < request.max_new_tokens:
+                fed = (*tokens, 0)  # the last is not looked at
+                (logits,) = teacher_forced(self.subject, [(prompt, fed)])
+                tokens = (*tokens, int(processed(logits, request, fed)[-1].argmax()))
+        self._processed[key] = tokens
+        return tokens[: request.max_new_tokens]
 
     def expected(self, request: Request) -> tuple[tuple[int, ...], FinishReason]:
         """Returns tokens and finish reason of a good request: `choices`, cut where the answer ends.

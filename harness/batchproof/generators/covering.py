@@ -1,0 +1,432 @@
+"""Workloads in which features meet: a covering design over dimensions that are data.
+
+A workload takes one value of each dimension, such as `drafts=wrong` and `pool=tight`. A dimension knows
+nothing of the others: any combination is a good workload, since the oracle has the right answer to each
+request under all limits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import combinations, pairwise
+from math import ceil
+
+from covertable import make
+
+from batchproof.api import Capability, EngineConfig, Request, SamplingParams
+from batchproof.generators.strategies import text_tokens
+from batchproof.oracle.oracle import Oracle
+from batchproof.requirements.promises import Promise
+from batchproof.workload.workloads import Workload
+
+Values = Mapping[str, str]  # dimension -> value
+Choices = Mapping[str, Sequence[str]]  # dimension -> its values
+Value = tuple[str, str]  # a dimension and one of its values
+Meeting = tuple[Value, ...]  # values of different dimensions, sorted
+NUM_REQUESTS = 4
+OWNER, SHARER, BYSTANDER, LAST = range(NUM_REQUESTS)  # of the shared prefix
+LONGER_CAP = 24  # for an answer that is to repeat itself
+NUM_TEXTS = 12  # of which one is looked for whose answer repeats itself
+BEHIND = 3  # tokens of an answer that are looked at behind its cap
+LARGEST_DRAFT = 5
+SMALL_BLOCKS = (2, 3, 4)
+STRONG = 40.0  # a bias that decides, whatever the logits
+
+
+@dataclass
+class Plan:
+    """A workload in the making: each dimension adds its value, in the order of `DIMENSIONS`."""
+
+    oracle: Oracle
+    rng: random.Random
+    block_size: int
+    max_num_seqs: int = NUM_REQUESTS
+    budget: int | None = None  # tokens of a step
+    requests: list[Request] = field(default_factory=list)
+    limits: dict[str, object] = field(default_factory=dict)
+    arrivals: list[int] | None = None
+    aborts: tuple[tuple[str, int], ...] = ()
+    has_turn: bool = False
+
+    @property
+    def vocab_size(self) -> int:
+        return self.oracle.subject.vocab_size
+
+    def text(self, number: int, length: int) -> tuple[int, ...]:
+        return text_tokens(number, self.vocab_size)[:length]
+
+    def change(self, place: int, **changes: object) -> None:
+        self.requests[place] = replace(self.requests[place], **changes)  # type: ignore[arg-type]
+
+    def choose(self, place: int, **changes: object) -> None:
+        """Changes sampling parameters of one request."""
+        asked = self.requests[place].sampling or SamplingParams()
+        self.change(place, sampling=replace(asked, **changes))  # type: ignore[arg-type]
+
+    def is_drawn(self, place: int) -> bool:
+        asked = self.requests[place].sampling
+        return asked is not None and asked.temperature > 0
+
+    def continued(self, place: int) -> tuple[int, ...]:
+        """Returns what a request would answer if nothing ended it, some tokens behind its cap too; of
+        one whose tokens are drawn, what it would answer if they were not."""
+        request = self.requests[place]
+        longer = replace(request, max_new_tokens=request.max_new_tokens + BEHIND)
+        return self.oracle.choices(replace(longer, sampling=None) if self.is_drawn(place) else longer)
+
+
+def _set_slots(plan: Plan, value: str) -> None:
+    plan.max_num_seqs = {"each": NUM_REQUESTS, "two": 2, "one": 1}[value]
+
+
+def _set_chunks(plan: Plan, value: str) -> None:
+    """Sets the budget; 3 is the least that has room for a draft beside a decode."""
+    if value != "off":
+        least = max(plan.max_num_seqs, 3)
+        plan.budget = least if value == "least" else max(least, 2 * plan.block_size + 1)
+
+
+def _set_drafts(plan: Plan, value: str) -> None:
+    if value != "off":
+        plan.limits["num_speculative_tokens"] = plan.rng.choice((1, 2, LARGEST_DRAFT))
+        plan.limits["draft_agreement"] = {"right": 1.0, "mixed": 0.5, "wrong": 0.0}.get(value)
+    if value == "n-grams":
+        plan.change(LAST, max_new_tokens=LONGER_CAP)
+        for place in (BYSTANDER, LAST):
+            plan.change(place, prompt_token_ids=_foretold(plan, plan.requests[place]))
+
+
+def _foretold(plan: Plan, request: Request) -> tuple[int, ...]:
+    """Returns the request's prompt or another of its length behind what the model says to it, such that
+    its answer repeats a pair of tokens: n-grams find a draft. The last one tried if none does."""
+    length, cap = len(request.prompt_token_ids), request.max_new_tokens
+    texts = (plan.text(number, length) for number in range(NUM_TEXTS))
+    for text in (request.prompt_token_ids, *texts):
+        prompt = (*text[-2:], *plan.oracle.right_tokens(text, cap)[:3], *text)
+        if _repeats_a_pair((*prompt, *plan.oracle.right_tokens(prompt, cap)), len(prompt)):
+            break
+    return prompt
+
+
+def repeats_itself(oracle: Oracle) -> bool:
+    """Returns whether answers of this model can be foretold by n-grams. They cannot where each token is
+    a hash of all before it."""
+    plan = Plan(oracle, random.Random(0), 1)
+    request = Request("probe", plan.text(0, 3), LONGER_CAP)
+    prompt = _foretold(plan, request)
+    return _repeats_a_pair((*prompt, *oracle.right_tokens(prompt, LONGER_CAP)), len(prompt))
+
+
+def _repeats_a_pair(tokens: tuple[int, ...], start: int) -> bool:
+    """Returns whether a pair that ends at `start` or behind, not last, occurred before."""
+    pairs = [*pairwise(tokens)]
+    return any(pairs[end - 1] in pairs[: end - 1] for end in range(start, len(tokens) - 1))
+
+
+def _set_prompts(plan: Plan, value: str) -> None:
+    size, rng = plan.block_size, plan.rng
+    lengths = {
+        "short": lambda: rng.randint(1, size),
+        "edges": lambda: size * rng.randint(1, 3) + rng.choice((-1, 0, 1)),
+        "long": lambda: rng.randint(3 * size + 1, 5 * size),
+        "repeats": lambda: 3 * size,
+    }
+    for place in range(NUM_REQUESTS):
+        prompt = plan.text(place + 4 * rng.randrange(3), lengths[value]())
+        if place == OWNER and plan.budget is not None:  # at least one prompt is fed in parts
+            prompt += plan.text(12, max(0, plan.budget + 2 - len(prompt)))
+        if value == "repeats":
+            prompt = (prompt[: 2 + place % 2] * len(prompt))[: len(prompt)]
+        cap = rng.randint(size + 3, size + 6) + (LARGEST_DRAFT if place == OWNER else 0)
+        plan.requests.append(Request(f"r{place}", prompt, cap))
+
+
+def _set_prefixes(plan: Plan, value: str) -> None:
+    if value == "off":
+        return
+    plan.limits["prefix_caching"] = True
+    size = plan.block_size
+    owner = (*plan.requests[OWNER].prompt_token_ids, *plan.text(13, 2 * size))
+    tail = plan.text(14, plan.rng.randint(1, 2 * size))
+    shared = {"equal": owner, "longer": (*owner, *tail), "half": (*owner[:size], *tail), "turn": owner}
+    plan.change(OWNER, prompt_token_ids=owner)
+    plan.change(SHARER, prompt_token_ids=shared[value])
+    plan.has_turn = value == "turn"
+
+
+def _set_parameters(plan: Plan, value: str) -> None:
+    """Gives three requests unlike values of the same fields, and leaves the last as it is."""
+    for place in (OWNER, SHARER, BYSTANDER):
+        token = plan.rng.randrange(plan.vocab_size)
+        falling = tuple(((token + 2 * n) % plan.vocab_size, STRONG - 0.5 * n) for n in range(12))
+        match value:
+            case "bias":  # for one of them against its own answer
+                bans = tuple((each, -STRONG) for each in sorted({*plan.continued(place)[1:]}))
+                plan.choose(place, logit_bias=bans if place == SHARER else falling[: 1 + place])
+            case "allowed":
+                few = {plan.rng.randrange(plan.vocab_size) for _ in range(3 + place)}
+                plan.choose(place, allowed_token_ids=frozenset(few))
+            case "repetition":
+                plan.choose(place, repetition_penalty=(4.0, 0.5, 1.5)[place])
+            case "penalties":
+                names = ("frequency_penalty", "presence_penalty", "frequency_penalty")
+                plan.choose(place, logit_bias=falling, **{names[place]: (2.0, 2.0, 1.0)[place]})
+            case "one token":
+                name, least = (("top_k", 1), ("top_p", 1e-6), ("min_p", 1.0))[place]
+                plan.choose(place, temperature=3.0, **{name: least})
+            case "drawn":
+                seed = plan.rng.randrange(1 << 31)
+                warm = (10.0, 20.0, 40.0)[place]  # rounding changes hardly any draw
+                plan.choose(place, temperature=warm, seed=seed)
+
+
+def _set_ends(plan: Plan, value: str) -> None:
+    """Lets two requests end by what they answer, or would if they went on."""
+    for place in (SHARER, BYSTANDER):
+        cap = plan.requests[place].max_new_tokens
+        inside = plan.rng.randint(1, cap - 2)
+        answer = plan.continued(place) if value != "cap" else ()
+        if value in ("first token", "inside", "at the cap") and plan.is_drawn(place):
+            plan.change(place, eos_token_ids=frozenset(range(0, plan.vocab_size, 2)))
+            continue
+        match value:
+            case "first token":
+                plan.change(place, eos_token_ids=frozenset({answer[0]}))
+            case "inside":
+                plan.change(place, eos_token_ids=frozenset({answer[inside]}))
+            case "at the cap":
+                plan.change(place, eos_token_ids=frozenset({answer[cap - 1]}))
+            case "behind the cap":
+                plan.change(place, eos_token_ids=frozenset({*answer[cap:]} - {*answer[:cap]}))
+            case "stop behind the cap":
+                plan.choose(place, stop_token_sequences=(answer[cap - 1 : cap + 1],))
+            case "stop sequence":
+                across = (plan.requests[place].prompt_token_ids[-1], answer[0])  # ends nothing
+                stops = [answer[inside : inside + 2]]
+                if plan.is_drawn(place):
+                    stops = [(each,) for each in range(0, plan.vocab_size, 2)]
+                plan.choose(place, stop_token_sequences=(across, *stops))
+            case "least length":
+                plan.change(place, eos_token_ids=frozenset(answer[:2]))
+                plan.choose(place, min_tokens=plan.rng.randint(2, cap))
+
+
+def _set_logprobs(plan: Plan, value: str) -> None:
+    for place in (OWNER, SHARER, BYSTANDER):
+        match value:
+            case "of tokens":
+                plan.choose(place, logprobs=(0, 5, 1)[place])
+            case "of prompts":
+                # Without these for the sharer: they may keep a prompt from what is cached.
+                plan.choose(place, logprobs=2, prompt_logprobs=(2, None, 1)[place])
+
+
+def _set_pool(plan: Plan, value: str) -> None:
+    """Lets the pool hold the largest request and little else."""
+    if value == "tight":
+        lives = [len(each.prompt_token_ids) + each.max_new_tokens for each in plan.requests]
+        plan.limits["num_blocks"] = ceil(max(lives) / plan.block_size) + plan.rng.randint(0, 1)
+
+
+def _set_arrival(plan: Plan, value: str) -> None:
+    ways = {"stepped": (0, 0, 0, 0), "staggered": (0, 1, 2, 4), "late": (0, 0, 6, 9)}
+    plan.arrivals = list(ways[value]) if value in ways else None
+
+
+def _set_abort(plan: Plan, value: str) -> None:
+    """Aborts the last request while it waits, or the first in its prefill or soon after its first
+    token."""
+    num_prefills = ceil(len(plan.requests[OWNER].prompt_token_ids) / (plan.budget or 2048))
+    when = {
+        "waiting": (LAST, 1),
+        "prefill": (OWNER, plan.rng.randint(1, max(1, num_prefills - 1))),
+        "decode": (OWNER, num_prefills + plan.rng.randint(0, 1)),
+    }
+    if value != "off":
+        assert plan.arrivals is not None, "an abort needs steps"
+        place, step = when[value]
+        plan.aborts = ((f"r{place}", plan.arrivals[place] + step),)
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """What can be varied: values by name, the plain one first, each with what it needs of an engine
+    (capabilities, and fields of `SamplingParams`). `promise` is about it, if one is."""
+
+    add: Callable[[Plan, str], None]
+    values: Mapping[str, tuple[str, ...]]
+    promise: Promise | None = None
+
+
+def _each(names: Sequence[str], *needs: str) -> dict[str, tuple[str, ...]]:
+    return dict.fromkeys(names, needs)
+
+
+DIMENSIONS: Mapping[str, Dimension] = {
+    "slots": Dimension(_set_slots, _each(("each", "two", "one"))),
+    "chunks": Dimension(_set_chunks, {"off": (), **_each(("some blocks", "least"), "chunked_prefill")}),
+    "prompts": Dimension(_set_prompts, _each(("short", "edges", "long", "repeats"))),
+    "prefixes": Dimension(
+        _set_prefixes, {"off": (), **_each(("equal", "longer", "half", "turn"), "prefix_caching")}
+    ),
+    "drafts": Dimension(
+        _set_drafts,
+        {"off": (), **_each(("right", "mixed", "wrong", "n-grams"), "speculation")},
+        Promise.P17,
+    ),
+    "parameters": Dimension(
+        _set_parameters,
+        {
+            "none": (),
+            "bias": ("logit_bias",),
+            "allowed": ("allowed_token_ids",),
+            "repetition": ("repetition_penalty",),
+            "penalties": ("frequency_penalty", "presence_penalty", "logit_bias"),
+            "one token": ("temperature", "top_k", "top_p", "min_p"),
+            "drawn": ("temperature", "seed"),
+        },
+        Promise.P19,
+    ),
+    "ends": Dimension(
+        _set_ends,
+        {
+            **_each(("cap", "first token", "inside", "at the cap", "behind the cap")),
+            **_each(("stop sequence", "stop behind the cap"), "stop_token_sequences"),
+            "least length": ("min_tokens",),
+        },
+    ),
+    "logprobs": Dimension(
+        _set_logprobs,
+        {"none": (), "of tokens": ("logprobs",), "of prompts": ("logprobs", "prompt_logprobs")},
+    ),
+    "pool": Dimension(_set_pool, {"ample": (), "tight": ("preemption",)}),
+    "arrival": Dimension(
+        _set_arrival, {"one call": (), **_each(("stepped", "staggered", "late"), "stepping")}
+    ),
+    "abort": Dimension(
+        _set_abort,
+        {
+            "off": (),
+            **_each(("waiting", "decode"), "stepping"),
+            "prefill": ("stepping", "chunked_prefill"),
+        },
+        Promise.P13,
+    ),
+}
+PLAIN: Values = {name: next(iter(each.values)) for name, each in DIMENSIONS.items()}
+# What cannot meet: the one that has the only slot is never preempted; with a slot for each nobody
+# waits; a prompt fed in one step cannot be aborted in between; in one call nothing can be aborted.
+EXCLUDED: frozenset[Meeting] = frozenset(
+    {
+        (("pool", "tight"), ("slots", "one")),
+        (("abort", "waiting"), ("slots", "each")),
+        (("abort", "prefill"), ("chunks", "off")),
+        *(
+            (("abort", each), ("arrival", "one call"))
+            for each in DIMENSIONS["abort"].values
+            if each != "off"
+        ),
+    }
+)
+
+
+def choices_for(
+    capabilities: AbstractSet[Capability], fields: AbstractSet[str]
+) -> dict[str, list[str]]:
+    """Returns the values of each dimension that an engine can be asked for. One without a trace need
+    not declare what a config alone asks for."""
+    offered = {*(each.value for each in capabilities), *fields}
+    if Capability.TRACING not in capabilities:
+        offered |= {Capability.PREEMPTION, Capability.PREFIX_CACHING}
+    return {
+        name: [value for value, needs in each.values.items() if offered.issuperset(needs)]
+        for name, each in DIMENSIONS.items()
+    }
+
+
+def meetings(choices: Choices, strength: int) -> Iterator[Meeting]:
+    """Yields every combination of values of `strength` dimensions that can occur."""
+    every = sorted((name, value) for name, values in choices.items() for value in values)
+    for each in combinations(every, strength):
+        are_different = len({name for name, _ in each}) == strength
+        if are_different and not any(pair in EXCLUDED for pair in combinations(each, 2)):
+            yield each
+
+
+def covering(choices: Choices, seed: int, strength: int = 2) -> tuple[Values, ...]:
+    """Returns combinations of all dimensions that hold every meeting of `strength` values."""
+    return _covering(tuple((name, tuple(each)) for name, each in choices.items()), seed, strength)
+
+
+@cache
+def _covering(
+    choices: tuple[tuple[str, tuple[str, ...]], ...], seed: int, strength: int
+) -> tuple[Values, ...]:
+    allowed = [{"operator": "or", "conditions": [*map(_differs, pair)]} for pair in sorted(EXCLUDED)]
+    asked = {name: [*values] for name, values in choices}
+    return tuple(make(asked, strength=strength, salt=str(seed), constraints=allowed))
+
+
+def _differs(value: Value) -> dict[str, object]:
+    return {"operator": "ne", "left": value[0], "value": value[1]}
+
+
+def calls_of(
+    values: Values,
+    oracle: Oracle,
+    has_logits: bool,
+    seed: int,
+    block_sizes: Sequence[int] = SMALL_BLOCKS,
+) -> tuple[Workload, Workload]:
+    """Returns two calls for one engine: the workload, and its requests once more without an abort. With
+    `prefixes=turn` one of these continues the owner's answer."""
+    rng = random.Random(seed)
+    plan = Plan(oracle, rng, rng.choice(block_sizes))
+    for name, dimension in DIMENSIONS.items():
+        plan.rng = random.Random(
+            f"{seed} {name}"
+        )  # its own: another value here changes no choice there
+        dimension.add(plan, values[name])
+    config = EngineConfig(
+        max_num_seqs=plan.max_num_seqs,
+        max_num_batched_tokens=plan.budget or 2048,
+        block_size=plan.block_size,
+        return_logits=has_logits and not plan.aborts,
+        **plan.limits,  # type: ignore[arg-type]
+    )
+    arrivals = None if plan.arrivals is None else tuple(plan.arrivals)
+    first = Workload(tuple(plan.requests), config, arrivals, plan.aborts)
+    again = [replace(each, request_id=f"again-{each.request_id}") for each in plan.requests]
+    if plan.has_turn:
+        again[BYSTANDER] = _next_turn(plan, again[BYSTANDER])
+    return first, replace(first, requests=tuple(again), aborts=())
+
+
+def _next_turn(plan: Plan, request: Request) -> Request:
+    """Returns a request that continues the owner's answer, and needs no larger pool than the owner."""
+    owner = plan.requests[OWNER]
+    said = plan.oracle.right_tokens(owner.prompt_token_ids, owner.max_new_tokens - 2)
+    prompt = (*owner.prompt_token_ids, *said)
+    return Request(request.request_id, prompt, 2)
+
+
+def without(values: Values, name: str) -> Values | None:
+    """Returns the values with the plain one of this dimension; None if they cannot meet so."""
+    changed = {**values, name: PLAIN[name]}
+    return None if EXCLUDED & {*combinations(sorted(changed.items()), 2)} else changed
+
+
+def alone(meeting: Meeting) -> Values:
+    """Returns values of all dimensions of which none is less plain than the meeting needs."""
+    values = {**PLAIN, **dict(meeting)}
+    if values["abort"] != "off" and values["arrival"] == "one call":
+        values["arrival"] = "stepped"
+    if values["abort"] == "waiting" and values["slots"] == "each":
+        values["slots"] = "two"
+    if values["abort"] == "prefill" and values["chunks"] == "off":
+        values["chunks"] = "least"
+    return values

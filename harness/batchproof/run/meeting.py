@@ -1,0 +1,212 @@
+"""Lets every two features meet on one engine, shows that they did, and names those that a failure
+needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
+from math import ceil
+from typing import NamedTuple
+
+from batchproof.api import Capability, Completion, EngineConfig, FinishReason, Request, StepRecord
+from batchproof.checks.broken import require
+from batchproof.checks.draws import seed_findings
+from batchproof.checks.happened import (
+    has_acceptance,
+    has_chunk,
+    has_draft,
+    has_preemption,
+    has_prefix_hit,
+    has_rejection,
+)
+from batchproof.generators.covering import (
+    DIMENSIONS,
+    PLAIN,
+    SMALL_BLOCKS,
+    Meeting,
+    Value,
+    Values,
+    alone,
+    calls_of,
+    choices_for,
+    covering,
+    meetings,
+    repeats_itself,
+    without,
+)
+from batchproof.oracle.choosing import sampling_of
+from batchproof.run.cancelling import check_run_with_aborts
+from batchproof.run.failures import ConformanceFailure
+from batchproof.run.relations import ABOUT_ONE_ANSWER
+from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Outcome, Workload
+
+NUM_TRIES = 3  # of a meeting by itself, if the design did not show it
+
+
+class Draw(NamedTuple):
+    """A request that has a seed, its answer where nothing crowds it, and that among others."""
+
+    request: Request
+    alone: Completion
+    among_others: Completion
+
+
+@dataclass(frozen=True)
+class Served:
+    """What came of two calls on one engine."""
+
+    outcomes: Sequence[Outcome]
+    trace: Sequence[StepRecord]
+    draws: list[Draw] = field(default_factory=list)
+
+    def has(self, reason: FinishReason) -> bool:
+        return any(each.finish_reason is reason for done in self.outcomes for each in done.completions)
+
+
+def _has_newcomer(trace: Sequence[StepRecord]) -> bool:
+    """Returns whether a request came when others had begun."""
+    queues = [{*record.waiting, *record.admitted} for record in trace]
+    return any(later - earlier for earlier, later in pairwise(queues))
+
+
+Evidence = Callable[[Served], bool]
+# What shows that a dimension, or one of its values, had its effect. Other values are in the workload as
+# it stands: a prompt is as long as it is, and parameters are judged by the answer.
+EVIDENCE: Mapping[str | Value, Evidence] = {
+    "chunks": lambda served: has_chunk(served.trace),
+    "prefixes": lambda served: has_prefix_hit(served.trace),
+    "pool": lambda served: has_preemption(served.trace),
+    "slots": lambda served: any(record.waiting for record in served.trace),
+    "drafts": lambda served: has_draft(served.trace),
+    ("drafts", "right"): lambda served: has_acceptance(served.trace),
+    ("drafts", "wrong"): lambda served: has_rejection(served.trace),
+    ("arrival", "staggered"): lambda served: _has_newcomer(served.trace),
+    ("arrival", "late"): lambda served: _has_newcomer(served.trace),
+    "abort": lambda served: served.has(FinishReason.ABORTED),
+    **{
+        ("ends", value): lambda served: served.has(FinishReason.STOP)
+        for value in ("first token", "inside", "at the cap", "stop sequence")
+    },
+}
+
+
+class Meetings:
+    """What has met on an engine, as workloads are served to it."""
+
+    def __init__(
+        self, trial: Trial, seed: int, strength: int = 2, block_sizes: Sequence[int] = SMALL_BLOCKS
+    ) -> None:
+        """`strength` values meet in each meeting. `seed` decides the design and the workloads."""
+        self.choices = choices_for(*trial.offer)
+        if "n-grams" in self.choices["drafts"] and not repeats_itself(trial.oracle):
+            self.choices["drafts"].remove("n-grams")
+        self.shown: Counter[Meeting] = Counter()  # how often each meeting was shown
+        self._trial = trial
+        self._seed = seed
+        self._strength = strength
+        self._block_sizes = block_sizes
+        self._draws: list[Draw] = []
+
+    def restrict(self, **values: Sequence[str]) -> None:
+        """Leaves out other values of these dimensions, but no plain one."""
+        for name, kept in values.items():
+            self.choices[name] = [each for each in self.choices[name] if each in (PLAIN[name], *kept)]
+
+    @property
+    def missing(self) -> list[Meeting]:
+        """The meetings that can occur and were not shown."""
+        return [each for each in meetings(self.choices, self._strength) if each not in self.shown]
+
+    def serve_design(self, share: float = 1.0) -> None:
+        """Serves the covering design, or this share of it, and judges all answers.
+
+        Raises `ConformanceFailure` of the fewest values that show it, and what `Trial.check` raises.
+        """
+        design = covering(self.choices, self._seed, self._strength)
+        for values in design[: ceil(share * len(design))]:
+            self._serve(values)
+        if self._draws:
+            with self._trial.reporting(self._trial.history.last_workload):
+                wanted, before, after = zip(*self._draws, strict=True)
+                relation = "where other features meet"
+                require(seed_findings(wanted, before, after, self._trial.oracle, relation))
+
+    def serve_missing(self) -> None:
+        """Serves each meeting by itself that the design did not show. Raises as `serve_design` does."""
+        for meeting in self.missing:
+            for _ in range(NUM_TRIES):
+                if meeting not in self.shown:
+                    self._serve(alone(meeting))
+
+    def _serve(self, values: Values) -> None:
+        call = (self._seed, self._block_sizes)
+        self._seed += 1
+        try:
+            served = _served(self._trial, values, *call)
+        except ConformanceFailure as failure:
+            raise _explained(self._trial, values, failure, *call) from None
+        self._draws += served.draws
+        had = sorted(each for each in values.items() if _is_in(each, served))
+        self.shown.update(combinations(had, self._strength))
+
+
+def _is_in(value: Value, served: Served) -> bool:
+    name, _ = value
+    evidence = EVIDENCE.get(value) or EVIDENCE.get(name)
+    return value in PLAIN.items() or evidence is None or evidence(served)
+
+
+def _served(trial: Trial, values: Values, seed: int, block_sizes: Sequence[int]) -> Served:
+    calls = calls_of(values, trial.oracle, trial.has_logits, seed, block_sizes)
+    with trial.engine(calls[0].config) as engine:
+        outcomes = [
+            check_run_with_aborts(trial, call, engine) if call.aborts else trial.check(call, engine)
+            for call in calls
+        ]
+        served = Served(outcomes, trial.trace_of(engine))
+    if Capability.SEEDED_SAMPLING in trial.capabilities and values["drafts"] == "off":
+        served.draws.extend(_draws(trial, calls, outcomes))
+    return served
+
+
+def _draws(trial: Trial, calls: Sequence[Workload], outcomes: Sequence[Outcome]) -> Iterator[Draw]:
+    """Serves each request that has a seed on a fresh engine without limits too, and yields its answer
+    there and those among others, unless it was aborted."""
+    seeded = [each for each in calls[-1].requests if sampling_of(each).seed is not None]
+    if not seeded:
+        return
+    roomy = Workload(tuple(seeded), EngineConfig(block_size=calls[-1].config.block_size))
+    alone = zip(seeded, trial.check(roomy).completions, strict=True)
+    known = {replace(request, request_id=""): answer for request, answer in alone}
+    for call, outcome in zip(calls, outcomes, strict=True):
+        for request, given in zip(call.requests, outcome.completions, strict=True):
+            same = known.get(replace(request, request_id=""))
+            if same is not None and given.finish_reason is not FinishReason.ABORTED:
+                yield Draw(request, same, given)
+
+
+def _explained(
+    trial: Trial, values: Values, failure: ConformanceFailure, seed: int, block_sizes: Sequence[int]
+) -> ConformanceFailure:
+    """Returns the failure of as few values as break the same rule, or one about a single answer: one
+    dimension after the other takes its plain value."""
+    for name in PLAIN:
+        fewer = without(values, name)
+        if fewer is not None and fewer != values:
+            try:
+                _served(trial.renewed(), fewer, seed, block_sizes)
+            except ConformanceFailure as smaller:
+                is_plainer = smaller.failure.promise in ABOUT_ONE_ANSWER
+                if is_plainer or smaller.failure.rule is failure.failure.rule:
+                    values, failure = fewer, smaller
+    needed = [f"{name}={value}" for name, value in values.items() if value != PLAIN[name]]
+    appeared = f"where {' meets '.join(needed)}" if needed else "in a plain workload"
+    promise = failure.failure.promise
+    if promise in ABOUT_ONE_ANSWER:
+        changed = (DIMENSIONS[name].promise for name in PLAIN if values[name] != PLAIN[name])
+        about = {each for each in changed if each is not None}
+        promise = about.pop() if len(about) == 1 else promise
+    return ConformanceFailure(failure.failure.under(promise, appeared))

@@ -1,0 +1,56 @@
+"""Every two features meet: slots, chunks, shared prefixes, small pools, drafts, arrivals, aborts, and
+what a request asks for: parameters, logprobs, ends.
+
+A covering design chooses the workloads, and `--hypothesis-seed` the design. Two features that the
+engine's capabilities allow and that were never shown to meet are a failure, as far as a trace tells.
+With the profile thorough, every three meet.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+
+from batchproof.api import Capability
+from batchproof.models.embedded import STATE_MODEL
+from batchproof.run.meeting import Meetings
+from batchproof.run.trial import Trial
+
+EXAMPLES = settings().max_examples
+SHARE = 1.0 if EXAMPLES >= 10 else 0.25  # of the design; less for built-in engines
+STRENGTH = 3 if EXAMPLES >= 100 else 2
+
+
+@pytest.mark.promise(id="P1")
+@pytest.mark.three_models
+@pytest.mark.also_on(STATE_MODEL)
+def test_every_two_features_meet(trial: Trial, pytestconfig: pytest.Config) -> None:
+    meet(trial, Meetings(trial, seed_of(pytestconfig), STRENGTH))
+
+
+@pytest.mark.promise(id="P8")
+@pytest.mark.long_model
+def test_every_two_features_meet_in_large_blocks(trial: Trial, pytestconfig: pytest.Config) -> None:
+    """Serves an engine that has no smaller blocks, and would round a small pool up to one of them."""
+    meetings = Meetings(trial, seed_of(pytestconfig), block_sizes=(32,))
+    meetings.restrict(
+        drafts=["mixed"],
+        prompts=["edges"],
+        parameters=["drawn"],
+        ends=["inside"],
+        logprobs=["of tokens"],
+    )
+    meet(trial, meetings)
+
+
+def meet(trial: Trial, meetings: Meetings) -> None:
+    meetings.serve_design(SHARE)
+    if SHARE == 1.0 and Capability.TRACING in trial.capabilities:
+        meetings.serve_missing()
+        for each in meetings.missing:
+            trial.must_show(" and ".join(f"{name}={value}" for name, value in each), False)
+
+
+def seed_of(config: pytest.Config) -> int:
+    seed = config.getoption("hypothesis_seed", default=None)
+    return int(seed) if str(seed).isdigit() else 0

@@ -1,0 +1,51 @@
+"""The covering design of workloads: what meets, what is shown, and what a failure needs."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from batchproof.api import Capability
+from batchproof.decoding.sampling import SamplingParams
+from batchproof.generators.covering import (
+    EXCLUDED,
+    PLAIN,
+    Values,
+    alone,
+    choices_for,
+    covering,
+    meetings,
+    without,
+)
+
+EVERYTHING = choices_for(frozenset(Capability), frozenset(SamplingParams.__slots__))
+LITTLE = choices_for(frozenset({Capability.STEPPING}), frozenset())
+
+
+@pytest.mark.parametrize("choices", [EVERYTHING, LITTLE], ids=["every capability", "stepping alone"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_pair_that_can_meet_is_in_the_design(choices: dict[str, list[str]], seed: int) -> None:
+    rows = covering(choices, seed)
+    held = {pair for row in rows for pair in combinations(sorted(row.items()), 2)}
+    assert held == {*meetings(choices, 2)}
+    assert not held & EXCLUDED
+    assert len(rows) < 70
+
+
+def test_another_seed_is_another_design_of_the_same_pairs() -> None:
+    assert covering(EVERYTHING, 1) == covering(EVERYTHING, 1) != covering(EVERYTHING, 2)
+
+
+def test_a_meeting_by_itself_is_plain_in_all_else() -> None:
+    for pair in meetings(EVERYTHING, 2):
+        values = alone(pair)
+        assert {*pair} <= {*values.items()}
+        assert not EXCLUDED & {*combinations(sorted(values.items()), 2)}
+        assert len([name for name in values if values[name] != PLAIN[name]]) <= 5
+
+
+def test_a_dimension_is_left_out_only_if_the_others_can_meet_without_it() -> None:
+    values: Values = {**PLAIN, "abort": "decode", "arrival": "late"}
+    assert without(values, "arrival") is None
+    assert without(values, "abort") == {**PLAIN, "arrival": "late"}
