@@ -52,6 +52,10 @@ class UnsupportedModelError(BatchproofError):
     """Raised by a factory for a model that its engine would answer wrongly."""
 
 
+class EngineMissingError(UnsupportedModelError):
+    """Raised by a factory for every model where the engine is not installed."""
+
+
 class EngineHang(BaseException):
     """Raised if an engine call exceeds its time limit or its step bound; `evidence` holds lines
     about it.

@@ -38,6 +38,7 @@ BENCHMARKS = CHECKOUT / "tests" / "benchmarks" if CHECKOUT else PACKAGE / "bench
 
 # `results/` lies below the checkout for those who work in it, else below the current folder.
 ROOT = CHECKOUT if CHECKOUT and Path.cwd().is_relative_to(CHECKOUT) else Path.cwd()
+VERDICTS = ROOT / "results" / "engines"  # where `judge` writes
 ENVIRONMENTS = CHECKOUT / ".engines" if CHECKOUT else user_cache() / "engines"
 
 # The suite as an argument of pytest that is run in ROOT.

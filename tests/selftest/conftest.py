@@ -51,6 +51,17 @@ def test_lacking(trial):
     trial.check(WORKLOAD)
 """
 
+# An engine that refuses some models.
+CHOOSY = """
+from batchproof.errors import UnsupportedModelError
+from batchproof_engines.static import static
+
+def choosy(model, config):
+    if REFUSED in type(model).__name__:
+        raise UnsupportedModelError("not that one")
+    return static(model, config)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Session:

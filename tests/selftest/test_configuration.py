@@ -53,6 +53,7 @@ CHOSEN = 'engine = "static"\nmodel = "gpt2-random"\n'
         ('dtype = "float8"', ":3: dtype 'float8' is unknown; choose one of float32"),
         ('dtype = ["float32", "float64"]', ":3: dtype is a list, but must be one value"),
         ("table = true", ":3: table is true, but must be a text or a number, or a list of these"),
+        ('serves = "lama-hash"', ":3: serves 'lama-hash' is no model; do you mean llama-hash"),
         ('isolate = "no"', ":3: isolate is 'no', but must be true or false"),
     ],
 )

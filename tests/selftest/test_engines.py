@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 
 import pytest
 import torch
@@ -12,10 +13,25 @@ from batchproof.api import EngineConfig, Request
 from batchproof.errors import UnsupportedModelError
 from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import EMBEDDED
+from batchproof.run.engine_names import PEERS, SERVED, served_by
 from batchproof.run.registry import resolve_engine
 from batchproof_engines.reference import reference
 from batchproof_lab.model_sweep.toys import Toy
-from tests.selftest.conftest import needs_psutil
+from tests.selftest.conftest import LaboratoryFor, needs_psutil
+
+
+@pytest.mark.parametrize(
+    "engine", [pytest.param(each, marks=needs_psutil if each in PEERS else ()) for each in SERVED]
+)
+def test_a_built_in_engine_serves_the_models_of_its_list_and_no_others(
+    engine: str, laboratory_for: LaboratoryFor
+) -> None:
+    lab, served = laboratory_for(60.0), set()
+    for name in EMBEDDED:
+        with suppress(UnsupportedModelError):
+            lab.capabilities(resolve_engine(engine), lab.subject(name))
+            served.add(name)
+    assert served == served_by(engine, "float32")
 
 
 @pytest.mark.parametrize("name", [name for name, each in EMBEDDED.items() if each.oracle is None])

@@ -15,8 +15,9 @@ from batchproof.errors import OracleError
 from batchproof.models.catalogue import ModelUnderTest, load_model
 from batchproof.oracle.oracle import Oracle
 from batchproof.run.registry import reference_factory
+from batchproof_engines.model_support import sliding_window
 from batchproof_lab.suite_run import run_suite
-from tests.selftest.conftest import HEAD, LACKING, RIGHT, RunSuite
+from tests.selftest.conftest import CHOOSY, HEAD, LACKING, RIGHT, RunSuite
 
 SUITE = f"""{HEAD}
 from hypothesis import assume, given, strategies as st
@@ -62,12 +63,6 @@ def test_never(trial):
     trial.check(WORKLOAD)
     trial.must_show('preemption', False)
 """
-REFUSING = """
-from batchproof.errors import UnsupportedModelError
-
-def factory(model, config):
-    raise UnsupportedModelError("engine 'refusing' cannot serve anything")
-"""
 
 
 def test_a_test_that_shows_nothing_fails_and_blames_no_engine(run_suite: RunSuite) -> None:
@@ -95,9 +90,9 @@ def test_a_wrong_case_is_an_error_of_its_author(run_suite: RunSuite) -> None:
 
 
 def test_a_run_that_compared_nothing_fails_and_one_of_no_test_says_so(run_suite: RunSuite) -> None:
-    Path("refusing.py").write_text(REFUSING)
+    Path("mine.py").write_text(CHOOSY.replace("REFUSED", "''"))
     Path("test_some.py").write_text(f"{HEAD}{RIGHT}{LACKING}")
-    refused = run_suite("--engine=refusing.py:factory", "-k", "right")
+    refused = run_suite("--engine=mine.py:choosy", "-k", "right")
     lacking = run_suite("-k", "lacking")
     for session, words in ((refused, "refused"), (lacking, "no cap")):
         assert session.exit_status == pytest.ExitCode.TESTS_FAILED
@@ -109,6 +104,42 @@ def test_a_run_that_compared_nothing_fails_and_one_of_no_test_says_so(run_suite:
     assert Path("table.json").read_text() == "old"
     assert none.exit_status == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "no conformance test was selected by -k 'paritty'" in none.output
+
+
+def test_a_mutant_that_refuses_a_model_which_the_engine_serves_fails(
+    run_suite: RunSuite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its window is one key too wide, so its own trial batch refuses the model."""
+    Path("test_mini.py").write_text(HEAD + RIGHT + RIGHT.replace("right", "again"))
+    models = (f"--model={name}" for name in ("gpt2-random", "mistral-window", "bamba-hash"))
+    arguments = ("--engine=ragged", *models)
+    honest = run_suite(*arguments)
+    assert (honest.exit_status, honest.cell("P1 parity")) == (pytest.ExitCode.OK, "4"), honest.output
+    assert "note: ragged refuses bamba-hash: 2 tests not run" in honest.output
+    wider = "batchproof_engines.ragged.engine.sliding_window"
+    monkeypatch.setattr(wider, lambda model: (window := sliding_window(model)) and window + 1)
+    mutant = run_suite(*arguments)
+    assert (mutant.exit_status, mutant.cell("P1 parity")) == (1, "FAIL 1"), mutant.output
+    words = "P1 parity is broken: the engine refuses mistral-window, which it serves by the list of"
+    assert words in mutant.output
+
+
+def test_what_the_last_verdict_or_the_option_says_is_served_is_not_refused(run_suite: RunSuite) -> None:
+    Path("test_mini.py").write_text(HEAD + RIGHT)
+    run = ("--engine=mine.py:choosy", "--model=gpt2-random", "--model=llama-hash", "--verdict=v.json")
+    for refused, options, words in (
+        ("Llama", (), "choosy refuses llama-hash: 1 test not run"),
+        ("Nobody", (), "P1 parity"),
+        ("Llama", (), "refuses llama-hash, which it serves by its verdict of"),
+        ("Llama", ("--dtype=bfloat16",), "choosy refuses llama-hash: 1 test not run"),
+        ("Llama", ("--serves=gpt2-random",), "choosy refuses llama-hash: 1 test not run"),
+        ("Llama", ("--serves=all",), "refuses llama-hash, which it serves by --serves"),
+        ("Llama", (), "refuses llama-hash, which it serves by its verdict of"),
+    ):
+        Path("mine.py").write_text(CHOOSY.replace("REFUSED", repr(refused)))
+        session = run_suite(*run, *options)
+        assert words in session.output, session.output
+        assert session.exit_status == ("which it serves" in words)
 
 
 def test_a_model_without_right_answers_ends_the_session_in_a_sentence(

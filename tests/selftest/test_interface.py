@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchproof_lab import suite_run
-from tests.selftest.conftest import HEAD, RIGHT, RunSuite
+from tests.selftest.conftest import CHOOSY, HEAD, RIGHT, RunSuite
 
 LIAR = """
 from dataclasses import replace
@@ -129,15 +129,6 @@ def test_wrong_usage_ends_at_once_in_one_sentence(
 SUITE = (
     f"{HEAD}\n@pytest.mark.one_model{RIGHT}\n@pytest.mark.long_model{RIGHT.replace('right', 'long')}"
 )
-CHOOSY = """
-from batchproof.errors import UnsupportedModelError
-from batchproof_engines.static import static
-
-def choosy(model, config):
-    if REFUSED in type(model).__name__:
-        raise UnsupportedModelError("not that one")
-    return static(model, config)
-"""
 
 
 @pytest.mark.parametrize(
@@ -146,6 +137,7 @@ def choosy(model, config):
         ("", "gpt2-random llama-random", "gpt2-random", "gpt2-random"),  # it refuses all
         ("Nobody", "gpt2-random gpt2-long", "gpt2-random", "gpt2-long"),
         ("GPT2", "all", "llama-hash", "llama-hash"),
+        ("GPT2", "all --serves=gpt2-long", "llama-hash", "gpt2-long"),  # which fails
     ],
 )
 def test_a_test_for_one_model_gets_the_first_that_the_engine_serves(
@@ -154,7 +146,7 @@ def test_a_test_for_one_model_gets_the_first_that_the_engine_serves(
     """A long one comes first, unless only others are named."""
     Path("test_mini.py").write_text(SUITE)
     Path("mine.py").write_text(CHOOSY.replace("REFUSED", repr(refused)))
-    asked = [f"--model={name}" for name in models.split()]
+    asked = [each if each[0] == "-" else f"--model={each}" for each in models.split()]
     session = run_suite("--collect-only", "--engine=mine.py:choosy", *asked)
     chosen = re.findall(r"test_(\w+)\[mine.py:choosy-(.*?)\]", session.output)
     assert dict(chosen) == {"right": one, "long": long}, session.output

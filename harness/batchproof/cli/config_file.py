@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from batchproof.cli.option_names import CONFIG, KEYS
+from batchproof.cli.option_names import CONFIG, KEYS, SERVED
 from batchproof.errors import UsageError
 from batchproof.places import repository
 from batchproof.run.engine_names import COMMAND_PREFIX, looks_like_engine
@@ -32,6 +32,12 @@ class ConfigFile:
     def engines(self) -> list[str]:
         """Returns the engines that the file names, as they are named from the current folder."""
         return self.named_from_here(self.table.texts("engine")) if "engine" in self.table.values else []
+
+    def served_by(self, engines: Iterable[str]) -> list[str]:
+        """Returns the models that these engines serve, if the file names no others."""
+        is_about = not self.engines or set(engines) <= set(self.engines)
+        is_said = is_about and SERVED in self.table.values
+        return self.named_from_here(self.table.texts(SERVED)) if is_said else []
 
     def from_here(self, path: str) -> str:
         """Returns a path of the file as it is named from the current folder."""

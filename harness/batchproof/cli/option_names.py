@@ -10,6 +10,7 @@ CONFIG, NO_CONFIG = "--config", "--no-config"
 OPTIONS = frozenset(
     (
         *("--engine", "--model", "--device", "--dtype", "--compute-dtype", "--kv-cache-dtype"),
+        "--serves",
         *("--xfails", "--diagnose-for", "--repro", "--table", "--journal", "--engine-time-limit"),
         *("--requirements", "--requirement", "--verdict"),
         *("--artifacts", "--isolate", "--no-isolate", CONFIG, NO_CONFIG),
@@ -21,5 +22,5 @@ OPTIONS = frozenset(
 OTHERS = {"hypothesis_profile": "--hypothesis-profile", "jobs": "--numprocesses"}  # of other plugins
 NO_KEYS = {CONFIG, NO_CONFIG, "--no-isolate", "--requirement", "--xfails"}
 FLAGS = {flag[2:].replace("-", "_"): flag for flag in sorted(OPTIONS - NO_KEYS)} | OTHERS
-EXPECTED = "expected_failures"
+EXPECTED, SERVED = "expected_failures", "serves"
 KEYS = frozenset((*FLAGS, EXPECTED))

@@ -124,6 +124,10 @@ def ints(*names: str) -> Facts:
 class Rule(Enum):
     """All rules, by what they are about; the promise is theirs unless a finding states another."""
 
+    # what the engine serves (`plugin.trials`)
+    MODEL_REFUSED = declare("model-refused", Promise.P1, model=str, source=str, why=str).says(
+        "the engine refuses {model}, which it serves by {source}", "{why}"
+    )
     # the answers of one call (`checks.answers`, `checks.contract_types`)
     RETURN_TYPE = declare("return-type", Promise.P4, got=str).says(
         "generate returned a {got}, but should return a list of Completions"

@@ -19,7 +19,8 @@ from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.cli.option_names import NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.judgement.output import write_index, write_verdict
-from batchproof.places import ROOT, SUITE_ARGUMENTS
+from batchproof.places import ROOT, SUITE_ARGUMENTS, VERDICTS
+from batchproof.plugin.declared import SERVES
 from batchproof.plugin.scoring import SET
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import made_now
@@ -28,7 +29,6 @@ from batchproof.requirements.issues import DEFAULT_ISSUES, KnownIssue, read_issu
 from batchproof.requirements.sets import RequirementSet, load
 from batchproof.requirements.verdict_of_journal import Asked, verdict_of
 
-DEFAULT_OUTPUT = ROOT / "results" / "engines"
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)  # of a session that ran to its end
 STDERR = 2  # the file descriptor
 
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     choices.add_output(parser)
     choices.add_jobs(parser)
-    parser.set_defaults(output=DEFAULT_OUTPUT)
+    parser.set_defaults(output=VERDICTS)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -105,8 +105,10 @@ def _session(engine: str, arguments: argparse.Namespace, folder: Path) -> Sessio
         options.append(f"{SET}={asked.name}")
     elif not any(each.startswith("--model") for each in options):
         options.append("--model=all")
-    if find():  # a page is about the whole suite, and expects no failure
-        options.insert(0, NO_CONFIG)
+    config = find()
+    if config is not None:  # a page is about the whole suite, and expects no failure
+        served = [] if SERVES in arguments.pytest else config.served_by([engine])
+        options[:0] = [NO_CONFIG, *(f"{SERVES}={each}" for each in served)]
     return Session(engine, options, arguments.jobs, folder, asked)
 
 

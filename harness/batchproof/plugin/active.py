@@ -19,7 +19,7 @@ from batchproof.cli.option_names import CONFIG, NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED, THREE_MODELS
 from batchproof.oracle.precision import KV_CACHES
-from batchproof.plugin import bench_options, isolation, outputs, problems, recorder, scoring
+from batchproof.plugin import bench_options, declared, isolation, outputs, problems, recorder, scoring
 from batchproof.plugin.bench_options import seconds
 from batchproof.plugin.configuring import CONFIGURED
 from batchproof.plugin.isolation import pytest_cmdline_main, pytest_xdist_setupnodes
@@ -89,6 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="S",
         help="seconds to look for the cause of a failure; 0: not at all (default: %(default)g)",
     )
+    group.addoption(declared.SERVES, action="append", metavar="MODEL", help=declared.HELP)
     isolation.add_option(group)
     outputs.add_options(group)
     scoring.add_options(group)
@@ -128,6 +129,7 @@ def _configure(config: pytest.Config) -> None:
     if not isolation.has_workers(config) and TESTING not in sys.modules:  # the first in this process
         gc.disable()  # what is imported and collected stays; `testing` enables it afterwards
     config.stash[SELECTION] = selection = select(config)
+    declared.declare(config, selection, asked.verdict)
     known_failures = read_known_failures(config.getoption("--xfails"))
     if not isolation.has_workers(config):
         import_module(TESTING).begin(config, selection)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from batchproof.cli.config_file import DEST, ConfigFile, require_no_engine, select_config
-from batchproof.cli.option_names import EXPECTED, FLAGS
+from batchproof.cli.option_names import EXPECTED, FLAGS, SERVED
 from batchproof.errors import UsageError
 from batchproof.plugin import bench_options
 from batchproof.records.provenance import TYPED
@@ -74,6 +74,7 @@ def _arguments(
     for key in filter(FLAGS.__contains__, table.values):
         flag = FLAGS[key]
         is_of_run = key in IN_BENCHMARKS if is_benchmark else key not in OF_BENCHMARKS
+        is_of_run &= key != SERVED or bool(file.served_by(typed.engine or ()))
         if is_of_run and getattr(typed, _dest(flag)) is None:
             configured.places[flag] = table.place(key)
             yield from _words(file, key, parser)

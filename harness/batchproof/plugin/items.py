@@ -28,6 +28,7 @@ AGAIN_OPTIONS = (
     "--compute-dtype",
     "--kv-cache-dtype",
     "--engine-time-limit",
+    "--serves",
 )
 
 

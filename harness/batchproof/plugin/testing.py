@@ -20,6 +20,7 @@ from batchproof.invariance.measure import declared_grades
 from batchproof.models.catalogue import resolve_device, resolve_dtype
 from batchproof.models.embedded import EMBEDDED
 from batchproof.plugin import isolation
+from batchproof.plugin.declared import choose_tests
 from batchproof.plugin.profiles import register_profiles
 from batchproof.plugin.selection import LAB, Selection
 from batchproof.plugin.trials import (
@@ -49,9 +50,12 @@ LONGEST_ERROR = 400  # characters: one that shows its model fills a page
 register_profiles()
 
 
-def pytest_collection_finish() -> None:
-    """Takes modules and tests out of sight of the garbage collector, once in a process: they stay, and
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Chooses the tests that say what an engine refuses.
+
+    Takes modules and tests out of sight of the garbage collector, once in a process: they stay, and
     each collection that walks them takes half a second."""
+    choose_tests(session.items)
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

@@ -10,11 +10,12 @@ import pytest
 
 from batchproof.api import Capability
 from batchproof.cases.schema import Case
-from batchproof.errors import EngineHang, UnsupportedModelError
+from batchproof.errors import EngineHang, EngineMissingError, UnsupportedModelError
 from batchproof.findings.finding import Failure, Rule, Run, Scene, Subject, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.models.embedded import LONG_MODEL, NAN_MODEL, THREE_MODELS
 from batchproof.oracle.oracle import Oracle
+from batchproof.plugin.declared import DECLARED, SAYS_SO
 from batchproof.plugin.failure_record import FIRST_CONTACT
 from batchproof.plugin.items import IDENTITY, again, name_of, requirement_id
 from batchproof.plugin.scoring import is_scored
@@ -114,8 +115,10 @@ def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...
         try:
             lab.capabilities(spec, lab.subject(name))
         except UnsupportedModelError:
+            if name in config.stash[DECLARED][spec.name]:
+                return name  # its tests will show it
             continue
-        except (Exception, EngineHang):  # its tests will show it
+        except (Exception, EngineHang):  # its tests will, too
             return name
         return name
     return names[0]
@@ -214,21 +217,25 @@ def note_test(item: pytest.Item, identity: TrialRecord, subject: Subject) -> Non
 def _capabilities(
     item: pytest.Item, laboratory: Laboratory, spec: EngineSpec, oracle: Oracle
 ) -> frozenset[Capability]:
-    """Returns the capabilities of the engine. Skips the test if the engine refuses the model, and
-    raises `ConformanceFailure` if it hangs at first contact."""
+    """Returns the capabilities of the engine. Skips the test if the engine refuses the model.
+    Raises `ConformanceFailure` if it is declared to serve it, or hangs at first contact."""
     identity = item.stash[IDENTITY]
     try:
         return laboratory.capabilities(spec, oracle.subject)
     except UnsupportedModelError as error:
         item.stash[IDENTITY] = replace(identity, refused=str(error))
-        pytest.skip(f"refused: {error}")
+        source = item.config.stash[DECLARED][spec.name].get(oracle.subject.name)
+        if not source or SAYS_SO not in item.stash or isinstance(error, EngineMissingError):
+            pytest.skip(f"refused {oracle.subject.name}: {error}")
+        name, why = oracle.subject.name, str(error)
+        finding = found(Rule.MODEL_REFUSED, model=name, source=source, why=why)
     except EngineHang as hang:  # no `Exception`, which pytest would not forgive in a fixture
         # Its failure file needs an engine to name, which has shown no capability.
         promise = Promise[identity.promises[0]]
         item.stash[TRIAL] = Trial(laboratory, spec, oracle, frozenset(), promise)
         finding = found(Rule.HANG, what=hang.what, evidence=hang.evidence)
-        scene = Scene((Run(0, FIRST_CONTACT),))
-        raise ConformanceFailure(Failure(finding, scene, subject_of(spec, oracle))) from None
+    scene = Scene((Run(0, FIRST_CONTACT),))
+    raise ConformanceFailure(Failure(finding, scene, subject_of(spec, oracle)))
 
 
 def _lack(

@@ -72,8 +72,9 @@ def _judge(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
     if own is not None:
         return _blame_harness(report, record, own, isinstance(error, UsageError))
     failure = failure_of(error, trial)
-    if failure is not None and trial is not None:
-        found = _explain(item, failure, trial, record)
+    if failure is not None:
+        # Without a trial there is no engine to run again.
+        found = _explain(item, failure, trial, record) if trial else report_failure(failure)
         report.longrepr = f"{found.text}\n{again(item)}"
         return replace(record, failure=found.record)
     if report.when != "call":

@@ -15,6 +15,7 @@ from typing import Any
 
 from batchproof.api import Engine
 from batchproof.errors import UsageError
+from batchproof.models.embedded import EMBEDDED, WITH_STATES
 
 PACKAGE = "batchproof_engines"
 REFERENCE = "reference"  # its answers are the specification
@@ -51,6 +52,13 @@ TEACHING = {  # planted faults and oddities are parts of it: it runs only when i
 }
 BUILT_IN = OWN | TEACHING | PEERS
 BY_DEFAULT = list(OWN)
+# The models that an engine serves, on every device: to refuse one of these is a failure. Planted faults
+# and oddities declare nothing, nor does an engine with options, which may refuse more.
+SERVED = {
+    **dict.fromkeys((*OWN, *TEACHING, "generate-static"), frozenset(EMBEDDED)),
+    **dict.fromkeys(("ragged", "transformers-cb"), frozenset(EMBEDDED) - WITH_STATES),
+}
+NOT_IN = {"float64": {"mixtral-hash"}}  # torch multiplies no experts in it
 FAULT_PREFIX = "fault:"
 ODD_PREFIX = "odd:"
 COARSE_PREFIX = "coarse:"  # honest, but rounds more than the model as it is served
@@ -61,6 +69,11 @@ FORMS = (
     "a built-in name, fault:NAME, odd:NAME, coarse:NAME, set:NAME, pkg.mod:factory or path.py:factory, "
     "then ?key=value&key=value; or cmd:COMMAND LINE"
 )
+
+
+def served_by(engine: str, dtype: str) -> frozenset[str]:
+    """Returns the models that the engine serves in this dtype; none if `SERVED` does not list it."""
+    return SERVED.get(engine, frozenset()) - NOT_IN.get(dtype, set())
 
 
 def engine_error(text: str, problem: str) -> UsageError:

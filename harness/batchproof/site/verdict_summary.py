@@ -42,6 +42,8 @@ def summary(verdict: EngineVerdict) -> Iterator[Paragraph]:
             f"It was judged as computing in {verdict.precision}, which was declared for it: tolerances "
             f"are measured at that precision; tokens of constructed models must be right all the same.",
         )
+    if num_refused := [*verdict.outcomes.values()].count("refused"):
+        yield Paragraph("", f"{num_refused:,} tests on models that it refuses were not run.")
     if verdict.untested:
         reasons = "; the reasons are below" if verdict.skips else ""
         yield Paragraph("", f"Not tested: {', '.join(verdict.untested)}{reasons}.")

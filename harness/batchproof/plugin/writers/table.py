@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -130,9 +131,11 @@ def adequacies(outcomes: Iterable[Outcome]) -> list[tuple[str, str, bool]]:
     return sorted(found)
 
 
-def notes(outcomes: Iterable[Outcome]) -> list[str]:
-    """Returns remarks on the session, each once."""
-    return list(dict.fromkeys(note for _, record in outcomes for note in record.ledger.notes))
+def notes(outcomes: Sequence[Outcome]) -> list[str]:
+    """Returns remarks on the session, each once, and how many tests each refused model has cost."""
+    remarks = dict.fromkeys(note for _, record in outcomes for note in record.ledger.notes)
+    refused = Counter(f"{r.engine} refuses {r.model}" for _, r in outcomes if r.refused is not None)
+    return [*remarks, *(f"{what}: {counted(n, 'test')} not run" for what, n in refused.items())]
 
 
 NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchproof.api import Engine, EngineConfig
-from batchproof.errors import UnsupportedModelError
+from batchproof.errors import EngineMissingError
 from batchproof.validation.values import require
 from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.openai.engine import engine_at
@@ -69,7 +69,7 @@ class ReleasedEngine:
         """
         python = interpreter(self.name)
         if python is None:
-            raise UnsupportedModelError(
+            raise EngineMissingError(
                 f"engine {self.name!r} is not installed here: "
                 f"`python -m batchproof install {self.name}`"
             )
