@@ -35,6 +35,9 @@ OF_VERDICTS = {
         "batchproof.judgement.verify_command", "run a random share of a verdict again and compare"
     ),
     "badge": Command("batchproof.judgement.badge_command", "turn a verdict into a badge of shields.io"),
+    "meetings": Command(
+        "batchproof.judgement.meetings_command", "write which features met on an engine, and how often"
+    ),
 }
 COMMANDS = {
     "test": Command("batchproof.cli.conformance", "run the conformance suite on engines"),

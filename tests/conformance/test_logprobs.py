@@ -12,7 +12,6 @@ from batchproof.generators.strategies import workloads
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
-
 pytestmark = [
     pytest.mark.promise(id="P18"),
     pytest.mark.grade("E"),

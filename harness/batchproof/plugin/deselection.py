@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from batchproof.places import SUITE
-from batchproof.plugin import problems
+from batchproof.plugin import order, problems
 from batchproof.plugin.bench_options import FIXTURES
 from batchproof.plugin.items import INSTALLED_SUITE, is_conformance_test, requirement_id
 from batchproof.plugin.scoring import ONE
@@ -59,7 +59,7 @@ class Deselection:
                 yield argument
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Deselects the tests that this run is not about."""
+        """Deselects the tests that this run is not about, and lets those come first that catch most."""
         wants_benchmarks = bool(config.getoption("--benchmark-only", default=False))
         required = self._required(items)
 
@@ -70,6 +70,7 @@ class Deselection:
             return is_benchmark == wants_benchmarks and is_open
 
         keep(config, items, is_kept)
+        order.sort(items)
 
     def _required(self, items: Sequence[pytest.Item]) -> set[pytest.Item] | None:
         """Returns the tests of the requirements named; None if none is named."""

@@ -103,10 +103,12 @@ class Meetings:
         self.choices = choices_for(*trial.offer)
         if "n-grams" in self.choices["drafts"] and not repeats_itself(trial.oracle):
             self.choices["drafts"].remove("n-grams")
+        self.strength = strength
+        self.num_served = 0  # workloads
         self.shown: Counter[Meeting] = Counter()  # how often each meeting was shown
+        self.pairs: Counter[Meeting] = Counter()  # the same of pairs, whatever the strength
         self._trial = trial
         self._seed = seed
-        self._strength = strength
         self._block_sizes = block_sizes
         self._draws: list[Draw] = []
 
@@ -118,14 +120,14 @@ class Meetings:
     @property
     def missing(self) -> list[Meeting]:
         """The meetings that can occur and were not shown."""
-        return [each for each in meetings(self.choices, self._strength) if each not in self.shown]
+        return [each for each in meetings(self.choices, self.strength) if each not in self.shown]
 
     def serve_design(self, share: float = 1.0) -> None:
         """Serves the covering design, or this share of it, and judges all answers.
 
         Raises `ConformanceFailure` of the fewest values that show it, and what `Trial.check` raises.
         """
-        design = covering(self.choices, self._seed, self._strength)
+        design = covering(self.choices, self._seed, self.strength)
         for values in design[: ceil(share * len(design))]:
             self._serve(values)
         if self._draws:
@@ -150,7 +152,9 @@ class Meetings:
             raise _explained(self._trial, values, failure, *call) from None
         self._draws += served.draws
         had = sorted(each for each in values.items() if _is_in(each, served))
-        self.shown.update(combinations(had, self._strength))
+        self.shown.update(combinations(had, self.strength))
+        self.pairs.update(combinations(had, 2))
+        self.num_served += 1
 
 
 def _is_in(value: Value, served: Served) -> bool:
