@@ -28,7 +28,10 @@ Choices = Mapping[str, Sequence[str]]  # dimension -> its values
 Value = tuple[str, str]  # a dimension and one of its values
 Meeting = tuple[Value, ...]  # values of different dimensions, sorted
 NUM_REQUESTS = 4
-OWNER, SHARER, BYSTANDER, LAST = range(NUM_REQUESTS)  # of the shared prefix
+# The first asks for nothing; the next two may share a prefix. It is the oldest, so those that ask are
+# preempted.
+OLDEST, OWNER, SHARER, LAST = range(NUM_REQUESTS)
+ASKING = (OWNER, SHARER, LAST)
 LONGER_CAP = 24  # for an answer that is to repeat itself
 NUM_TEXTS = 12  # of which one is looked for whose answer repeats itself
 BEHIND = 3  # tokens of an answer that are looked at behind its cap
@@ -95,8 +98,8 @@ def _set_drafts(plan: Plan, value: str) -> None:
         plan.limits["num_speculative_tokens"] = plan.rng.choice((1, 2, LARGEST_DRAFT))
         plan.limits["draft_agreement"] = {"right": 1.0, "mixed": 0.5, "wrong": 0.0}.get(value)
     if value == "n-grams":
-        plan.change(LAST, max_new_tokens=LONGER_CAP)
-        for place in (BYSTANDER, LAST):
+        plan.change(OLDEST, max_new_tokens=LONGER_CAP)
+        for place in (OLDEST, LAST):
             plan.change(place, prompt_token_ids=_foretold(plan, plan.requests[place]))
 
 
@@ -159,34 +162,34 @@ def _set_prefixes(plan: Plan, value: str) -> None:
 
 
 def _set_parameters(plan: Plan, value: str) -> None:
-    """Gives three requests unlike values of the same fields, and leaves the last as it is."""
-    for place in (OWNER, SHARER, BYSTANDER):
+    """Gives three requests unlike values of the same fields."""
+    for number, place in enumerate(ASKING):
         token = plan.rng.randrange(plan.vocab_size)
         falling = tuple(((token + 2 * n) % plan.vocab_size, STRONG - 0.5 * n) for n in range(12))
         match value:
             case "bias":  # for one of them against its own answer
                 bans = tuple((each, -STRONG) for each in sorted({*plan.continued(place)[1:]}))
-                plan.choose(place, logit_bias=bans if place == SHARER else falling[: 1 + place])
+                plan.choose(place, logit_bias=bans if place == SHARER else falling[: 1 + number])
             case "allowed":
-                few = {plan.rng.randrange(plan.vocab_size) for _ in range(3 + place)}
+                few = {plan.rng.randrange(plan.vocab_size) for _ in range(3 + number)}
                 plan.choose(place, allowed_token_ids=frozenset(few))
             case "repetition":
-                plan.choose(place, repetition_penalty=(4.0, 0.5, 1.5)[place])
+                plan.choose(place, repetition_penalty=(4.0, 0.5, 1.5)[number])
             case "penalties":
                 names = ("frequency_penalty", "presence_penalty", "frequency_penalty")
-                plan.choose(place, logit_bias=falling, **{names[place]: (2.0, 2.0, 1.0)[place]})
+                plan.choose(place, logit_bias=falling, **{names[number]: (2.0, 2.0, 1.0)[number]})
             case "one token":
-                name, least = (("top_k", 1), ("top_p", 1e-6), ("min_p", 1.0))[place]
+                name, least = (("top_k", 1), ("top_p", 1e-6), ("min_p", 1.0))[number]
                 plan.choose(place, temperature=3.0, **{name: least})
             case "drawn":
                 seed = plan.rng.randrange(1 << 31)
-                warm = (10.0, 20.0, 40.0)[place]  # rounding changes hardly any draw
+                warm = (10.0, 20.0, 40.0)[number]  # rounding changes hardly any draw
                 plan.choose(place, temperature=warm, seed=seed)
 
 
 def _set_ends(plan: Plan, value: str) -> None:
     """Lets two requests end by what they answer, or would if they went on."""
-    for place in (SHARER, BYSTANDER):
+    for place in (SHARER, LAST):
         cap = plan.requests[place].max_new_tokens
         inside = plan.rng.randint(1, cap - 2)
         answer = plan.continued(place) if value != "cap" else ()
@@ -216,13 +219,13 @@ def _set_ends(plan: Plan, value: str) -> None:
 
 
 def _set_logprobs(plan: Plan, value: str) -> None:
-    for place in (OWNER, SHARER, BYSTANDER):
+    for number, place in enumerate(ASKING):
         match value:
             case "of tokens":
-                plan.choose(place, logprobs=(0, 5, 1)[place])
+                plan.choose(place, logprobs=(0, 5, 1)[number])
             case "of prompts":
                 # Without these for the sharer: they may keep a prompt from what is cached.
-                plan.choose(place, logprobs=2, prompt_logprobs=(2, None, 1)[place])
+                plan.choose(place, logprobs=2, prompt_logprobs=(2, None, 1)[number])
 
 
 def _set_pool(plan: Plan, value: str) -> None:
@@ -238,13 +241,14 @@ def _set_arrival(plan: Plan, value: str) -> None:
 
 
 def _set_abort(plan: Plan, value: str) -> None:
-    """Aborts the last request while it waits, or the first in its prefill or soon after its first
-    token."""
-    num_prefills = ceil(len(plan.requests[OWNER].prompt_token_ids) / (plan.budget or 2048))
+    """Aborts the last request while it waits, or the owner in its prefill or soon after its first
+    token; the oldest is fed before it."""
+    lengths = (len(plan.requests[place].prompt_token_ids) for place in (OLDEST, OWNER))
+    before, num_prefills = (ceil(length / (plan.budget or 2048)) for length in lengths)
     when = {
         "waiting": (LAST, 1),
-        "prefill": (OWNER, plan.rng.randint(1, max(1, num_prefills - 1))),
-        "decode": (OWNER, num_prefills + plan.rng.randint(0, 1)),
+        "prefill": (OWNER, before + plan.rng.randint(0, max(0, num_prefills - 2))),
+        "decode": (OWNER, before + num_prefills + plan.rng.randint(-1, 1)),
     }
     if value != "off":
         assert plan.arrivals is not None, "an abort needs steps"
@@ -402,7 +406,7 @@ def calls_of(
     first = Workload(tuple(plan.requests), config, arrivals, plan.aborts)
     again = [replace(each, request_id=f"again-{each.request_id}") for each in plan.requests]
     if plan.has_turn:
-        again[BYSTANDER] = _next_turn(plan, again[BYSTANDER])
+        again[LAST] = _next_turn(plan, again[LAST])
     return first, replace(first, requests=tuple(again), aborts=())
 
 

@@ -23,6 +23,7 @@ from batchproof.checks.happened import (
 )
 from batchproof.generators.covering import (
     DIMENSIONS,
+    OLDEST,
     PLAIN,
     SMALL_BLOCKS,
     Meeting,
@@ -62,6 +63,11 @@ class Served:
     trace: Sequence[StepRecord]
     draws: list[Draw] = field(default_factory=list)
 
+    @property
+    def has_preempted_who_asks(self) -> bool:
+        oldest = {f"r{OLDEST}", f"again-r{OLDEST}"}
+        return any({*record.preempted} - oldest for record in self.trace)
+
     def has(self, reason: FinishReason) -> bool:
         return any(each.finish_reason is reason for done in self.outcomes for each in done.completions)
 
@@ -72,6 +78,7 @@ def _has_newcomer(trace: Sequence[StepRecord]) -> bool:
     return any(later - earlier for earlier, later in pairwise(queues))
 
 
+ASKED = ("parameters", "ends", "logprobs")  # dimensions of what a request asks for
 Evidence = Callable[[Served], bool]
 # What shows that a dimension, or one of its values, had its effect. Other values are in the workload as
 # it stands: a prompt is as long as it is, and parameters are judged by the answer.
@@ -151,10 +158,18 @@ class Meetings:
         except ConformanceFailure as failure:
             raise _explained(self._trial, values, failure, *call) from None
         self._draws += served.draws
-        had = sorted(each for each in values.items() if _is_in(each, served))
-        self.shown.update(combinations(had, self.strength))
-        self.pairs.update(combinations(had, 2))
+        for strength, count in ((self.strength, self.shown), (2, self.pairs)):
+            count.update(_met(values, served, strength))
         self.num_served += 1
+
+
+def _met(values: Values, served: Served, strength: int) -> Iterator[Meeting]:
+    """Yields what met: a preemption and what requests ask for only if one of these was preempted."""
+    had = sorted(each for each in values.items() if _is_in(each, served))
+    for meeting in combinations(had, strength):
+        asks = any(name in ASKED and value != PLAIN[name] for name, value in meeting)
+        if not asks or ("pool", "tight") not in meeting or served.has_preempted_who_asks:
+            yield meeting
 
 
 def _is_in(value: Value, served: Served) -> bool:

@@ -82,7 +82,7 @@ def assemble(request_id: str, events: Sequence[TokenEvent], was_aborted: bool = 
         reason, error = ends[-1].finish_reason, ends[-1].error
         return Completion(request_id, token_ids, reason, error, logprobs=logprobs)
     if was_aborted:
-        return Completion(request_id, token_ids, FinishReason.ABORTED)
+        return Completion(request_id, token_ids, FinishReason.ABORTED, logprobs=logprobs)
     return Completion(
         request_id, token_ids, FinishReason.ERROR, "its events never named a finish reason"
     )

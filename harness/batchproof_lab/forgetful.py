@@ -1,0 +1,107 @@
+"""Mutants of the paged teaching engine, generated: each forgets one thing that a request asked for once
+one event has befallen it. The covering design must kill each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, fields, replace
+from itertools import product
+
+from transformers import PreTrainedModel
+
+from batchproof.api import EngineConfig, Request, RowRecord, SamplingParams, StepRecord, TokenEvent
+from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
+from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
+from batchproof_engines.ragged_paged.scheduler import PagedScheduler
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a mutant sees of a step."""
+
+    scheduler: ForgetfulScheduler
+    plan: SchedulerOutput
+
+
+# Whether an event befalls a row's sequence in a step.
+EVENTS: dict[str, Callable[[Step, RowRecord], bool]] = {
+    "a preemption": lambda step, row: row.request_id in step.scheduler.ever_preempted,
+    "a chunk of its prompt": lambda _, row: not row.is_sampled,
+    "a prefix hit": lambda step, row: row.request_id in step.plan.admitted and row.context_len > 0,
+    "a wait for a slot": lambda step, row: row.request_id in step.scheduler.ever_waited,
+    "a rejected draft": lambda _, row: row.num_accepted < row.num_drafted,
+    "an accepted draft": lambda _, row: row.num_accepted > 0,
+    "an abort of another": lambda step, _: step.scheduler.has_aborted,
+    "a row before its own": lambda step, row: step.plan.rows[0] is not row,
+    "a newcomer": lambda step, row: bool({*step.plan.admitted} - {row.request_id}),
+    "an end of another": lambda step, _: step.scheduler.has_finished,
+}
+OF_REQUESTS = ("eos_token_ids", "max_new_tokens")
+OF_SAMPLING = tuple(each.name for each in fields(SamplingParams))
+# A request with parameters is never drafted here; a draw without its temperature is greedy, and one
+# without its bounds is seen only where these leave one token.
+NEVER = {*product(("a rejected draft", "an accepted draft"), OF_SAMPLING)}
+
+
+def forgotten(request: Request, name: str) -> Request:
+    """Returns the request without what it asked for under this name; with a cap, one token more."""
+    if name == "max_new_tokens":
+        return replace(request, max_new_tokens=request.max_new_tokens + 1)
+    if name == "eos_token_ids":
+        return replace(request, eos_token_ids=frozenset())
+    if request.sampling is None:
+        return request
+    plain = getattr(SamplingParams(), name)
+    return replace(request, sampling=replace(request.sampling, **{name: plain}))
+
+
+class ForgetfulScheduler(PagedScheduler):
+    event: str
+    name: str
+
+    def __init__(self, *given: object) -> None:
+        super().__init__(*given)  # type: ignore[arg-type]
+        self.ever_preempted: set[str] = set()
+        self.ever_waited: set[str] = set()
+        self.has_aborted: bool = False
+        self.has_finished: bool = False
+
+    def abort(self, request_id: str) -> bool:
+        was_live = super().abort(request_id)
+        self.has_aborted |= was_live
+        return was_live
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        self.ever_preempted |= {*plan.preempted}
+        step, happened = Step(self, plan), EVENTS[self.event]
+        for (sequence, _), row in zip(plan.scheduled, plan.rows, strict=True):
+            if happened(step, row):
+                self._forget(sequence)
+        events, record = super().update(plan, token_ids)
+        self.ever_waited |= {*record.waiting}
+        self.has_finished |= bool(record.finished)
+        return events, record
+
+    def _forget(self, sequence: Sequence) -> None:
+        sequence.request = forgotten(sequence.request, self.name)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A factory of an engine that forgets `name` after `event`."""
+
+    event: str
+    name: str
+
+    def __call__(self, model: PreTrainedModel, config: EngineConfig) -> RaggedPagedEngine:
+        kinds = {"event": self.event, "name": self.name}
+        scheduler = type("Scheduler", (ForgetfulScheduler,), kinds)
+        engine = type("Engine", (RaggedPagedEngine,), {"scheduler_class": scheduler})
+        return engine(model, config)
+
+
+def mutants() -> Iterator[Mutant]:
+    for event, name in product(EVENTS, (*OF_REQUESTS, *OF_SAMPLING)):
+        if (event, name) not in NEVER:
+            yield Mutant(event, name)
