@@ -18,6 +18,10 @@ from batchproof.generators.covering import (
     meetings,
     without,
 )
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
+from batchproof_lab.forgetful import Mutant
+from batchproof_lab.mutants_command import fate
+from tests.selftest.conftest import LaboratoryFor
 
 EVERYTHING = choices_for(frozenset(Capability), frozenset(SamplingParams.__slots__))
 LITTLE = choices_for(frozenset({Capability.STEPPING}), frozenset())
@@ -49,3 +53,12 @@ def test_a_dimension_is_left_out_only_if_the_others_can_meet_without_it() -> Non
     values: Values = {**PLAIN, "abort": "decode", "arrival": "late"}
     assert without(values, "arrival") is None
     assert without(values, "abort") == {**PLAIN, "arrival": "late"}
+
+
+def test_what_is_forgotten_after_an_event_is_met_and_both_are_named(
+    laboratory_for: LaboratoryFor,
+) -> None:
+    mutant = Mutant("a preemption", "logit_bias")
+    found = fate(laboratory_for(DEFAULT_TIME_LIMIT_S), mutant, seed=0)
+    assert found.needs is not None
+    assert {"pool=tight", "parameters=bias"} <= {*found.needs.split(" where ")[1].split(" meets ")}
