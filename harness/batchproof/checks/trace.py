@@ -229,11 +229,12 @@ def accounting_findings(
         free, total = record.num_free_blocks, record.num_total_blocks
         if free is None or total is None:
             continue
-        if total != trace[0].num_total_blocks or not 0 <= free <= total:
+        may_grow = workload.config.num_blocks is None
+        if not (may_grow or total == trace[0].num_total_blocks) or not 0 <= free <= total:
             yield found(Rule.POOL, step=step, num_free=free, num_total=total)
         used = total - free
         least = max((ceil(replay.num_cached[each] / size) for each in replay.running), default=0)
-        most = sum(_whole_life_blocks(each, replay) for each in replay.running)
+        most = sum(whole_life_blocks(each, replay) for each in replay.running)
         if not least <= used <= most:
             blocks: Facts = {"num_used": used, "num_free": free, "num_total": total, "block_size": size}
             facts: Facts = {"least": least, "most": most, "running": replay.running, **blocks}
@@ -244,7 +245,7 @@ def accounting_findings(
         yield found(Rule.LEFTOVER_BLOCKS, num_free=free, num_total=total)
 
 
-def _whole_life_blocks(request_id: str, replay: TraceReplay) -> int:
+def whole_life_blocks(request_id: str, replay: TraceReplay) -> int:
     """Returns the blocks that a request can own at most."""
     request = replay.requests[request_id]
     config = replay.workload.config
