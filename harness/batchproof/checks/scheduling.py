@@ -6,13 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from batchproof.api import StepRecord
-from batchproof.checks.trace import (
-    IN_TIME,
-    LateEnds,
-    TraceReplay,
-    late_end_findings,
-    whole_life_blocks,
-)
+from batchproof.checks.trace import IN_TIME, LateEnds, TraceReplay, late_end_findings
 from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.workload.workloads import Workload
 
@@ -142,12 +136,11 @@ def _of_refill(
     config = replay.workload.config
     if record.preempted or len(replay.running) >= config.max_num_seqs:
         return
-    fed = sum(row.query_len for row in record.rows)
-    room = config.max_num_batched_tokens - fed
+    room = config.max_num_batched_tokens - sum(row.query_len for row in record.rows)
     if room < (1 if can_chunk else replay.num_known(head)):
         return
     # An engine may reserve the blocks of whole lives, drafts included.
-    lives = sum(whole_life_blocks(each, replay) for each in (head, *replay.running))
+    lives = sum(map(replay.whole_life, (head, *replay.running)))
     if record.num_total_blocks is not None and lives > record.num_total_blocks:
         return
     yield found(
