@@ -9,7 +9,8 @@ run if the engine has it and are skipped, by name, if not.
 Decoding is greedy: the next token is the argmax of the logits at the sequence's last position (of
 exact equals, any), unless a request says otherwise (`SamplingParams`, for engines with the capability).
 The suite provides the model, so engine and reference cannot differ in weights by
-accident. The promises every engine is held to are listed in `batchproof.requirements.promises`.
+accident. The promises every engine is held to are listed in `batchproof.requirements.promises`; what it
+must and may do stands in docs/contract.md, sentence by sentence.
 
 This module imports no torch at run time, so that a scheduler may import it and stay free of tensors.
 """
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 class FinishReason(StrEnum):
     """Why a request ended."""
 
-    STOP = "stop"  # its last token is one of its EOS ids, also exactly at the cap
-    LENGTH = "length"  # it produced `max_new_tokens` tokens and the last is no EOS
+    STOP = "stop"  # an EOS or a stop sequence ends its answer, also exactly at the cap
+    LENGTH = "length"  # it produced `max_new_tokens` tokens, and neither ends them
     ABORTED = "aborted"  # it was cancelled by `abort`
     ERROR = "error"  # it was refused; `error` names the value and the rule
 
@@ -50,7 +51,8 @@ class Request:
     (promise P12). An EOS id that the vocabulary lacks is no error, and ends nothing.
     """
 
-    request_id: str  # unique among the live requests
+    request_id: str  # unique among the live requests; that of a refused one is free at once, also for a
+    # later request of the same call
     prompt_token_ids: tuple[int, ...]  # at least one
     max_new_tokens: int  # the cap, at least 1
     eos_token_ids: frozenset[int] = frozenset()  # each ends the answer; none: the cap alone does
@@ -98,7 +100,8 @@ class EngineConfig:
     max_num_seqs: int = 8  # sequences in flight at once ("slots")
     max_num_batched_tokens: int = 2048  # tokens fed to the model in one step
     block_size: int = 16  # tokens in one block of KV cache
-    num_blocks: int | None = None  # blocks in the pool; None: as many as it takes
+    num_blocks: int | None = None  # blocks in the pool; None: as many as it takes. With PREEMPTION a
+    # request of more than `num_blocks * block_size` + 1 tokens, prompt and cap, must be refused
     max_model_len: int | None = None  # prompt + new tokens; None: what the model has positions for
     return_logits: bool = False  # fill `Completion.logits`
     prefix_caching: bool = False  # requests that begin alike may share computed keys
@@ -179,19 +182,23 @@ class Capability(StrEnum):
     MASKING = "masking"  # `attention_mask`
     CLOSING = "closing"  # `close`
     SCHEDULING = "scheduling"  # P9: a slot freed by a step is filled in the next, first come first
-    # served; each running decode gets a token in each step; max_num_batched_tokens is kept. One that
-    # reads its tokens late frees a slot as late as it declares: `DelayedEngine`
+    # served (of one call: in input order), if a token, or without CHUNKED_PREFILL the whole request,
+    # fits the budget, and the pool holds the whole lives of all; each running decode gets a token in
+    # each step; max_num_batched_tokens is kept. One that reads its tokens late frees a slot as late as
+    # it declares: `DelayedEngine`
     CHUNKED_PREFILL = "chunked_prefill"  # a prompt above `max_num_batched_tokens` is fed in parts
-    PREEMPTION = "preemption"  # a full block pool makes it preempt; needs `num_blocks`
+    PREEMPTION = "preemption"  # a full block pool makes it preempt, whom it likes; needs `num_blocks`
     PREFIX_CACHING = "prefix_caching"  # with `EngineConfig.prefix_caching` a request whose beginning
-    # is cached starts behind it: its first row after an admission has a context_len above 0
+    # is cached starts behind it: its first row after an admission has a context_len above 0. Needs
+    # TRACING; an engine without it may share all the same, and its answers alone are judged
     LOGPROBS = "logprobs"  # completions and events have logprobs if a request asks for them
     PROMPT_LOGPROBS = "prompt_logprobs"  # besides: completions have those of the prompt. A request that
     # asks for them need not begin behind a cached prefix
     LOGIT_PROCESSING = "logit_processing"  # stages 1 to 5 of `SamplingParams`, and stop sequences
     SAMPLING = "sampling"  # stage 6: temperatures above 0
     SEEDED_SAMPLING = "seeded_sampling"  # a request with a seed draws the same tokens in any batch
-    SPECULATION = "speculation"  # drafts greedy answers: `EngineConfig.num_speculative_tokens`
+    SPECULATION = "speculation"  # drafts greedy answers: `EngineConfig.num_speculative_tokens`. Whether
+    # those with parameters as well, such as penalties, is its choice
     INVARIANCE = "invariance"  # `invariance`: grades that the engine reaches at least
 
 
@@ -263,7 +270,8 @@ class SteppingEngine(Protocol):
         """Ends a request at once, in whatever state it is, and frees what it holds.
 
         No token follows; one event with ABORTED may still come in the next `step`, after which the
-        id may be used again. Unknown and finished ids are ignored.
+        id may be used again. Until then `add` may take or refuse it. Unknown and finished ids are
+        ignored.
         """
         ...
 
@@ -288,7 +296,8 @@ class RowRecord:
     A row that verifies drafts is fed the last known token and `num_drafted` proposals, and produces
     `num_accepted` + 1 tokens: proposals that the model chose itself, and its choice behind them. An EOS
     or the cap among them ends the answer, and so counts as that last choice. A pass of a draft model is
-    no row.
+    no row, nor are tokens fed again in the step to bring a state back behind rejected drafts: neither
+    counts in `max_num_batched_tokens`.
     """
 
     request_id: str
@@ -314,7 +323,7 @@ class RowRecord:
 class StepRecord:
     """One forward pass, or one `step` of an engine that makes several.
 
-    Ids are in the order the engine holds them; blocks are counted after the step. A block shared by
+    Rows and ids may stand in any order; blocks are counted after the step. A block shared by
     several requests counts once; one that only a prefix cache remembers is free. A request is in
     `finished` of the step that sampled its last token; only for a `DelayedEngine` it may be a later
     one.
@@ -344,7 +353,7 @@ class DelayedEngine(Protocol):
     """An engine that reads its tokens late, to plan a step while the device runs the one before.
 
     So it learns of an EOS late, too. What it declares, and no more, is granted under P9, P11 and P14.
-    Let an EOS before the cap be sampled in step s, and d be the `scheduling_delay`:
+    Let an EOS, or a stop sequence, before the cap end in step s, and d be the `scheduling_delay`:
 
     * The request is in `finished` of one of the steps s ... s + d. Until then its slot and blocks are
       used; a slot freed by step t is filled in step t + 1, as ever.

@@ -62,6 +62,11 @@ def test_once(trial):
 def test_never(trial):
     trial.check(WORKLOAD)
     trial.must_show('preemption', False)
+
+
+def test_of_choice(trial):
+    trial.check(WORKLOAD)
+    trial.must_show('prefix_hit in a case', False)
 """
 
 
@@ -69,13 +74,14 @@ def test_a_test_that_shows_nothing_fails_and_blames_no_engine(run_suite: RunSuit
     Path("test_hollow.py").write_text(SUITE + HOLLOW + SHOWING)
     session = run_suite()
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
-    assert "5 failed, 2 passed" in session.output
+    assert "5 failed, 3 passed" in session.output
     for words in (
         "no examples: this test proves nothing",
         "this test passed without comparing anything",
         "no right answer of 2 tokens to the prompt of 3 tokens that starts [3, 4, 5]",
         "no right answer of 2 tokens to the prompt of 4 tokens",
         "P1 parity is broken: no example of this test shows this in its trace: preemption",
+        "may do without, and has not shown: prefix_hit in a case",
     ):
         assert words in session.output, session.output
     assert session.cell("P1 parity") == "FAIL 1", "the others blame no engine"

@@ -108,6 +108,23 @@ def test_an_honest_trace_keeps_every_rule() -> None:
         check(HONEST)
 
 
+def test_what_an_engine_may_do_breaks_no_rule() -> None:
+    names = ("rows", "waiting", "admitted", "finished")
+    backwards = [
+        replace(each, **{name: getattr(each, name)[::-1] for name in names}) for each in HONEST
+    ]
+    for check in CHECKS:
+        check(backwards)
+    grown = [replace(each, num_total_blocks=8 + n) for n, each in enumerate(HONEST)]
+    grown = [replace(each, num_free_blocks=each.num_free_blocks + n) for n, each in enumerate(grown)]
+    require(accounting_findings(grown, WORKLOAD.with_config(num_blocks=None)))
+    for cap in (14, 12):  # the whole life of a takes the pool, or leaves a block for that of b
+        pair = Workload((Request("a", (1,), cap), Request("b", (2,), 1)), CONFIG)
+        trace = [step("a0+1", "b", "a", free=7)]
+        rules = [each.rule for each in scheduling_findings(trace, pair, can_chunk=True)]
+        assert rules == ([] if cap == 14 else [Rule.REFILL])
+
+
 Broken = dict[Promise, dict[str, list[StepRecord]]]  # by the words of the finding
 BROKEN: Broken = {
     Promise.P7: {

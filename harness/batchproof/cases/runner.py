@@ -2,7 +2,8 @@
 
 Good requests are judged by the oracle, bad ones must be refused, and aborted ones must return a
 beginning of the right answer. The trace must obey its invariants and show the events the case was
-written for: a case whose event did not happen proves nothing, and fails.
+written for: a case whose event did not happen proves nothing. It fails, unless the engine may choose
+otherwise: then the summary says what was not shown.
 """
 
 from __future__ import annotations
@@ -184,7 +185,8 @@ def _judge_calls(trial: Trial, case: Case, workloads: Sequence[Workload], engine
             in_trace = _trace_findings(trial, case, workload, outcomes[-1], new, earlier)
             require(chain(_answer_findings(trial, case, call, workload, outcomes[-1]), in_trace))
     with trial.reporting(workloads[-1]):
-        require(_event_findings(case, records, _num_late_steps(trial, workloads, outcomes)))
+        num_late_steps = _num_late_steps(trial, workloads, outcomes)
+        require(_event_findings(trial, case, records, num_late_steps))
         if case.promise is Promise.P16:
             require(_repeat_findings(workloads, outcomes))
 
@@ -305,7 +307,7 @@ def _num_late_steps(trial: Trial, workloads: Sequence[Workload], outcomes: Seque
 
 
 def _event_findings(
-    case: Case, records: Sequence[StepRecord], num_late_steps: int
+    trial: Trial, case: Case, records: Sequence[StepRecord], num_late_steps: int
 ) -> Iterator[Finding]:
     did_happen = {
         "preemption": happened.has_preemption(records),
@@ -318,7 +320,12 @@ def _event_findings(
     }
     num_steps = len(records)
     for event, did in did_happen.items():
-        if event in case.expect.events and not did:
+        if event not in case.expect.events:
+            continue
+        what = f"{event} in a case"
+        if what in happened.OWN_CHOICE:
+            trial.must_show(what, did)
+        elif not did:
             yield found(Rule.CASE_EVENT, promise=case.promise, what=event, num_steps=num_steps)
     most = None if case.expect.max_steps is None else case.expect.max_steps + num_late_steps
     if most is not None and num_steps > most:

@@ -7,6 +7,13 @@ from math import ceil
 
 from batchproof.api import RowRecord, StepRecord
 
+# What an engine may leave undone although it has the capability (C-7.7, C-9.10, C-17.6): where no trace
+# shows it, the summary says so, and nothing fails.
+OWN_CHOICE = frozenset(
+    {"block that two use at once", "prefix that was given up and computed again"}
+    | {"preemption in a case", "prefix_hit in a case", "acceptance in a case", "rejection in a case"}
+)
+
 
 def is_decode(row: RowRecord) -> bool:
     """Returns whether the row feeds the last token, and drafts behind it, to get the next."""

@@ -4,7 +4,6 @@ P9)."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil
 
 from batchproof.api import StepRecord
 from batchproof.checks.trace import IN_TIME, LateEnds, TraceReplay, late_end_findings
@@ -63,17 +62,17 @@ def scheduling_findings(
     yield from late_end_findings(trace, ends)
     replay = TraceReplay(workload)
     place = {name: index for index, name in enumerate(_arrival_order(workload))}
-    previous: StepRecord | None = None
     for step, record in enumerate(trace):
+        num_before = len(replay.ever_admitted)
         replay.begin(step, record)
         yield from _of_slots(step, replay, ends)
         if record.admitted:
             yield from _of_first_come(step, record, place)
-            yield from _of_arrival_order(step, replay, place)
+            yield from _of_arrival_order(step, replay.ever_admitted, num_before, place)
         yield from _of_decodes(step, record, replay, ends)
-        yield from _of_refill(step, record, replay, previous, can_chunk)
+        if record.waiting:
+            yield from _of_refill(step, record, replay, _first(record.waiting, place), can_chunk)
         replay.end(record)
-        previous = record
 
 
 def _arrival_order(workload: Workload) -> list[str]:
@@ -89,16 +88,24 @@ def _of_first_come(step: int, record: StepRecord, place: Mapping[str, int]) -> I
     """
     if not record.waiting:
         return
-    waiting = min(record.waiting, key=place.__getitem__)
+    waiting = _first(record.waiting, place)
     admitted = max(record.admitted, key=place.__getitem__)
     if place[admitted] > place[waiting]:
         yield found(Rule.FIRST_COME, admitted, step, waiting=waiting)
 
 
-def _of_arrival_order(step: int, replay: TraceReplay, place: Mapping[str, int]) -> Iterator[Finding]:
-    got = replay.ever_admitted
-    places = [place[each] for each in got]
-    if places != sorted(places):
+def _first(names: Sequence[str], place: Mapping[str, int]) -> str:
+    """Returns the first to arrive: an engine may hold, and so list, them in any order."""
+    return min(names, key=place.__getitem__)
+
+
+def _of_arrival_order(
+    step: int, got: Sequence[str], num_before: int, place: Mapping[str, int]
+) -> Iterator[Finding]:
+    """Requires that no request is admitted after a later one was, `num_before` in earlier steps; those
+    of one step may stand in any order."""
+    new, before = got[num_before:], got[:num_before]
+    if new and before and place[_first(new, place)] < max(place[each] for each in before):
         yield found(Rule.ARRIVAL_ORDER, step=step, got=got, should_be=[*place][: len(got)])
 
 
@@ -123,18 +130,18 @@ def _of_decodes(
 
 
 def _of_refill(
-    step: int, record: StepRecord, replay: TraceReplay, previous: StepRecord | None, can_chunk: bool
+    step: int, record: StepRecord, replay: TraceReplay, head: str, can_chunk: bool
 ) -> Iterator[Finding]:
-    """Requires that a free slot is filled if a request waits and fits."""
+    """Requires that a free slot is filled if `head`, the first request that waits, fits."""
     config = replay.workload.config
-    if not record.waiting or record.preempted or len(replay.running) >= config.max_num_seqs:
+    if record.preempted or len(replay.running) >= config.max_num_seqs:
         return
-    head = record.waiting[0]
-    fed = sum(row.query_len for row in record.rows)
-    room = config.max_num_batched_tokens - fed
+    room = config.max_num_batched_tokens - sum(row.query_len for row in record.rows)
     if room < (1 if can_chunk else replay.num_known(head)):
         return
-    if not _surely_fits_pool(head, record, replay, previous):
+    # An engine may reserve the blocks of whole lives, drafts included.
+    lives = sum(map(replay.whole_life, (head, *replay.running)))
+    if record.num_total_blocks is not None and lives > record.num_total_blocks:
         return
     yield found(
         Rule.REFILL,
@@ -145,22 +152,3 @@ def _of_refill(
         running=replay.running,
         room=room,
     )
-
-
-def _surely_fits_pool(
-    head: str, record: StepRecord, replay: TraceReplay, previous: StepRecord | None
-) -> bool:
-    """Returns whether the pool can certainly hold the head's whole life.
-
-    In the engine's favour, it counts all that the step fed, and all free blocks that a prefix cache
-    remembers and the step took over.
-    """
-    if record.num_total_blocks is None:
-        return True
-    free = record.num_total_blocks if previous is None else previous.num_free_blocks
-    size = replay.workload.config.block_size
-    request = replay.requests[head]
-    ends = {row.request_id: row.context_len + row.query_len for row in record.rows}
-    fed = sum(ceil((end - replay.num_cached.get(each, 0)) / size) + 1 for each, end in ends.items())
-    needed = ceil((len(request.prompt_token_ids) + request.max_new_tokens) / size)
-    return free is not None and free >= fed + needed

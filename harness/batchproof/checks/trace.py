@@ -41,6 +41,12 @@ class TraceReplay:
         """Returns whether all tokens but the last are cached."""
         return self.num_cached.get(request_id, 0) == self.num_known(request_id) - 1
 
+    def whole_life(self, request_id: str) -> int:
+        """Returns the blocks that a request can own at most."""
+        request, config = self.requests[request_id], self.workload.config
+        num_tokens = len(request.prompt_token_ids) + request.max_new_tokens
+        return ceil((num_tokens + (config.num_speculative_tokens or 0)) / config.block_size)
+
     def begin(self, step: int, record: StepRecord) -> None:
         """Applies preemptions and admissions. Raises `BrokenPromise` for an id that no request has."""
         fed = [row.request_id for row in record.rows]
@@ -229,11 +235,12 @@ def accounting_findings(
         free, total = record.num_free_blocks, record.num_total_blocks
         if free is None or total is None:
             continue
-        if total != trace[0].num_total_blocks or not 0 <= free <= total:
+        has_changed = total != trace[0].num_total_blocks  # a pool without a limit may grow
+        if (has_changed and workload.config.num_blocks) or not 0 <= free <= total:
             yield found(Rule.POOL, step=step, num_free=free, num_total=total)
         used = total - free
         least = max((ceil(replay.num_cached[each] / size) for each in replay.running), default=0)
-        most = sum(_whole_life_blocks(each, replay) for each in replay.running)
+        most = sum(map(replay.whole_life, replay.running))
         if not least <= used <= most:
             blocks: Facts = {"num_used": used, "num_free": free, "num_total": total, "block_size": size}
             facts: Facts = {"least": least, "most": most, "running": replay.running, **blocks}
@@ -242,14 +249,6 @@ def accounting_findings(
     if is_idle_at_end and last is not None and last.num_free_blocks != last.num_total_blocks:
         free, total = last.num_free_blocks, last.num_total_blocks
         yield found(Rule.LEFTOVER_BLOCKS, num_free=free, num_total=total)
-
-
-def _whole_life_blocks(request_id: str, replay: TraceReplay) -> int:
-    """Returns the blocks that a request can own at most."""
-    request = replay.requests[request_id]
-    config = replay.workload.config
-    num_tokens = len(request.prompt_token_ids) + request.max_new_tokens
-    return ceil((num_tokens + (config.num_speculative_tokens or 0)) / config.block_size)
 
 
 def end_findings(

@@ -5,12 +5,17 @@ The float32 logits of a step, given the prompt and the tokens produced so far, g
 
     1. `allowed_token_ids`        all other tokens: -inf
     2. `min_tokens`               until so many are produced: EOS ids -inf, and stop sequences ignored
-    3. `logit_bias`               l + bias
+    3. `logit_bias`               l + bias; those of a token that is named twice add up
     4. `repetition_penalty` r     tokens of prompt or answer: l / r if l > 0, else l * r
     5. `frequency_penalty` f,     l - f * (times produced) - p * (1 if ever produced);
        `presence_penalty` p       the prompt does not count
-    6. `temperature` 0: the argmax. Above: l / temperature, `min_p`, `top_k`, `top_p`, and of what is
-       left, renormalised, a draw
+    6. `temperature` 0: the argmax. Above: l / temperature; `min_p` and `top_k` cut, then `top_p`, which
+       sums the shares of what they left, renormalised; and of what is left, renormalised, a draw. Of
+       equal tokens at a cut any may stay
+
+So an EOS is at earliest token `min_tokens` + 1. A stop sequence lies within the answer, never in the
+prompt; it ends the answer, of which it is a part, at earliest exactly with token `min_tokens`, and may
+begin before.
 
 Names and order are vLLM's (its sampler in V1); 4 is from Keskar et al., "CTRL", 2019; 5 from OpenAI's
 API reference; min_p from Nguyen et al., "Turning up the heat", 2024; top_p from Holtzman et al., "The
@@ -36,7 +41,7 @@ class SamplingParams:
 
     temperature: float = 0.0  # 0: greedy
     top_k: int = 0  # so many of the likeliest tokens; 0: all
-    top_p: float = 1.0  # the fewest of the likeliest whose probabilities reach this sum
+    top_p: float = 1.0  # the fewest of the likeliest left whose probabilities reach this sum
     min_p: float = 0.0  # those at least this share of the likeliest's probability
     seed: int | None = None  # the same seed draws the same tokens; None: from the system's randomness
     repetition_penalty: float = 1.0
@@ -44,7 +49,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()  # token id, what is added to its logit
     allowed_token_ids: frozenset[int] | None = None  # None: all
-    min_tokens: int = 0  # before any EOS or stop sequence
+    min_tokens: int = 0  # before any EOS, and in any answer that a stop sequence ends
     stop_token_sequences: tuple[tuple[int, ...], ...] = ()  # an answer ends with the first it ends in
     logprobs: int | None = None  # of how many of the likeliest, beside the chosen; None: no logprobs
     prompt_logprobs: int | None = None  # the same for the tokens of the prompt

@@ -57,7 +57,9 @@ def processed(draw: st.DrawFn, oracle: Oracle, request: Request, fields: Abstrac
         match kind:
             case "bias":
                 tokens = draw(st.lists(token, min_size=1, max_size=3, unique=True))
-                changes["logit_bias"] = tuple((t, STRONG - i) for i, t in enumerate(tokens))
+                halves = [(tokens[0], STRONG / 2)]  # of a token named twice the biases add up
+                others = [(t, STRONG - i) for i, t in enumerate(tokens)][1:]
+                changes["logit_bias"] = (*halves, *others, *halves)
             case "ban":
                 changes["logit_bias"] = tuple((t, -STRONG) for t in sorted({*answer}))
             case "allowed":

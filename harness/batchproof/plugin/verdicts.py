@@ -17,6 +17,7 @@ from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 
 from batchproof.cases.schema import Case
 from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.happened import OWN_CHOICE
 from batchproof.diagnosis.diagnose import diagnose
 from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.causes import Cause, Diagnosis
@@ -62,6 +63,7 @@ def _judge(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
     """Returns the record of a test that has ended, and turns its report into the verdict."""
     record, trial = item.stash[IDENTITY], item.stash.get(TRIAL, None)
     if trial is not None:  # its counts as they are now: a diagnosis adds to them
+        trial.note_unshown()
         happened = dict(trial.has_happened)
         record = replace(record, ledger=replace(trial.ledger), has_happened=happened)
     if error is None:
@@ -87,7 +89,8 @@ def _judge_pass(
 ) -> TrialRecord:
     """Fails a known failure that passes, and a test that passed without comparing anything."""
     known = known_failure_of(item)
-    missing = [what for what, did_happen in record.has_happened.items() if not did_happen]
+    unshown = [what for what, did_happen in record.has_happened.items() if not did_happen]
+    missing = [what for what in unshown if what not in OWN_CHOICE]
     if report.failed and known:
         report.longrepr = known.is_no_more
         return replace(record, is_stale=True)

@@ -14,6 +14,7 @@ from batchproof.checks.answers import completion_findings, presence_findings
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.contract_types import checked_trace
+from batchproof.checks.happened import OWN_CHOICE
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.refusals import refusal_findings
 from batchproof.errors import EngineHang, OracleError, UsageError
@@ -262,12 +263,18 @@ class Trial:
         """Notes whether a trace shows `what`, the event that the test is about.
 
         The test fails if none of its examples shows it, because then it proves nothing. For an engine
-        without a trace, the summary says that it is not shown.
+        without a trace, or where it is its `OWN_CHOICE`, the summary says that it is not shown.
         """
         if Capability.TRACING not in self.capabilities:
             self.ledger.note(f"{self.spec.name} has no trace; not shown to have happened: {what}")
             return
         self.has_happened[what] = self.has_happened.get(what, False) or did_happen
+
+    def note_unshown(self) -> None:
+        """Notes what no example has shown although it could, once all have run."""
+        for what, did_happen in self.has_happened.items():
+            if what in OWN_CHOICE and not did_happen:
+                self.ledger.note(f"{self.spec.name} may do without, and has not shown: {what}")
 
     def judge(self, requests: Sequence[Request], outcome: Outcome, bad: Collection[int] = ()) -> None:
         """Compares the completions with the right answers and counts them; the requests at the places

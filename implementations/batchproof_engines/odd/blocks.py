@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from batchproof.api import Capability
-from batchproof_engines.odd.admission import AtWill
+from batchproof.api import Capability, Request
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.blocks import BlockManager
@@ -43,11 +42,17 @@ class KeepsABlockFree(Scheduler):
 
 
 @odd
-class PreemptsTheSecondOldest(AtWill):
-    """When the pool may run full, the second oldest sequence is preempted, and chunks count as whole
-    prompts."""
+class PreemptsTheSecondOldest(Scheduler):
+    """When the pool may run full, the second oldest sequence is preempted, and waits where its arrival
+    puts it; chunks count as whole prompts."""
 
     _is_crowded = False
+    _arrived: tuple[Sequence, ...] = ()
+
+    def add(self, request: Request) -> Sequence:
+        sequence = super().add(request)
+        self._arrived = (*(each for each in self._arrived if each.finish_reason is None), sequence)
+        return sequence
 
     def schedule(self) -> SchedulerOutput:
         victims = []
@@ -59,7 +64,9 @@ class PreemptsTheSecondOldest(AtWill):
 
     def _preempt_youngest(self) -> str:
         self.running.append(self.running.pop(1))
-        return super()._preempt_youngest()
+        name = super()._preempt_youngest()
+        self.waiting = deque(sorted(self.waiting, key=self._arrived.index))
+        return name
 
     def _has_free_slot(self) -> bool:
         return not self._is_crowded and super()._has_free_slot()
@@ -72,6 +79,19 @@ class TakesTheHighestBlocks(BlockManager):
     def take(self) -> int:
         self.blank = deque(sorted(self.blank, reverse=True))
         return super().take()
+
+
+@odd
+class TakesWhatIsCachedFirst(BlockManager):
+    """The free block that was released last is taken first, even if a prefix cache remembers it and
+    others are blank."""
+
+    def take(self) -> int:
+        if self.cached:
+            block, _ = self.cached.popitem()
+            self.evict(block)
+            return block
+        return self.blank.pop() if self.blank else super().take()
 
 
 @odd

@@ -155,6 +155,19 @@ class RenamesRequests(RaggedEngine):
         ]
 
 
+@odd
+class ListsTheLatestFirst(RaggedEngine):
+    """In its trace rows and ids stand in reverse order, the last to arrive in front."""
+
+    @property
+    def trace(self) -> Seq[StepRecord]:
+        lists = ("rows", "waiting", "admitted", "finished", "preempted")
+        return [
+            replace(each, **{name: getattr(each, name)[::-1] for name in lists})
+            for each in super().trace
+        ]
+
+
 Named = TypeVar("Named", Request, Completion, RowRecord)
 
 

@@ -120,7 +120,10 @@ class Options:
         asked = {} if request.sampling is None else plain_values(request.sampling)
         asked.pop(CLIENTS, None)
         if "logit_bias" in asked:
-            asked["logit_bias"] = {str(token): bias for token, bias in asked["logit_bias"]}
+            biases: dict[str, float] = {}  # those of one token add up
+            for token, bias in asked["logit_bias"]:
+                biases[str(token)] = biases.get(str(token), 0.0) + bias
+            asked["logit_bias"] = biases
         if "logprobs" in asked:  # the likeliest at least: it shows whether the chosen one is that
             asked |= {"logprobs": asked["logprobs"] or 1, "return_tokens_as_token_ids": True}
         body |= asked
