@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from batchproof.api import Capability
-from batchproof.models.embedded import STATE_MODEL
+from batchproof.models.embedded import QUICK_STATE_MODEL
 from batchproof.run.meeting import Meetings
 from batchproof.run.trial import Trial
 
@@ -22,8 +22,8 @@ STRENGTH = 3 if EXAMPLES >= 100 else 2
 
 
 @pytest.mark.promise(id="P1")
-@pytest.mark.three_models
-@pytest.mark.also_on(STATE_MODEL)
+@pytest.mark.quick_models
+@pytest.mark.also_on(QUICK_STATE_MODEL)
 def test_every_two_features_meet(trial: Trial, pytestconfig: pytest.Config) -> None:
     meet(trial, Meetings(trial, seed_of(pytestconfig), STRENGTH))
 

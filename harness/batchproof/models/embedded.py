@@ -61,7 +61,8 @@ DEFAULT_MODELS = tuple(EMBEDDED)[:5]
 THREE_MODELS = ("gpt2-random", "llama-hash", "mistral-window")
 LONG_MODEL = "gpt2-long"
 STATE_MODEL = "bamba-hash"  # it carries recurrent states beside its keys
-WITH_STATES = {STATE_MODEL, "bamba-random"}
+QUICK_STATE_MODEL = "bamba-random"
+WITH_STATES = {STATE_MODEL, QUICK_STATE_MODEL}
 NAN_MODEL = "gpt2-nan"  # for tests of it alone: most prompts of others have no right answer on it
 
 DEVICES = "auto, cpu, cuda, cuda:N, mps, or another device that this torch computes on"

@@ -30,6 +30,8 @@ MARKERS = (
     "summary says that they are not shown to have happened",
     "one_model: the first model that the engine serves is enough for this test",
     "three_models: three models that differ are enough, unless --model names others",
+    "quick_models: two models that are quick to compute are enough, one of which has a window, unless "
+    "--model names others",
     "long_model: a model with thousands of positions and answers in integers, unless --model names "
     "others or the engine refuses it",
     "also_on(name): on this embedded model as well, unless --model names others",
