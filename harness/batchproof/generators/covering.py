@@ -229,10 +229,12 @@ def _set_logprobs(plan: Plan, value: str) -> None:
 
 
 def _set_pool(plan: Plan, value: str) -> None:
-    """Lets the pool hold the largest request and little else."""
+    """Lets the pool hold the largest request, and the prompts of those that run, which outgrow it."""
     if value == "tight":
-        lives = [len(each.prompt_token_ids) + each.max_new_tokens for each in plan.requests]
-        plan.limits["num_blocks"] = ceil(max(lives) / plan.block_size) + plan.rng.randint(0, 1)
+        size, prompts = plan.block_size, [len(each.prompt_token_ids) for each in plan.requests]
+        lives = [num + each.max_new_tokens for num, each in zip(prompts, plan.requests, strict=True)]
+        admitted = sum(num // size + 1 for num in prompts[: plan.max_num_seqs])
+        plan.limits["num_blocks"] = max(ceil(max(lives) / size), admitted + plan.rng.randint(0, 1))
 
 
 def _set_arrival(plan: Plan, value: str) -> None:

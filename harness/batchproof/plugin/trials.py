@@ -99,8 +99,8 @@ def _selected(metafunc: pytest.Metafunc, spec: EngineSpec, names: tuple[str, ...
         return (_first_served(metafunc.config, spec, names),)
     if has_mark("quick_models") and is_free:
         is_named = bool(metafunc.config.getoption("--engine"))
-        varied = (QUICKEST_MODEL, WINDOW_MODEL) if is_named else (WINDOW_MODEL,)
-        return tuple(name for name in names if name in varied)
+        quick = (QUICKEST_MODEL, WINDOW_MODEL) if is_named else (WINDOW_MODEL,)
+        return tuple(name for name in names if name in quick)
     if has_mark("three_models") and is_free:
         varied = THREE_MODELS if metafunc.config.getoption("--engine") else (WINDOW_MODEL,)
         return tuple(name for name in names if name in varied)

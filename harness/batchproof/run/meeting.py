@@ -65,8 +65,14 @@ class Served:
 
     @property
     def has_preempted_who_asks(self) -> bool:
-        oldest = {f"r{OLDEST}", f"again-r{OLDEST}"}
-        return any({*record.preempted} - oldest for record in self.trace)
+        """Whether a request that asks for something was preempted when it had some of its tokens."""
+        plain = {f"r{OLDEST}", f"again-r{OLDEST}"}  # these ask for nothing
+        begun: set[str] = set()
+        for record in self.trace:
+            if {*record.preempted} & begun - plain:
+                return True
+            begun |= {row.request_id for row in record.rows if row.is_sampled}
+        return False
 
     def has(self, reason: FinishReason) -> bool:
         return any(each.finish_reason is reason for done in self.outcomes for each in done.completions)
