@@ -9,12 +9,22 @@ Three sources, the strongest first:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from batchproof.api import EngineConfig, FinishReason, Request
+from batchproof.api import EngineConfig, FinishReason
 from batchproof.checks.answers import structure_findings
 from batchproof.diagnosis.explain import evidence_of, explain, rounding_of
+from batchproof.diagnosis.hypotheses import (
+    Family,
+    Named,
+    answers_of,
+    named_mistake,
+    wrong_places,
+)
+from batchproof.diagnosis.mistakes.choices import choice_mistakes
+from batchproof.diagnosis.mistakes.ends import end_mistakes
+from batchproof.diagnosis.mistakes.logprobs import logprob_mistakes
 from batchproof.diagnosis.reruns import (
     Call,
     OutOfTimeError,
@@ -26,6 +36,7 @@ from batchproof.diagnosis.reruns import (
     only,
     symptoms_of,
 )
+from batchproof.diagnosis.sizes import size_words
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.finding import Failure, Scene
 from batchproof.findings.finding_text import headline
@@ -42,6 +53,13 @@ ABOUT_FORM = {
     *(Rule.RETURN_TYPE, Rule.COMPLETION_TYPE, Rule.COMPLETION_FIELD),
     *(Rule.STEP_TYPE, Rule.EVENT_TYPE, Rule.EVENT_FIELD, Rule.TRACE_TYPE),
 }
+NONE = "no mistake of the list gives this answer"
+# Rules about what is made of logits.
+FAMILY_OF: Mapping[Rule, Family] = {
+    **dict.fromkeys((Rule.PROCESSED, Rule.FORBIDDEN), choice_mistakes),
+    **dict.fromkeys((Rule.LOGPROB, Rule.RANK, Rule.TOP_LOGPROBS), logprob_mistakes),
+    **dict.fromkeys((Rule.LOGPROBS_MISSING, Rule.PROMPT_LOGPROBS_MISSING), logprob_mistakes),
+}
 # Causes that a rerun can show of an answer with right tokens and a wrong end.
 BESIDE_ENDS = (Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.INPUT)
 
@@ -57,11 +75,69 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
             return explain_hang(rerunner, failure)
         if failure.rule.replay is Replay.CRASH:
             return cause_of_exception(rerunner, failure)
-        return _by_the_rule(failure) or _investigate(rerunner, failure)
+        family = FAMILY_OF.get(failure.rule)
+        named = family and _of_right_logits(rerunner, failure, family)
+        return named or _by_the_rule(failure) or _investigate(rerunner, failure)
     except OutOfTimeError:
         if failure.rule is Rule.HANG:
             return Diagnosis(Cause.LIVENESS, Cause.LIVENESS.value)
         return Diagnosis(Cause.UNKNOWN, f"no cause was found within {limit_s:g} s")
+
+
+def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Diagnosis | None:
+    """Names a mistake in what is made of logits, else what the reruns show; None if nothing of what
+    failed is wrong when it is run again, nor as it was given."""
+    trial, cause = rerunner.trial, CAUSE_OF_PROMISE[failure.rule.promise]
+    for calls in (*_reruns(rerunner, failure.scene), _as_they_were(failure.scene)):
+        wrong = [a for a in answers_of(calls, trial.oracle) if wrong_places(family, a)]
+        if wrong:
+            break
+    else:
+        return None
+    own = next((a for a in wrong if a.request.request_id == failure.finding.request_id), wrong[0])
+
+    def symptoms(again: Sequence[Call], oracle: Oracle) -> list[Symptom]:
+        answers = answers_of(again, oracle)
+        return [Symptom(a.call, a.request, 0, True) for a in answers if wrong_places(family, a)]
+
+    reruns = Reruns(rerunner, calls, Symptom(own.call, own.request, 0, True), symptoms_of=symptoms)
+    if reruns.is_right_without_drafts():
+        named = _named(reruns, family)
+        return _named_or(reruns, named, (Cause.SPECULATION, "it is right without speculation"))
+    reruns.change()
+    named, shown = _named(reruns, family), reruns.cause()
+    return _named_or(reruns, named, shown and (cause, shown[1]), cause)
+
+
+def _named_or(
+    reruns: Reruns,
+    named: Named | None,
+    shown: tuple[Cause, str] | None,
+    cause: Cause | None = None,
+    evidence: tuple[str, ...] = (),
+) -> Diagnosis:
+    """Returns the named mistake, of the cause that it has itself, that is shown or that is given, else
+    what is shown."""
+    facts = (*evidence, *reruns.facts)
+    if named:
+        text = f"{named.text} (request {reruns.symptom.request.request_id!r})"
+        cause = named.cause or (shown[0] if shown else cause) or Cause.UNKNOWN
+        return Diagnosis(cause, text, (*named.evidence, *facts))
+    if shown is None:
+        return Diagnosis(Cause.UNKNOWN, NONE, facts)
+    return Diagnosis(*shown, (NONE, *facts))
+
+
+def _as_they_were(scene: Scene) -> list[Call]:
+    """Returns the calls of the failure itself, without a trace."""
+    return [Call(run.workload, run.completions, ()) for run in scene.runs if run.completions]
+
+
+def _reruns(rerunner: Rerunner, scene: Scene) -> Iterator[list[Call]]:
+    for runs in _workloads_to_rerun(scene):
+        calls = rerunner.run(runs)
+        if calls is not None:
+            yield calls
 
 
 def _by_the_rule(failure: Failure) -> Diagnosis | None:
@@ -80,8 +156,8 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     calls, symptom = found
     reruns = Reruns(rerunner, calls, symptom)
     if reruns.is_right_without_drafts():
-        text = f"the answer to {symptom.request.request_id!r} is right without speculation"
-        return Diagnosis(Cause.SPECULATION, text)
+        named = _named(reruns, choice_mistakes if symptom.is_content else end_mistakes)
+        return _named_or(reruns, named, (Cause.SPECULATION, "it is right without speculation"))
     call = calls[symptom.call]
     right, _ = rerunner.trial.oracle.expected(symptom.request)
     delay = rerunner.trial.scheduling_delay
@@ -93,10 +169,26 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     return _wrong_content(failure, reruns)
 
 
+def _named(reruns: Reruns, family: Family) -> Named | None:
+    """Returns the mistake of the family that explains the symptom, if one does."""
+    name, oracle = reruns.symptom.request.request_id, reruns.rerunner.trial.oracle
+    own, *more = [
+        next((a for a in answers_of(calls, oracle) if a.request.request_id == name), None)
+        for calls in (reruns.calls, *reruns.reran, *reruns.with_longer_answers())
+    ]
+    if own is None or not wrong_places(family, own):
+        return None
+    return named_mistake(reruns.rerunner, family, own, [each for each in more if each])
+
+
 def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     """Names a mistake under which the reference gives the wrong tokens or logits, else what the reruns
     show."""
+    has_parameters = any(r.sampling for call in reruns.calls for r in call.workload.requests)
     reruns.run()
+    named = _named(reruns, choice_mistakes) if has_parameters else None
+    if named:
+        return _named_or(reruns, named, None, Cause.SAMPLING)
     shown = reruns.cause()
     if reruns.is_repeatable is False or failure.rule is Rule.LOGITS_FINITE:
         cause, text = shown or (Cause.UNKNOWN, headline(failure.finding))
@@ -106,7 +198,9 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     if explanation:
         text = f"{explanation.text} (request {reruns.symptom.request.request_id!r})"
         cause = _narrowed(explanation.cause, reruns)
-        return Diagnosis(cause, text, (explanation.words(), *reruns.facts))
+        size = size_words(reruns)
+        facts = (explanation.words(), *([size] if size else []), *reruns.facts)
+        return Diagnosis(cause, text, facts)
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
     # Unlike rounding, it may still be an error that comes with the length.
     if rounding and (rounding.is_alike or reruns.shows_with_half() is not False):
@@ -115,22 +209,19 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
             text = "the logits are off by no more than rounding to bfloat16 would make them"
             facts = (f"{rounding.size:.2g} times as much", *reruns.facts)
             return Diagnosis(Cause.PRECISION, text, facts)
-    none = "no mistake of the list gives this answer"
     likely = failure.rule.likely_cause(failure.promise)
     if shown is None and likely in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
         shown = likely, likely.value
-    if shown is None:
-        return Diagnosis(Cause.UNKNOWN, none, tuple(reruns.facts))
-    return Diagnosis(*shown, (none, *reruns.facts))
+    size = size_words(reruns)
+    if size:
+        shown = (shown[0], f"{shown[1]}; {size}") if shown else (Cause.SIZE, size)
+    return _named_or(reruns, None, shown)
 
 
 def _wrong_answer(rerunner: Rerunner, failure: Failure) -> tuple[Sequence[Call], Symptom] | None:
     """Reruns the failure. Returns the calls and a wrong answer, preferably one of the failed request;
     None if every answer is right."""
-    for runs in _workloads_to_rerun(failure.scene):
-        calls = rerunner.run(runs)
-        if calls is None:
-            continue
+    for calls in _reruns(rerunner, failure.scene):
         symptoms = symptoms_of(calls, rerunner.trial.oracle)
         symptoms.sort(
             key=lambda s: (not s.is_content, s.request.request_id != failure.finding.request_id)
@@ -172,27 +263,22 @@ def _wrong_end(failure: Failure, reruns: Reruns) -> Diagnosis:
     """Names a cause for right tokens that are too many or too few, or have the wrong finish reason."""
     symptom, completion = reruns.symptom, reruns.answer_in(reruns.calls)
     assert completion is not None, "a symptom is that of an answer"
-    call, request, num_tokens = reruns.calls[symptom.call], symptom.request, len(completion.token_ids)
-    slip = next(structure_findings(request, completion), None)
+    call = reruns.calls[symptom.call]
+    slip = next(structure_findings(symptom.request, completion), None)
     cause = CAUSE_OF_PROMISE.get(slip.rule.promise, Cause.CAP) if slip else Cause.CAP
     evidence = []
-    others = (each for each in call.workload.requests if each is not request)
-    sharing = [repr(each.request_id) for each in others if each.max_new_tokens == num_tokens]
-    if sharing and num_tokens != request.max_new_tokens:
-        evidence.append(f"{num_tokens} is the cap of {', '.join(sharing)}")
     if completion.finish_reason is FinishReason.STOP and cause is Cause.CAP:
         cause = Cause.EOS
-        evidence += whose_eos(call, request, completion.token_ids[-1:])
     if failure.promise is Promise.P14 and call.workload.needs_stepping and not call.workload.aborts:
         cause = Cause.STREAM
         # Otherwise `symptoms_of` would have reported the `generate` call.
         evidence.append("asked through generate: right")
     reruns.run()
     reruns.movers.clear()  # the end depends on the tokens: a change of those says nothing about it
-    shown = reruns.cause()
+    named, shown = _named(reruns, end_mistakes), reruns.cause()
     if shown is None or shown[0] not in BESIDE_ENDS:
-        shown = cause, cause.value  # the headline is above it
-    return Diagnosis(*shown, (*evidence, *reruns.facts))
+        shown = (cause, evidence[0]) if evidence else None
+    return _named_or(reruns, named, shown, cause, tuple(evidence))
 
 
 def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
@@ -337,14 +423,3 @@ def streamed_wrongly(
         return None  # what is cut from an answer need not be an event that was lost
     text = f"{num_sampled} tokens were sampled, but {len(tokens)} were delivered"
     return Diagnosis(Cause.STREAM, f"{text} (request {name!r})")
-
-
-def whose_eos(call: Call, request: Request, last: Sequence[int]) -> list[str]:
-    """Returns lines that name the requests whose EOS stopped this one; none if the EOS is its own."""
-    if not last or last[0] in request.eos_token_ids:
-        return []
-    words = [f"it stopped at token {last[0]}, which is no EOS of its own"]
-    owners = [r.request_id for r in call.workload.requests if last[0] in r.eos_token_ids]
-    if owners:
-        words.append(f"but one of {', '.join(map(repr, owners))}")
-    return words
