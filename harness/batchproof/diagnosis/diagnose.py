@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from batchproof.api import EngineConfig, FinishReason
+from batchproof.api import Completion, EngineConfig, FinishReason, Request
 from batchproof.checks.answers import structure_findings
+from batchproof.checks.draws import RISK
 from batchproof.diagnosis.explain import evidence_of, explain, rounding_of
 from batchproof.diagnosis.hypotheses import (
     Family,
@@ -38,12 +39,15 @@ from batchproof.diagnosis.reruns import (
 )
 from batchproof.diagnosis.sizes import size_words
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.findings.finding import Failure, Scene
+from batchproof.findings.finding import Failure, Run, Scene
 from batchproof.findings.finding_text import headline
 from batchproof.findings.rules import CAUSE_OF_PROMISE, Replay, Rule
+from batchproof.oracle.choosing import is_drawn, sampling_of
+from batchproof.oracle.distributions import answer_probabilities
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.run.trial import Trial
+from batchproof.statistics import binomial_bound
 from batchproof.workload.workloads import Workload
 
 TIME_LIMIT_S = 20.0
@@ -77,7 +81,7 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
             return cause_of_exception(rerunner, failure)
         family = FAMILY_OF.get(failure.rule)
         named = family and _of_right_logits(rerunner, failure, family)
-        return named or _by_the_rule(failure) or _investigate(rerunner, failure)
+        return named or _by_the_rule(failure, trial.oracle) or _investigate(rerunner, failure)
     except OutOfTimeError:
         if failure.rule is Rule.HANG:
             return Diagnosis(Cause.LIVENESS, Cause.LIVENESS.value)
@@ -140,11 +144,42 @@ def _reruns(rerunner: Rerunner, scene: Scene) -> Iterator[list[Call]]:
             yield calls
 
 
-def _by_the_rule(failure: Failure) -> Diagnosis | None:
+def _by_the_rule(failure: Failure, oracle: Oracle) -> Diagnosis | None:
     if failure.rule in ABOUT_FORM:
         return Diagnosis(Cause.UNKNOWN, headline(failure.finding))
-    own = failure.rule.own_cause(failure.promise)
+    own, relation = failure.rule.own_cause(failure.promise), failure.finding.facts.get("relation")
+    if failure.rule in (Rule.FREQUENCIES, Rule.SEED_IGNORED):
+        return of_draws(failure.scene, oracle)
+    if failure.rule is Rule.SEED:
+        return Diagnosis(Cause.SAMPLING, f"a seed draws other random numbers {relation}")
     return Diagnosis(own, own.value) if own else None  # the headline says the rest
+
+
+def of_draws(scene: Scene, oracle: Oracle) -> Diagnosis:
+    """Names what equal requests share that should be drawn anew for each answer, or each token."""
+    groups: dict[Request, list[tuple[int, ...]]] = {}
+    for request, given in ((r, c) for run in scene.runs for r, c in _answered(run)):
+        if is_drawn(request):
+            alike = replace(request, request_id="", sampling=replace(sampling_of(request), seed=None))
+            groups.setdefault(alike, []).append(given.token_ids)
+    for request, answers in groups.items():
+        num, shares = len(answers), answer_probabilities(oracle, request)
+        chance = sum(share for answer, share in shares.items() if len({*answer}) == 1)
+        got, bound = sum(len({*each}) == 1 for each in answers), binomial_bound(num, chance, RISK)
+        if max(shares.values()) < 0.9 and num > 16 and len({*answers}) == 1:
+            return Diagnosis(
+                Cause.SAMPLING, f"{num} requests with other seeds, or none, draw the same answer"
+            )
+        if request.max_new_tokens > 1 and got > bound:
+            text = f"of {num} answers {got} repeat one token, but chance allows {bound}"
+            return Diagnosis(
+                Cause.SAMPLING, f"the tokens of an answer share their random numbers: {text}"
+            )
+    return Diagnosis(Cause.UNKNOWN, NONE)
+
+
+def _answered(run: Run) -> Iterator[tuple[Request, Completion]]:
+    return zip(run.workload.requests, run.completions, strict=False)
 
 
 def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
@@ -193,12 +228,13 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     if reruns.is_repeatable is False or failure.rule is Rule.LOGITS_FINITE:
         cause, text = shown or (Cause.UNKNOWN, headline(failure.finding))
         return Diagnosis(cause, text, tuple(reruns.facts))
+    size = size_words(reruns) if reruns.has_many else None
     evidence = evidence_of(reruns)
     explanation = evidence and explain(reruns, *evidence)
     if explanation:
         text = f"{explanation.text} (request {reruns.symptom.request.request_id!r})"
         cause = _narrowed(explanation.cause, reruns)
-        size = size_words(reruns)
+        size = size or size_words(reruns)
         facts = (explanation.words(), *([size] if size else []), *reruns.facts)
         return Diagnosis(cause, text, facts)
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
@@ -212,7 +248,7 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     likely = failure.rule.likely_cause(failure.promise)
     if shown is None and likely in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
         shown = likely, likely.value
-    size = size_words(reruns)
+    size = size or size_words(reruns)
     if size:
         shown = (shown[0], f"{shown[1]}; {size}") if shown else (Cause.SIZE, size)
     return _named_or(reruns, None, shown)

@@ -165,7 +165,7 @@ def named_mistake(
         honest, *its = family(other)
         wrong |= {(other, at) for at in honest.misses}
         num_wrong += bool(honest.misses)
-        for each in its:
+        for each in {each.mistake: each for each in its}.values():
             if each.mistake in fits:
                 num_fits[each.mistake] += bool(honest.misses) and not each.misses & honest.misses
                 missed[each.mistake] |= {(other, at) for at in each.misses}
@@ -191,7 +191,8 @@ def _extent(own: Answer, wrong: Places, missed: Places) -> str:
     weak = " (one token fits many mistakes)" if is_weak else ""
     if not missed:
         return f"an oracle that makes it gives this very answer{weak}"
-    return f"an oracle that makes it gives what is wrong, at {len(wrong)} of {len(own.tokens)} tokens{weak}"
+    share = f"at {len(wrong)} of {len(own.tokens)} tokens{weak}"
+    return f"an oracle that makes it gives what is wrong, {share}"
 
 
 def _where(wrong: Where, missed: Where) -> Iterator[str]:

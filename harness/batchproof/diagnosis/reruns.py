@@ -173,6 +173,7 @@ def _first_wrong(request: Request, completion: Completion, oracle: Oracle) -> in
 FEWEST_HALVED = 8  # tokens
 MORE = 8  # tokens of an answer
 NUM_REWRITTEN = 6  # requests whose contents are rewritten, one at a time
+MANY = 128  # requests
 
 
 class Without(Enum):
@@ -225,6 +226,11 @@ class Reruns:
     def here(self) -> Workload:
         return self.calls[self.symptom.call].workload
 
+    @property
+    def has_many(self) -> bool:
+        """Whether it is rather their number that matters than what each of the requests says."""
+        return sum(len(each.requests) for each in self.workloads) > MANY
+
     def answer_in(self, calls: Sequence[Call]) -> Completion | None:
         return calls[self.symptom.call].completion(self.symptom.request.request_id)
 
@@ -237,7 +243,7 @@ class Reruns:
                 self.facts.append("the same calls on another fresh engine: answered differently")
         self.change()
         has_others = any(r is not self.symptom.request for r in self.here.requests)
-        if has_others and self.is_right[Without.NEIGHBOURS] is not False:
+        if has_others and not self.has_many and self.is_right[Without.NEIGHBOURS] is not False:
             self._rewrite()
 
     def change(self) -> None:

@@ -1,5 +1,5 @@
-"""Finds the size from which on answers are wrong, by reruns with less of one thing: a counter, a ring or
-a table that is too small."""
+"""Finds the size from which on answers are wrong, by reruns with less of one thing: a counter, a ring
+or a table that is too small."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def _sizes(reruns: Reruns) -> Iterator[tuple[str, int, Sized]]:
 
 
 def _least_wrong(is_wrong: Callable[[int], bool], most: int) -> int | None:
-    """Returns the least size that is wrong, of one that is right when halved often enough; powers of two
-    and what is one above are tried first."""
+    """Returns the least size that is wrong, if what is wrong is right when halved often enough; powers
+    of two, and one above, are tried first."""
     if most <= LEAST or not is_wrong(most):
         return None
     high = most

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, pairwise, permutations
+from itertools import chain, permutations
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from batchproof.oracle.choosing import (
     past_of,
     sampling_of,
 )
+from batchproof.oracle.oracle import centred
 
 Given = tuple[str, Tensor]  # a mistake, and the logits that tokens are then chosen from
 BOUNDS: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # what lets all tokens through
@@ -39,7 +40,11 @@ def choice_mistakes(own: Answer) -> Iterator[Hypothesis]:
         return
     for mistake, values in _given(own):
         off = values.amax(-1) - of_each(values, own.tokens)
-        yield _hypothesis(mistake, ~(off <= 2 * slack(own.request, own.oracle)))
+        is_missed = ~(off <= 2 * slack(own.request, own.oracle))
+        if not mistake and own.calls[own.call].workload.config.num_speculative_tokens:
+            is_plain = not sampling_of(own.request).changes_logits
+            is_missed[sorted(_wrong(own, values) if is_plain else ())] = True
+        yield _hypothesis(mistake, is_missed)
     yield from _drafts(own)
 
 
@@ -103,7 +108,7 @@ def _of_others(own: Answer) -> Iterator[Given]:
 
 def _with_other_pasts(own: Answer, active: tuple[str, ...]) -> Iterator[Given]:
     """Yields choices by stages that know another past: all of them, or one alone."""
-    groups = [active, *((name,) for name in active)] if len(active) > 1 else [active]
+    groups = [*((name,) for name in active), *([active] if len(active) > 1 else [])]
     for words, past in _pasts(own) if active else ():
         for names in groups:
             values = _values(own, own.request, pasts=dict.fromkeys(names, past))
@@ -148,6 +153,8 @@ def _drawn(own: Answer) -> Iterator[Given]:
     request, asked = own.request, sampling_of(own.request)
     values, off = _values(own, request), slack(own.request, own.oracle)
     yield "", kept(values, asked, off)
+    is_best = own.logits >= own.logits.amax(-1, keepdim=True) - 2 * off
+    yield "tokens are chosen without the request's parameters", is_best
     for name, free in BOUNDS.items():
         if name in asked.changed:
             changed = replace(asked, **{name: free})
@@ -168,7 +175,7 @@ def _drawn(own: Answer) -> Iterator[Given]:
         changed = replace(asked, temperature=asked.temperature * factor if factor != 1.0 else 1.0)
         yield f"the temperature {words}", kept(values, changed, off)
     for mistake, changed_values in _given(own):
-        if mistake:
+        if mistake and changed_values is not own.logits:
             yield mistake, kept(changed_values, asked, off)
     for other in own.others:
         its, whose = sampling_of(other.request), repr(other.request.request_id)
@@ -184,31 +191,55 @@ def _drafts(own: Answer) -> Iterator[Hypothesis]:
     config, vocab_size = own.calls[own.call].workload.config, own.logits.shape[1]
     if not config.num_speculative_tokens:
         return
-    best, tokens = _values(own, own.request).argmax(-1).tolist(), own.tokens
-    if config.draft_agreement is not None:
-        drafts = [proposed_instead(token, vocab_size, config.draft_agreement) for token in best]
-        is_other = torch.tensor([a != b for a, b in zip(drafts, tokens, strict=True)])
-        yield _hypothesis("drafts stay that the model would not have chosen", is_other)
-    own_ids = own.ids
-    found = [_is_repeated(own_ids[: own.num_prompt + at + 1]) for at in range(len(tokens))]
-    words = "what followed an earlier n-gram stays, though the model would not have chosen it"
-    yield _hypothesis(words, ~torch.tensor(found), float(len(tokens)))
-    yield from _shifted(own)
-
-
-def _is_repeated(ids: tuple[int, ...]) -> bool:
-    """Returns whether the last two tokens stood together before."""
-    return ids[-2:] in {*pairwise(ids[:-1])}
-
-
-def _shifted(own: Answer) -> Iterator[Hypothesis]:
-    """Yields the right answer with one token missing or doubled."""
+    tokens, agreement = own.tokens, config.draft_agreement
+    best = _values(own, own.request).argmax(-1).tolist()
+    for words, chosen in (
+        ("drafts stay that the model would not have chosen", best),
+        ("rejected drafts stay behind the tokens in their place", [*own.ids[-1:], *tokens[:-1]]),
+    ):
+        if agreement is not None:
+            drafts = [proposed_instead(token, vocab_size, agreement) for token in chosen]
+            yield _hypothesis(words, torch.tensor(drafts) != torch.tensor(tokens))
     right = own.oracle.choices(own.request)
-    for at in range(len(own.tokens)):
+    for at in range(len(tokens)):
         for words, answer in (
             ("is missing", right[:at] + right[at + 1 :]),
             ("stands twice", right[: at + 1] + right[at:]),
         ):
-            got = own.tokens[: len(answer)]
-            if answer[: len(got)] == got and got != right[: len(got)]:
-                yield Hypothesis(f"the token of step {at} {words}", frozenset())
+            got = tokens[: len(answer)]
+            is_shifted = got == answer[: len(got)] != right[: len(got)]
+            missed = frozenset(() if is_shifted else range(len(tokens)))
+            yield Hypothesis(f"the token of step {at} {words}", missed)
+    yield from _fed_drafts(own, agreement)
+
+
+def _fed_drafts(own: Answer, agreement: float | None) -> Iterator[Hypothesis]:
+    """Yields a cache that keeps rejected drafts in place of the tokens before what is wrong: those of
+    the draft model or, of n-grams, whichever token of the sequence explains it."""
+    fed, is_fed, num = list(own.tokens), set[int](), own.num_prompt
+    wrong = sorted(_wrong(own, own.logits))
+    while wrong and wrong[0] > 0 and wrong[0] - 1 not in is_fed:
+        at = wrong[0] - 1
+        instead = {*own.ids[: num + at]} - {fed[at]}
+        if agreement is not None:
+            instead = {proposed_instead(fed[at], own.logits.shape[1], agreement)}
+        tries = [(*fed[:at], token, *fed[at + 1 :]) for token in sorted(instead)]
+        asked = [(own.request.prompt_token_ids, each) for each in tries]
+        found = [
+            (_wrong(own, rows), each)
+            for rows, each in zip(own.oracle.score_all(asked), tries, strict=True)
+        ]
+        misses, fed_now = min(found, key=lambda each: min(each[0], default=len(fed)) * -1)
+        is_fed.add(at)
+        fed, wrong = list(fed_now), sorted(misses)
+    words = f"the cache keeps a rejected draft in place of the token of step {min(is_fed, default=0)}"
+    yield Hypothesis(words, frozenset(wrong))
+
+
+def _wrong(own: Answer, logits: Tensor) -> set[int]:
+    """Returns the steps whose token, or logits as far as they were given, these logits do not give."""
+    off = logits.amax(-1) - of_each(logits, own.tokens) > 2 * own.oracle.logit_bound
+    given = own.completion.logits
+    if given is not None and given.shape == logits.shape:
+        off |= (centred(given) - centred(logits)).abs().amax(-1) > 1.5 * own.oracle.logit_bound
+    return {*off.nonzero()[:, 0].tolist()}

@@ -9,7 +9,7 @@ from math import inf
 
 from batchproof.api import FinishReason
 from batchproof.diagnosis.hypotheses import Answer, Hypothesis
-from batchproof.oracle.choosing import sampling_of
+from batchproof.oracle.choosing import is_drawn, sampling_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,9 @@ def end_mistakes(own: Answer) -> Iterator[Hypothesis]:
 
 
 def _continued(own: Answer, num: int) -> tuple[int, ...]:
-    """Returns so many right tokens, or as many as the context holds."""
+    """Returns so many right tokens, or as many as the context holds; none if they are drawn."""
+    if is_drawn(own.request):
+        return ()
     most = own.oracle.subject.context_len - own.num_prompt
     plain = replace(own.request, max_new_tokens=min(num, most))
     return own.oracle.choices(plain)
@@ -114,4 +116,6 @@ def _endings(own: Answer) -> Iterator[tuple[str, Ending]]:
         yield f"it is ended by a stop sequence of {whose}", replace(right, stops=stops + its_stops)
         yield f"the stop sequences are those of {whose}", replace(right, stops=its_stops)
         yield f"the cap is that of {whose}", replace(right, cap=its.max_new_tokens)
+        late = replace(right, cap=its.max_new_tokens + 1)
+        yield f"the cap is that of {whose}, and is met a token late", late
         yield f"min_tokens is that of {whose}", replace(right, least=sampling_of(its).min_tokens)

@@ -94,21 +94,19 @@ def _misaligned(own: Answer, given: Entries) -> Iterator[tuple[str, Entries]]:
     if more < 0:
         yield "the last token has none", [*given, *[None] * -more]
         yield "the first token has none", [*[None] * -more, *given]
-    if more > 0:
-        rows = (row for record in own.calls[own.call].schedule() for row in record.rows)
-        chunks = [
-            row for row in rows if row.request_id == own.request.request_id and not row.is_sampled
-        ]
-        of_chunks = "of each chunk of the prompt, " if len(chunks) == more else ""
-        yield f"there are more, {of_chunks}before those of the answer", given[more:]
+    rows = (row for record in own.calls[own.call].schedule() for row in record.rows)
+    chunks = [row for row in rows if row.request_id == own.request.request_id and not row.is_sampled]
+    if 0 < more == len(chunks):
+        yield "each chunk of the prompt has one as well", given[more:]
+    resumed = {each.num_resumed for each in own.outputs} - {0}
+    for at in sorted(range(len(given)), key=lambda at: at + 1 not in resumed) if more == 1 else ():
+        where = "the last before a preemption" if at + 1 in resumed else f"that of step {at}"
+        yield f"one is there twice, {where}", [*given[:at], *given[at + 1 :]]
+    if more > 1:
+        yield "there are more before those of the answer", given[more:]
         yield "there are more behind those of the answer", given[:-more]
-    for at in range(max(len(given), len(own.tokens))):
-        if more == 1:
-            is_resumed = at + 1 in {each.num_resumed for each in own.outputs}
-            where = "the last before a preemption" if is_resumed else f"that of step {at}"
-            yield f"one is there twice, {where}", [*given[:at], *given[at + 1 :]]
-        elif more == -1:
-            yield f"the token of step {at} has none", [*given[:at], None, *given[at:]]
+    for at in range(len(own.tokens)) if more == -1 else ():
+        yield f"the token of step {at} has none", [*given[:at], None, *given[at:]]
 
 
 def _of_others(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
