@@ -12,16 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from batchproof.api import Completion, EngineConfig, FinishReason, Request
+from batchproof.api import EngineConfig, FinishReason, Request
 from batchproof.checks.answers import structure_findings
 from batchproof.checks.draws import RISK
 from batchproof.diagnosis.explain import evidence_of, explain, rounding_of
 from batchproof.diagnosis.hypotheses import (
     Family,
-    Named,
     answers_of,
+    is_wrong,
     named_mistake,
-    wrong_places,
 )
 from batchproof.diagnosis.mistakes.choices import choice_mistakes
 from batchproof.diagnosis.mistakes.ends import end_mistakes
@@ -39,7 +38,7 @@ from batchproof.diagnosis.reruns import (
 )
 from batchproof.diagnosis.sizes import size_words
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.findings.finding import Failure, Run, Scene
+from batchproof.findings.finding import Failure, Scene
 from batchproof.findings.finding_text import headline
 from batchproof.findings.rules import CAUSE_OF_PROMISE, Replay, Rule
 from batchproof.oracle.choosing import is_drawn, sampling_of
@@ -58,6 +57,7 @@ ABOUT_FORM = {
     *(Rule.STEP_TYPE, Rule.EVENT_TYPE, Rule.EVENT_FIELD, Rule.TRACE_TYPE),
 }
 NONE = "no mistake of the list gives this answer"
+WITHOUT_DRAFTS = Cause.SPECULATION, "it is right without speculation"
 # Rules about what is made of logits.
 FAMILY_OF: Mapping[Rule, Family] = {
     **dict.fromkeys((Rule.PROCESSED, Rule.FORBIDDEN), choice_mistakes),
@@ -89,52 +89,50 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
 
 
 def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Diagnosis | None:
-    """Names a mistake in what is made of logits, else what the reruns show; None if nothing of what
-    failed is wrong when it is run again, nor as it was given."""
-    trial, cause = rerunner.trial, CAUSE_OF_PROMISE[failure.rule.promise]
-    for calls in (*_reruns(rerunner, failure.scene), _as_they_were(failure.scene)):
-        wrong = [a for a in answers_of(calls, trial.oracle) if wrong_places(family, a)]
-        if wrong:
-            break
-    else:
-        return None
-    own = next((a for a in wrong if a.request.request_id == failure.finding.request_id), wrong[0])
+    """Names a mistake in what is made of logits, else what the reruns show; None if nothing of the
+    family is wrong, neither when it is run again nor as it was given."""
+    cause, name = CAUSE_OF_PROMISE[failure.rule.promise], failure.finding.request_id
 
-    def symptoms(again: Sequence[Call], oracle: Oracle) -> list[Symptom]:
-        answers = answers_of(again, oracle)
-        return [Symptom(a.call, a.request, 0, True) for a in answers if wrong_places(family, a)]
+    def symptoms(calls: Sequence[Call], oracle: Oracle) -> list[Symptom]:
+        wrong = (a for a in answers_of(calls, oracle) if is_wrong(family, a))
+        found = [Symptom(a.call, a.request, 0, is_content=True) for a in wrong]
+        return sorted(found, key=lambda each: each.request.request_id != name)
 
-    reruns = Reruns(rerunner, calls, Symptom(own.call, own.request, 0, True), symptoms_of=symptoms)
-    if reruns.is_right_without_drafts():
-        named = _named(reruns, family)
-        return _named_or(reruns, named, (Cause.SPECULATION, "it is right without speculation"))
-    reruns.change()
-    named, shown = _named(reruns, family), reruns.cause()
-    return _named_or(reruns, named, shown and (cause, shown[1]), cause)
+    given = [Call(r.workload, r.completions, ()) for r in failure.scene.runs if r.completions]
+    for calls in (*_reruns(rerunner, failure.scene), given):
+        for symptom in symptoms(calls, rerunner.trial.oracle)[:1]:
+            reruns = Reruns(rerunner, calls, symptom, symptoms_of=symptoms)
+            if reruns.is_right_without_drafts():
+                return _named_or(reruns, family, WITHOUT_DRAFTS, Cause.SPECULATION)
+            reruns.change()
+            shown = reruns.cause()
+            return _named_or(reruns, family, shown and (cause, shown[1]), cause)
+    return None
 
 
 def _named_or(
     reruns: Reruns,
-    named: Named | None,
+    family: Family,
     shown: tuple[Cause, str] | None,
-    cause: Cause | None = None,
+    cause: Cause,
     evidence: tuple[str, ...] = (),
 ) -> Diagnosis:
-    """Returns the named mistake, of the cause that it has itself, that is shown or that is given, else
-    what is shown."""
-    facts = (*evidence, *reruns.facts)
+    """Returns the mistake of the family that explains the symptom, else what is shown."""
+    named, facts = _named(reruns, family, cause), (*evidence, *reruns.facts)
     if named:
-        text = f"{named.text} (request {reruns.symptom.request.request_id!r})"
-        cause = named.cause or (shown[0] if shown else cause) or Cause.UNKNOWN
-        return Diagnosis(cause, text, (*named.evidence, *facts))
-    if shown is None:
-        return Diagnosis(Cause.UNKNOWN, NONE, facts)
-    return Diagnosis(*shown, (NONE, *facts))
+        return replace(named, evidence=(*named.evidence, *facts))
+    return Diagnosis(*shown, (NONE, *facts)) if shown else Diagnosis(Cause.UNKNOWN, NONE, facts)
 
 
-def _as_they_were(scene: Scene) -> list[Call]:
-    """Returns the calls of the failure itself, without a trace."""
-    return [Call(run.workload, run.completions, ()) for run in scene.runs if run.completions]
+def _named(reruns: Reruns, family: Family, cause: Cause) -> Diagnosis | None:
+    name, oracle = reruns.symptom.request.request_id, reruns.rerunner.trial.oracle
+    reran = (*reruns.reran, *reruns.with_longer_answers())
+    answers = [a for calls in reran for a in answers_of(calls, oracle) if a.request.request_id == name]
+    for own in answers_of(reruns.calls, oracle):
+        if own.request.request_id == name and is_wrong(family, own):
+            named = named_mistake(reruns.rerunner, family, own, answers, cause)
+            return named and replace(named, text=f"{named.text} (request {name!r})")
+    return None
 
 
 def _reruns(rerunner: Rerunner, scene: Scene) -> Iterator[list[Call]]:
@@ -147,39 +145,42 @@ def _reruns(rerunner: Rerunner, scene: Scene) -> Iterator[list[Call]]:
 def _by_the_rule(failure: Failure, oracle: Oracle) -> Diagnosis | None:
     if failure.rule in ABOUT_FORM:
         return Diagnosis(Cause.UNKNOWN, headline(failure.finding))
-    own, relation = failure.rule.own_cause(failure.promise), failure.finding.facts.get("relation")
+    if failure.rule is Rule.SEED:
+        way = failure.finding.facts["relation"]
+        return Diagnosis(
+            Cause.SAMPLING, f"draws depend on more than the seed: they change if served {way}"
+        )
     if failure.rule in (Rule.FREQUENCIES, Rule.SEED_IGNORED):
         return of_draws(failure.scene, oracle)
-    if failure.rule is Rule.SEED:
-        return Diagnosis(Cause.SAMPLING, f"a seed draws other random numbers {relation}")
+    own = failure.rule.own_cause(failure.promise)
     return Diagnosis(own, own.value) if own else None  # the headline says the rest
 
 
 def of_draws(scene: Scene, oracle: Oracle) -> Diagnosis:
-    """Names what equal requests share that should be drawn anew for each answer, or each token."""
+    """Names what requests that are equal but for seeds share, and each answer or token should have."""
     groups: dict[Request, list[tuple[int, ...]]] = {}
-    for request, given in ((r, c) for run in scene.runs for r, c in _answered(run)):
-        if is_drawn(request):
-            alike = replace(request, request_id="", sampling=replace(sampling_of(request), seed=None))
-            groups.setdefault(alike, []).append(given.token_ids)
+    for run in scene.runs:
+        for request, given in zip(run.workload.requests, run.completions, strict=False):
+            asked = replace(sampling_of(request), seed=None)
+            groups.setdefault(replace(request, request_id="", sampling=asked), []).append(
+                given.token_ids
+            )
     for request, answers in groups.items():
+        if not is_drawn(request):
+            continue
         num, shares = len(answers), answer_probabilities(oracle, request)
-        chance = sum(share for answer, share in shares.items() if len({*answer}) == 1)
-        got, bound = sum(len({*each}) == 1 for each in answers), binomial_bound(num, chance, RISK)
-        if max(shares.values()) < 0.9 and num > 16 and len({*answers}) == 1:
+        if num > 16 and max(shares.values()) < 0.9 and len({*answers}) == 1:
             return Diagnosis(
-                Cause.SAMPLING, f"{num} requests with other seeds, or none, draw the same answer"
+                Cause.SAMPLING, f"{num} requests, of other seeds or none, draw the same answer"
             )
-        if request.max_new_tokens > 1 and got > bound:
-            text = f"of {num} answers {got} repeat one token, but chance allows {bound}"
-            return Diagnosis(
-                Cause.SAMPLING, f"the tokens of an answer share their random numbers: {text}"
-            )
+        got, chance = (
+            sum(share for answer, share in found if len({*answer}) == 1)
+            for found in (((each, 1) for each in answers), shares.items())
+        )
+        if request.max_new_tokens > 1 and got > (most := binomial_bound(num, chance, RISK)):
+            text = f"{got} of {num} answers repeat one token, but chance allows {most}"
+            return Diagnosis(Cause.SAMPLING, f"the tokens of an answer share random numbers: {text}")
     return Diagnosis(Cause.UNKNOWN, NONE)
-
-
-def _answered(run: Run) -> Iterator[tuple[Request, Completion]]:
-    return zip(run.workload.requests, run.completions, strict=False)
 
 
 def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
@@ -191,8 +192,8 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     calls, symptom = found
     reruns = Reruns(rerunner, calls, symptom)
     if reruns.is_right_without_drafts():
-        named = _named(reruns, choice_mistakes if symptom.is_content else end_mistakes)
-        return _named_or(reruns, named, (Cause.SPECULATION, "it is right without speculation"))
+        family = choice_mistakes if symptom.is_content else end_mistakes
+        return _named_or(reruns, family, WITHOUT_DRAFTS, Cause.SPECULATION)
     call = calls[symptom.call]
     right, _ = rerunner.trial.oracle.expected(symptom.request)
     delay = rerunner.trial.scheduling_delay
@@ -204,26 +205,14 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     return _wrong_content(failure, reruns)
 
 
-def _named(reruns: Reruns, family: Family) -> Named | None:
-    """Returns the mistake of the family that explains the symptom, if one does."""
-    name, oracle = reruns.symptom.request.request_id, reruns.rerunner.trial.oracle
-    own, *more = [
-        next((a for a in answers_of(calls, oracle) if a.request.request_id == name), None)
-        for calls in (reruns.calls, *reruns.reran, *reruns.with_longer_answers())
-    ]
-    if own is None or not wrong_places(family, own):
-        return None
-    return named_mistake(reruns.rerunner, family, own, [each for each in more if each])
-
-
 def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     """Names a mistake under which the reference gives the wrong tokens or logits, else what the reruns
     show."""
-    has_parameters = any(r.sampling for call in reruns.calls for r in call.workload.requests)
     reruns.run()
-    named = _named(reruns, choice_mistakes) if has_parameters else None
-    if named:
-        return _named_or(reruns, named, None, Cause.SAMPLING)
+    if any(request.sampling for call in reruns.calls for request in call.workload.requests):
+        named = _named(reruns, choice_mistakes, Cause.SAMPLING)
+        if named:
+            return replace(named, evidence=(*named.evidence, *reruns.facts))
     shown = reruns.cause()
     if reruns.is_repeatable is False or failure.rule is Rule.LOGITS_FINITE:
         cause, text = shown or (Cause.UNKNOWN, headline(failure.finding))
@@ -251,7 +240,9 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     size = size or size_words(reruns)
     if size:
         shown = (shown[0], f"{shown[1]}; {size}") if shown else (Cause.SIZE, size)
-    return _named_or(reruns, None, shown)
+    if shown is None:
+        return Diagnosis(Cause.UNKNOWN, NONE, tuple(reruns.facts))
+    return Diagnosis(*shown, (NONE, *reruns.facts))
 
 
 def _wrong_answer(rerunner: Rerunner, failure: Failure) -> tuple[Sequence[Call], Symptom] | None:
@@ -302,19 +293,19 @@ def _wrong_end(failure: Failure, reruns: Reruns) -> Diagnosis:
     call = reruns.calls[symptom.call]
     slip = next(structure_findings(symptom.request, completion), None)
     cause = CAUSE_OF_PROMISE.get(slip.rule.promise, Cause.CAP) if slip else Cause.CAP
-    evidence = []
+    evidence: tuple[str, ...] = ()
     if completion.finish_reason is FinishReason.STOP and cause is Cause.CAP:
         cause = Cause.EOS
     if failure.promise is Promise.P14 and call.workload.needs_stepping and not call.workload.aborts:
         cause = Cause.STREAM
         # Otherwise `symptoms_of` would have reported the `generate` call.
-        evidence.append("asked through generate: right")
+        evidence = ("asked through generate: right",)
     reruns.run()
     reruns.movers.clear()  # the end depends on the tokens: a change of those says nothing about it
-    named, shown = _named(reruns, end_mistakes), reruns.cause()
-    if shown is None or shown[0] not in BESIDE_ENDS:
-        shown = (cause, evidence[0]) if evidence else None
-    return _named_or(reruns, named, shown, cause, tuple(evidence))
+    shown = reruns.cause()
+    if shown and shown[0] in BESIDE_ENDS:
+        return _named_or(reruns, end_mistakes, shown, shown[0], evidence)
+    return _named_or(reruns, end_mistakes, (cause, evidence[0]) if evidence else None, cause, evidence)
 
 
 def _narrowed(cause: Cause, reruns: Reruns) -> Cause:

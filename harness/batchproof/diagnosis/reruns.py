@@ -295,23 +295,11 @@ class Reruns:
         """Returns the calls with caps that leave more to explain, if they end."""
         room = self.rerunner.trial.subject.context_len
         longer = [
-            w.with_requests(
-                [
-                    replace(
-                        r, max_new_tokens=min(r.max_new_tokens + MORE, room - len(r.prompt_token_ids))
-                    )
-                    for r in w.requests
-                ]
-            )
-            for w in self.workloads
+            each.with_requests([_longer(r, room - len(r.prompt_token_ids)) for r in each.requests])
+            for each in self.workloads
         ]
         calls = self.rerunner.run(longer)
         return [] if calls is None else [calls]
-
-    def is_wrong_in(self, workload: Workload) -> bool:
-        """Returns whether any answer to the workload, on a fresh engine, is wrong."""
-        calls = self.rerunner.run([workload])
-        return calls is not None and bool(self.symptoms_of(calls, self.rerunner.trial.oracle))
 
     def _rewrite(self) -> None:
         """Rewrites each neighbour at the same length and notes whose contents change the answer."""
@@ -385,6 +373,10 @@ class Reruns:
         if here and any(steps.get(name, here)[0] > here[-1] for name in self.movers):
             return Cause.LEAK, f"{names}, which was to come later"
         return Cause.STALE, f"{names}, which had left before"
+
+
+def _longer(request: Request, most: int) -> Request:
+    return replace(request, max_new_tokens=min(request.max_new_tokens + MORE, most))
 
 
 def only(workload: Workload, request: Request) -> Workload:
