@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import Any
 
 import torch
@@ -173,11 +173,16 @@ def _drafts(own: Answer) -> Iterator[Hypothesis]:
             is_shifted = got == answer[: len(got)] != right[: len(got)]
             missed = frozenset(() if is_shifted else range(len(tokens)))
             yield Hypothesis(f"the token of step {at} {words}", missed)
+    if sampling_of(own.request).changes_logits:
+        return
     fed, replaced, wrong = tokens, list[int](), _misfit(own, own.logits)
     while wrong and (at := min(wrong) - 1) >= 0 and at not in replaced:
-        instead = {*own.ids[: own.num_prompt + at]}  # what an n-gram may propose
+        # A draft model may keep the rejected ones as well; an n-gram is what followed its last token.
+        likely = (fed[at], int(own.logits[at].argmax()))
+        sofar = own.ids[: own.num_prompt + at]
+        instead = {after for last, after in pairwise(sofar) if last == sofar[-1]}
         if agreement is not None:
-            instead = {proposed_instead(fed[at], vocab_size, agreement)}
+            instead = {proposed_instead(token, vocab_size, agreement) for token in likely}
         tries = [(*fed[:at], token, *fed[at + 1 :]) for token in sorted(instead - {fed[at]})]
         scores = own.oracle.score_all([(own.request.prompt_token_ids, each) for each in tries])
         found = [(_misfit(own, each), fed) for each, fed in zip(scores, tries, strict=True)]

@@ -92,6 +92,9 @@ def _changes(own: Answer, right: Ending) -> Iterator[tuple[str, dict[str, Any]]]
     yield "min_tokens is one too high", {"least": least + 1}
     for num in {each.num_resumed for each in own.outputs} - {0}:
         yield "the cap is counted anew behind a preemption", {"cap": cap + num}
+    records = own.calls[own.call].schedule()
+    num = sum(own.request.request_id in record.preempted for record in records)
+    yield "each preemption counts as a token of the cap", {"cap": cap - num}
     yield "the longest cap of the call is taken for all", {"cap": max(caps)}
     yield "the shortest cap of the call is taken for all", {"cap": min(caps)}
 
