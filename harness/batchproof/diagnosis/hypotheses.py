@@ -145,8 +145,10 @@ def named_mistake(
 ) -> Diagnosis | None:
     """Returns the mistake that gives all that is wrong with the answer, and evidence; None if none
     does. `more`: answers to the same request in reruns; `cause`: that of the family."""
-    right, *tried = rerunner.in_time(family(own))
-    fits = {each.mistake: each for each in tried if not each.misses & right.misses}
+    tried = family(own)
+    right = next(tried)
+    tested = rerunner.in_time(tried)
+    fits = {each.mistake: each for each in tested if not each.misses & right.misses}
     wrong: Places = {(own, at) for at in right.misses}
     missed: dict[str, Places] = {name: {(own, at) for at in fits[name].misses} for name in fits}
     num_wrong, num_fits = 0, Counter[str]()
