@@ -160,7 +160,8 @@ def named_mistake(
         for each in {each.mistake: each for each in its if each.mistake in fits}.values():
             num_fits[each.mistake] += bool(honest.misses) and not each.misses & honest.misses
             missed[each.mistake] |= {(other, at) for at in each.misses}
-    if not fits:
+    fits = {name: each for name, each in fits.items() if 2 * num_fits[name] >= num_wrong}
+    if not fits:  # a mistake that leaves most of what is wrong unexplained is not the one
         return None
     where = {name: _where(wrong, missed[name]) for name in fits}
     rank = {
