@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
 
 import pytest
 import torch
@@ -43,7 +45,7 @@ from tests.selftest.conftest import LaboratoryFor
 LENGTHS = (9, 4, 14, 6)
 
 
-def workload(cap: int = 5, lengths: Sequence[int] = LENGTHS, **limits: int) -> Workload:
+def workload(cap: int = 5, lengths: Sequence[int] = LENGTHS, **limits: Any) -> Workload:
     config = EngineConfig(**{"max_num_seqs": 2, "block_size": 4, **limits}, return_logits=True)
     rows = [tuple((7 * i + 13 * j * j + 3 * j) % 256 for j in range(n)) for i, n in enumerate(lengths)]
     return Workload(tuple(Request(f"r{i}", row, cap) for i, row in enumerate(rows)), config)
@@ -98,7 +100,7 @@ NO_WINDOW = "each later chunk of a prompt starts without the window of the convo
         ("two_finishers_swap_their_last_tokens", USUAL, GPT2, Cause.ROUTING, "belongs to"),
         ("only_the_prompt_is_recomputed", PREEMPTED, GPT2, Cause.PREEMPTION, "only the prompt"),
         ("every_chunk_is_sampled", IN_CHUNKS, GPT2, Cause.CHUNK, "prompt tokens"),
-        ("cap_off_by_one", USUAL, GPT2, Cause.CAP, "the limit on new tokens"),
+        ("cap_off_by_one", USUAL, GPT2, Cause.CAP, "the cap is one too high"),
         ("long_context_in_bfloat16", LONG, GPT2, Cause.PRECISION, "bfloat16"),
         ("blocks_known_by_their_own_tokens", PREFIXES, GPT2, Cause.STALE, ANOTHERS_BLOCK),
         ("state_is_left_to_the_next_tenant", USUAL, STATE_MODEL, Cause.STATE, STALE_STATE),
@@ -117,6 +119,79 @@ def test_the_mistake_is_named(
     assert found.cause is cause, found
     assert words in found.text
     assert found.evidence or cause in (Cause.CHUNK, Cause.PREEMPTION), "the trace itself shows those"
+
+
+def asking(sampling: SamplingParams | None, *others: SamplingParams | None, **more: Any) -> Workload:
+    """Returns four requests, the first with these parameters, the next with the others."""
+    made = workload(cap=6, **more)
+    pairs = zip_longest(made.requests, (sampling, *others))
+    return made.with_requests([replace(each, sampling=asked) for each, asked in pairs])
+
+
+FREQUENT = SamplingParams(frequency_penalty=-2.0)
+BIASED = SamplingParams(logit_bias=((7, 40.0),))
+SCORED = SamplingParams(logprobs=2)
+DRAFTED = {"num_speculative_tokens": 3, "draft_agreement": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("fault", "asked", "cause", "text", "line"),
+    [
+        (
+            "only_the_first_row_is_processed",
+            asking(BIASED, BIASED, max_num_seqs=4),
+            *(Cause.SAMPLING, "without the request's parameters", "made in all rows but the first"),
+        ),
+        (
+            "frequency_counts_the_prompt",
+            asking(FREQUENT, FREQUENT),
+            *(Cause.SAMPLING, "frequency_penalty: the prompt counts as produced", "very answer"),
+        ),
+        (
+            "logprobs_of_the_row_before",
+            asking(SCORED, SCORED, SCORED, SCORED, max_num_seqs=4),
+            *(Cause.LOGPROBS, "of the row before in the batch", "more wrong answers it explains"),
+        ),
+        (
+            "drafted_requests_lose_their_parameters",
+            asking(BIASED, **DRAFTED),
+            *(Cause.SPECULATION, "without the request's parameters", "without speculation: right"),
+        ),
+        (
+            "nearly_right_drafts_are_accepted",
+            workload(cap=8, num_speculative_tokens=3, draft_agreement=0.0),
+            *(Cause.SPECULATION, "keeps rejected drafts in place", "without speculation: right"),
+        ),
+        (
+            "thirty_third_row_has_no_place",
+            workload(cap=2, lengths=range(3, 43), max_num_seqs=40),
+            *(Cause.ROUTING, "belongs to 'r31'", "32 at once: right; 33 at once: wrong"),
+        ),
+    ],
+    ids=lambda value: value if str(value) in faults() else "",
+)
+def test_it_says_whose_which_and_where(
+    lab: Laboratory, fault: str, asked: Workload, cause: Cause, text: str, line: str
+) -> None:
+    found = diagnosed(trial_of(lab, resolve_engine(f"fault:{fault}")), asked)
+    assert (found.cause, text in found.text) == (cause, True), found
+    assert any(line in each for each in found.evidence), found
+
+
+class _Contrary(RaggedEngine):
+    """Answers requests with parameters of their own with tokens that nobody would choose."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        given = super().generate([replace(each, sampling=None) for each in requests])
+        worst = [tuple(each.logits.argmin(-1).tolist()) for each in given if each.logits is not None]
+        return [replace(each, token_ids=ids) for each, ids in zip(given, worst, strict=True)]
+
+
+def test_a_cause_that_only_repeats_the_promise_is_none(lab: Laboratory) -> None:
+    asked = asking(BIASED, BIASED, BIASED, BIASED)
+    found = diagnosed(trial_of(lab, EngineSpec("contrary", _Contrary)), asked)
+    assert (found.cause, found.text) == (Cause.UNKNOWN, "no mistake of the list gives this answer")
+    assert "alone on a fresh engine: wrong as well" in found.evidence
 
 
 class _Gibberish(RaggedEngine):
@@ -171,7 +246,7 @@ def test_a_cause_is_the_evidence_and_not_what_the_test_is_about(lab: Laboratory)
         check_run_with_aborts(trial, cancelled, trial.build(cancelled.config))
     assert caught.value.failure.promise is Promise.P13
     found = diagnose(trial, caught.value.failure, 60.0)
-    assert (found.cause, "end-of-sequence" in found.text) == (Cause.EOS, True), found
+    assert (found.cause, "the first token is not compared" in found.text) == (Cause.EOS, True), found
 
 
 @pytest.mark.parametrize(

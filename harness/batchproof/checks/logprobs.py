@@ -67,8 +67,21 @@ def _of_all(
     bound = 2 * oracle.logit_bound
     logprobs = exact.log_softmax(dim=-1)
     for place, token, one, row in zip(places, tokens, given, logprobs, strict=True):
-        yield from _of_token(name, place, token, one, row, bound)
-        yield from _of_top(name, place, one, row, bound, num_top)
+        yield from entry_findings(name, place, token, one, row, bound, num_top)
+
+
+def entry_findings(
+    name: str,
+    place: Facts,
+    token: int,
+    given: TokenLogprobs,
+    exact: Tensor,
+    bound: float,
+    num_top: int,
+) -> Iterator[Finding]:
+    """Judges what is said of one token. `exact`: logprobs `(vocab,)`."""
+    yield from _of_token(name, place, token, given, exact, bound)
+    yield from _of_top(name, place, given, exact, bound, num_top)
 
 
 def _of_token(

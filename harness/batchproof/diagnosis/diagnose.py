@@ -9,12 +9,22 @@ Three sources, the strongest first:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from batchproof.api import EngineConfig, FinishReason, Request
 from batchproof.checks.answers import structure_findings
+from batchproof.checks.draws import RISK
 from batchproof.diagnosis.explain import evidence_of, explain, rounding_of
+from batchproof.diagnosis.hypotheses import (
+    Family,
+    answers_of,
+    is_wrong,
+    named_mistake,
+)
+from batchproof.diagnosis.mistakes.choices import choice_mistakes
+from batchproof.diagnosis.mistakes.ends import end_mistakes
+from batchproof.diagnosis.mistakes.logprobs import logprob_mistakes
 from batchproof.diagnosis.reruns import (
     Call,
     OutOfTimeError,
@@ -26,13 +36,17 @@ from batchproof.diagnosis.reruns import (
     only,
     symptoms_of,
 )
+from batchproof.diagnosis.sizes import size_words
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.finding import Failure, Scene
 from batchproof.findings.finding_text import headline
 from batchproof.findings.rules import CAUSE_OF_PROMISE, Replay, Rule
+from batchproof.oracle.choosing import is_drawn, sampling_of
+from batchproof.oracle.distributions import answer_probabilities
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.run.trial import Trial
+from batchproof.statistics import binomial_bound
 from batchproof.workload.workloads import Workload
 
 TIME_LIMIT_S = 20.0
@@ -41,6 +55,14 @@ HANG_TIME_LIMIT_S = 1.0
 ABOUT_FORM = {
     *(Rule.RETURN_TYPE, Rule.COMPLETION_TYPE, Rule.COMPLETION_FIELD),
     *(Rule.STEP_TYPE, Rule.EVENT_TYPE, Rule.EVENT_FIELD, Rule.TRACE_TYPE),
+}
+NONE = "no mistake of the list gives this answer"
+WITHOUT_DRAFTS = Cause.SPECULATION, "it is right without speculation"
+# Rules about what is made of logits.
+FAMILY_OF: Mapping[Rule, Family] = {
+    **dict.fromkeys((Rule.PROCESSED, Rule.FORBIDDEN), choice_mistakes),
+    **dict.fromkeys((Rule.LOGPROB, Rule.RANK, Rule.TOP_LOGPROBS), logprob_mistakes),
+    **dict.fromkeys((Rule.LOGPROBS_MISSING, Rule.PROMPT_LOGPROBS_MISSING), logprob_mistakes),
 }
 # Causes that a rerun can show of an answer with right tokens and a wrong end.
 BESIDE_ENDS = (Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.INPUT)
@@ -57,18 +79,108 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
             return explain_hang(rerunner, failure)
         if failure.rule.replay is Replay.CRASH:
             return cause_of_exception(rerunner, failure)
-        return _by_the_rule(failure) or _investigate(rerunner, failure)
+        family = FAMILY_OF.get(failure.rule)
+        named = family and _of_right_logits(rerunner, failure, family)
+        return named or _by_the_rule(failure, trial.oracle) or _investigate(rerunner, failure)
     except OutOfTimeError:
         if failure.rule is Rule.HANG:
             return Diagnosis(Cause.LIVENESS, Cause.LIVENESS.value)
         return Diagnosis(Cause.UNKNOWN, f"no cause was found within {limit_s:g} s")
 
 
-def _by_the_rule(failure: Failure) -> Diagnosis | None:
+def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Diagnosis | None:
+    """Names a mistake in what is made of logits, else what the reruns show; None if nothing of the
+    family is wrong, neither when it is run again nor as it was given."""
+    cause, name = CAUSE_OF_PROMISE[failure.rule.promise], failure.finding.request_id
+
+    def symptoms(calls: Sequence[Call], oracle: Oracle) -> list[Symptom]:
+        wrong = (a for a in answers_of(calls, oracle) if is_wrong(family, a))
+        found = [Symptom(a.call, a.request, 0, is_content=True) for a in wrong]
+        return sorted(found, key=lambda each: each.request.request_id != name)
+
+    given = [Call(r.workload, r.completions, ()) for r in failure.scene.runs if r.completions]
+    for calls in (*_reruns(rerunner, failure.scene), given):
+        for symptom in symptoms(calls, rerunner.trial.oracle)[:1]:
+            reruns = Reruns(rerunner, calls, symptom, symptoms_of=symptoms)
+            if reruns.is_right_without_drafts():
+                return _named_or(reruns, family, WITHOUT_DRAFTS, Cause.SPECULATION)
+            reruns.change()
+            shown = reruns.cause()
+            return _named_or(reruns, family, shown and (cause, shown[1]), cause)
+    return None
+
+
+def _named_or(
+    reruns: Reruns,
+    family: Family,
+    shown: tuple[Cause, str] | None,
+    cause: Cause,
+    evidence: tuple[str, ...] = (),
+) -> Diagnosis:
+    """Returns the mistake of the family that explains the symptom, else what is shown."""
+    named, facts = _named(reruns, family, cause), (*evidence, *reruns.facts)
+    if named:
+        return replace(named, evidence=(*named.evidence, *facts))
+    return Diagnosis(*shown, (NONE, *facts)) if shown else Diagnosis(Cause.UNKNOWN, NONE, facts)
+
+
+def _named(reruns: Reruns, family: Family, cause: Cause) -> Diagnosis | None:
+    name, oracle = reruns.symptom.request.request_id, reruns.rerunner.trial.oracle
+    reran = (*reruns.reran, *reruns.with_longer_answers())
+    answers = [a for calls in reran for a in answers_of(calls, oracle) if a.request.request_id == name]
+    for own in answers_of(reruns.calls, oracle):
+        if own.request.request_id == name and is_wrong(family, own):
+            named = named_mistake(reruns.rerunner, family, own, answers, cause)
+            return named and replace(named, text=f"{named.text} (request {name!r})")
+    return None
+
+
+def _reruns(rerunner: Rerunner, scene: Scene) -> Iterator[list[Call]]:
+    for runs in _workloads_to_rerun(scene):
+        calls = rerunner.run(runs)
+        if calls is not None:
+            yield calls
+
+
+def _by_the_rule(failure: Failure, oracle: Oracle) -> Diagnosis | None:
     if failure.rule in ABOUT_FORM:
         return Diagnosis(Cause.UNKNOWN, headline(failure.finding))
+    if failure.rule is Rule.SEED:
+        way = failure.finding.facts["relation"]
+        return Diagnosis(
+            Cause.SAMPLING, f"draws depend on more than the seed: they change if served {way}"
+        )
+    if failure.rule in (Rule.FREQUENCIES, Rule.SEED_IGNORED):
+        return of_draws(failure.scene, oracle)
     own = failure.rule.own_cause(failure.promise)
     return Diagnosis(own, own.value) if own else None  # the headline says the rest
+
+
+def of_draws(scene: Scene, oracle: Oracle) -> Diagnosis:
+    """Names what requests that are equal but for seeds share, and each answer or token should have."""
+    groups: dict[Request, list[tuple[int, ...]]] = {}
+    for run in scene.runs:
+        for request, given in zip(run.workload.requests, run.completions, strict=False):
+            asked = replace(sampling_of(request), seed=None)
+            groups.setdefault(replace(request, request_id="", sampling=asked), []).append(
+                given.token_ids
+            )
+    for request, answers in groups.items():
+        if not is_drawn(request):
+            continue
+        num, shares = len(answers), answer_probabilities(oracle, request)
+        if num > 16 and max(shares.values()) < 0.9 and len({*answers}) == 1:
+            return Diagnosis(
+                Cause.SAMPLING, f"{num} requests, of other seeds or none, draw the same answer"
+            )
+        got, chance = (
+            sum(share for answer, share in found if len({*answer}) == 1)
+            for found in (((each, 1) for each in answers), shares.items())
+        )
+        if request.max_new_tokens > 1 and got > (most := binomial_bound(num, chance, RISK)):
+            text = f"{got} of {num} answers repeat one token, but chance allows {most}"
+            return Diagnosis(Cause.SAMPLING, f"the tokens of an answer share random numbers: {text}")
+    return Diagnosis(Cause.UNKNOWN, NONE)
 
 
 def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
@@ -80,8 +192,8 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     calls, symptom = found
     reruns = Reruns(rerunner, calls, symptom)
     if reruns.is_right_without_drafts():
-        text = f"the answer to {symptom.request.request_id!r} is right without speculation"
-        return Diagnosis(Cause.SPECULATION, text)
+        family = choice_mistakes if symptom.is_content else end_mistakes
+        return _named_or(reruns, family, WITHOUT_DRAFTS, Cause.SPECULATION)
     call = calls[symptom.call]
     right, _ = rerunner.trial.oracle.expected(symptom.request)
     delay = rerunner.trial.scheduling_delay
@@ -97,16 +209,23 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     """Names a mistake under which the reference gives the wrong tokens or logits, else what the reruns
     show."""
     reruns.run()
+    if any(request.sampling for call in reruns.calls for request in call.workload.requests):
+        named = _named(reruns, choice_mistakes, Cause.SAMPLING)
+        if named:
+            return replace(named, evidence=(*named.evidence, *reruns.facts))
     shown = reruns.cause()
     if reruns.is_repeatable is False or failure.rule is Rule.LOGITS_FINITE:
         cause, text = shown or (Cause.UNKNOWN, headline(failure.finding))
         return Diagnosis(cause, text, tuple(reruns.facts))
+    size = size_words(reruns) if reruns.has_many else None
     evidence = evidence_of(reruns)
     explanation = evidence and explain(reruns, *evidence)
     if explanation:
         text = f"{explanation.text} (request {reruns.symptom.request.request_id!r})"
         cause = _narrowed(explanation.cause, reruns)
-        return Diagnosis(cause, text, (explanation.words(), *reruns.facts))
+        size = size or size_words(reruns)
+        facts = (explanation.words(), *([size] if size else []), *reruns.facts)
+        return Diagnosis(cause, text, facts)
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
     # Unlike rounding, it may still be an error that comes with the length.
     if rounding and (rounding.is_alike or reruns.shows_with_half() is not False):
@@ -115,22 +234,21 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
             text = "the logits are off by no more than rounding to bfloat16 would make them"
             facts = (f"{rounding.size:.2g} times as much", *reruns.facts)
             return Diagnosis(Cause.PRECISION, text, facts)
-    none = "no mistake of the list gives this answer"
     likely = failure.rule.likely_cause(failure.promise)
     if shown is None and likely in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
         shown = likely, likely.value
+    size = size or size_words(reruns)
+    if size:
+        shown = (shown[0], f"{shown[1]}; {size}") if shown else (Cause.SIZE, size)
     if shown is None:
-        return Diagnosis(Cause.UNKNOWN, none, tuple(reruns.facts))
-    return Diagnosis(*shown, (none, *reruns.facts))
+        return Diagnosis(Cause.UNKNOWN, NONE, tuple(reruns.facts))
+    return Diagnosis(*shown, (NONE, *reruns.facts))
 
 
 def _wrong_answer(rerunner: Rerunner, failure: Failure) -> tuple[Sequence[Call], Symptom] | None:
     """Reruns the failure. Returns the calls and a wrong answer, preferably one of the failed request;
     None if every answer is right."""
-    for runs in _workloads_to_rerun(failure.scene):
-        calls = rerunner.run(runs)
-        if calls is None:
-            continue
+    for calls in _reruns(rerunner, failure.scene):
         symptoms = symptoms_of(calls, rerunner.trial.oracle)
         symptoms.sort(
             key=lambda s: (not s.is_content, s.request.request_id != failure.finding.request_id)
@@ -172,27 +290,22 @@ def _wrong_end(failure: Failure, reruns: Reruns) -> Diagnosis:
     """Names a cause for right tokens that are too many or too few, or have the wrong finish reason."""
     symptom, completion = reruns.symptom, reruns.answer_in(reruns.calls)
     assert completion is not None, "a symptom is that of an answer"
-    call, request, num_tokens = reruns.calls[symptom.call], symptom.request, len(completion.token_ids)
-    slip = next(structure_findings(request, completion), None)
+    call = reruns.calls[symptom.call]
+    slip = next(structure_findings(symptom.request, completion), None)
     cause = CAUSE_OF_PROMISE.get(slip.rule.promise, Cause.CAP) if slip else Cause.CAP
-    evidence = []
-    others = (each for each in call.workload.requests if each is not request)
-    sharing = [repr(each.request_id) for each in others if each.max_new_tokens == num_tokens]
-    if sharing and num_tokens != request.max_new_tokens:
-        evidence.append(f"{num_tokens} is the cap of {', '.join(sharing)}")
+    evidence: tuple[str, ...] = ()
     if completion.finish_reason is FinishReason.STOP and cause is Cause.CAP:
         cause = Cause.EOS
-        evidence += whose_eos(call, request, completion.token_ids[-1:])
     if failure.promise is Promise.P14 and call.workload.needs_stepping and not call.workload.aborts:
         cause = Cause.STREAM
         # Otherwise `symptoms_of` would have reported the `generate` call.
-        evidence.append("asked through generate: right")
+        evidence = ("asked through generate: right",)
     reruns.run()
     reruns.movers.clear()  # the end depends on the tokens: a change of those says nothing about it
     shown = reruns.cause()
-    if shown is None or shown[0] not in BESIDE_ENDS:
-        shown = cause, cause.value  # the headline is above it
-    return Diagnosis(*shown, (*evidence, *reruns.facts))
+    if shown and shown[0] in BESIDE_ENDS:
+        return _named_or(reruns, end_mistakes, shown, shown[0], evidence)
+    return _named_or(reruns, end_mistakes, (cause, evidence[0]) if evidence else None, cause, evidence)
 
 
 def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
@@ -337,14 +450,3 @@ def streamed_wrongly(
         return None  # what is cut from an answer need not be an event that was lost
     text = f"{num_sampled} tokens were sampled, but {len(tokens)} were delivered"
     return Diagnosis(Cause.STREAM, f"{text} (request {name!r})")
-
-
-def whose_eos(call: Call, request: Request, last: Sequence[int]) -> list[str]:
-    """Returns lines that name the requests whose EOS stopped this one; none if the EOS is its own."""
-    if not last or last[0] in request.eos_token_ids:
-        return []
-    words = [f"it stopped at token {last[0]}, which is no EOS of its own"]
-    owners = [r.request_id for r in call.workload.requests if last[0] in r.eos_token_ids]
-    if owners:
-        words.append(f"but one of {', '.join(map(repr, owners))}")
-    return words

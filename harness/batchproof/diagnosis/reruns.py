@@ -5,7 +5,7 @@ what changes a wrong answer: no neighbours, other neighbours, other limits.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import takewhile
@@ -135,9 +135,9 @@ def symptoms_of(calls: Sequence[Call], oracle: Oracle) -> list[Symptom]:
 
 def _symptom(call: int, request: Request, completion: Completion, oracle: Oracle) -> Symptom | None:
     has_answer = oracle.subject.has_answer(request.prompt_token_ids) and not is_bad(request, oracle)
-    if completion.finish_reason is FinishReason.ERROR or not has_answer or is_drawn(request):
+    if completion.finish_reason is FinishReason.ERROR or not has_answer:
         return None
-    wrong = _first_wrong(request, completion, oracle)
+    wrong = None if is_drawn(request) else _first_wrong(request, completion, oracle)
     if wrong is not None:
         return Symptom(call, request, wrong, is_content=True)
     logits, tokens = completion.logits, completion.token_ids
@@ -171,7 +171,9 @@ def _first_wrong(request: Request, completion: Completion, oracle: Oracle) -> in
 
 
 FEWEST_HALVED = 8  # tokens
+MORE = 8  # tokens of an answer
 NUM_REWRITTEN = 6  # requests whose contents are rewritten, one at a time
+MANY = 128  # requests
 
 
 class Without(Enum):
@@ -213,6 +215,8 @@ class Reruns:
     is_right: dict[Without, bool | None] = field(default_factory=dict)
     movers: list[str] = field(default_factory=list)  # neighbours whose contents move the answer
     facts: list[str] = field(default_factory=list)
+    symptoms_of: Callable[[Sequence[Call], Oracle], list[Symptom]] = symptoms_of
+    reran: list[list[Call]] = field(default_factory=list)
 
     @property
     def workloads(self) -> list[Workload]:
@@ -221,6 +225,11 @@ class Reruns:
     @property
     def here(self) -> Workload:
         return self.calls[self.symptom.call].workload
+
+    @property
+    def has_many(self) -> bool:
+        """Whether it is rather their number that matters than what each of the requests says."""
+        return sum(len(each.requests) for each in self.workloads) > MANY
 
     def answer_in(self, calls: Sequence[Call]) -> Completion | None:
         return calls[self.symptom.call].completion(self.symptom.request.request_id)
@@ -232,11 +241,15 @@ class Reruns:
             self.is_repeatable = same_answer(self.answer_in(self.calls), self.answer_in(again))
             if not self.is_repeatable:
                 self.facts.append("the same calls on another fresh engine: answered differently")
+        self.change()
+        has_others = any(r is not self.symptom.request for r in self.here.requests)
+        if has_others and not self.has_many and self.is_right[Without.NEIGHBOURS] is not False:
+            self._rewrite()
+
+    def change(self) -> None:
+        """Reruns the calls with each thing changed, but for the neighbours' contents."""
         for without, workloads in self._changes():
             self.is_right[without] = self._is_right(without.value, workloads)
-        has_others = any(r is not self.symptom.request for r in self.here.requests)
-        if has_others and self.is_right[Without.NEIGHBOURS] is not False:
-            self._rewrite()
 
     def _changes(self) -> Iterator[tuple[Without, list[Workload]]]:
         here, workloads, trial = self.here, self.workloads, self.rerunner.trial
@@ -272,10 +285,21 @@ class Reruns:
         if calls is None:
             return None
         place = min(self.symptom.call, len(calls) - 1), self.symptom.request.request_id
-        symptoms = symptoms_of(calls, self.rerunner.trial.oracle)
+        symptoms = self.symptoms_of(calls, self.rerunner.trial.oracle)
         is_right = all((s.call, s.request.request_id) != place for s in symptoms)
         self.facts.append(f"{words}: {'right' if is_right else 'wrong as well'}")
+        self.reran.append(calls)
         return is_right
+
+    def with_longer_answers(self) -> list[list[Call]]:
+        """Returns the calls with caps that leave more to explain, if they end."""
+        room = self.rerunner.trial.subject.context_len
+        longer = [
+            each.with_requests([_longer(r, room - len(r.prompt_token_ids)) for r in each.requests])
+            for each in self.workloads
+        ]
+        calls = self.rerunner.run(longer)
+        return [] if calls is None else [calls]
 
     def _rewrite(self) -> None:
         """Rewrites each neighbour at the same length and notes whose contents change the answer."""
@@ -349,6 +373,10 @@ class Reruns:
         if here and any(steps.get(name, here)[0] > here[-1] for name in self.movers):
             return Cause.LEAK, f"{names}, which was to come later"
         return Cause.STALE, f"{names}, which had left before"
+
+
+def _longer(request: Request, most: int) -> Request:
+    return replace(request, max_new_tokens=min(request.max_new_tokens + MORE, most))
 
 
 def only(workload: Workload, request: Request) -> Workload:

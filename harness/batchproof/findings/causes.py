@@ -39,6 +39,7 @@ class Cause(Enum):
     SAMPLING = "a token is not chosen by its request's own parameters"
     LOGPROBS = "logprobs are of another row, step or distribution"
     SPECULATION = "a rejected draft stays, an accepted one is lost, or one is not verified"
+    SIZE = "a counter, a ring or a table is too small for what it holds"
     SHAPES = "an order of summation depends on the shapes of the batch"
     CANCEL = "an abort does nothing, too much, or leaves something behind"
     SIDE_EFFECT = "the engine changes something outside itself"

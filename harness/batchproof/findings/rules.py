@@ -76,9 +76,7 @@ CAUSE_OF_PROMISE: Mapping[Promise, Cause] = {
     Promise.P20: Cause.SHAPES,
 }
 # Promises about behaviour, which wrong tokens cannot break: their own rules name the cause above.
-ABOUT_BEHAVIOUR = {
-    *(Promise.P3, Promise.P4, Promise.P9, Promise.P10, Promise.P11, Promise.P14, Promise.P15)
-}
+ABOUT_BEHAVIOUR = {*(Promise.P4, Promise.P9, Promise.P10, Promise.P11, Promise.P14, Promise.P15)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +111,9 @@ traced = partial(declare, needs=Capability.TRACING)
 scheduled = partial(declare, promise=Promise.P9, needs=Capability.SCHEDULING)
 of_logits = partial(declare, needs=Capability.LOGITS)
 masking = partial(declare, promise=Promise.P6, needs=Capability.MASKING, replay=Replay.MASK)
-sampling = partial(declare, promise=Promise.P19, cause=Cause.SAMPLING)
-logprobs = partial(declare, promise=Promise.P18, cause=Cause.LOGPROBS)
+sampling = partial(declare, promise=Promise.P19)
+drawing = partial(sampling, cause=Cause.SAMPLING)
+logprobs = partial(declare, promise=Promise.P18)
 
 
 def ints(*names: str) -> Facts:
@@ -232,18 +231,18 @@ class Rule(Enum):
         "got: {got}",
         "{sampling}",
     )
-    SEED = sampling(
+    SEED = drawing(
         "seed", **ints("num_changed", "num_requests", "budget"), relation=str, before=INTS, after=INTS
     ).says(
         "{num_changed} of {num_requests} requests with a seed are answered differently "
         "{relation}; chance allows {budget}",
         "first request {request_id!r}: before {before}, after {after}",
     )
-    SEED_IGNORED = sampling("seed-ignored", num_requests=int, before=INTS).says(
+    SEED_IGNORED = drawing("seed-ignored", num_requests=int, before=INTS).says(
         "all {num_requests} requests are answered as before with other seeds; request "
         "{request_id!r}: {before}"
     )
-    FREQUENCIES = sampling(
+    FREQUENCIES = drawing(
         "frequencies", statistic=float, degrees=int, p_value=float, cells=LINES, sampling=str
     ).says(
         "the tokens drawn do not have their probabilities: G = {statistic:.1f} with {degrees} "

@@ -3,6 +3,9 @@ tokens should be chosen from."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -36,34 +39,82 @@ def num_until_end(request: Request, token_ids: tuple[int, ...]) -> int | None:
     return None
 
 
-def processed(logits: Tensor, request: Request, token_ids: tuple[int, ...]) -> Tensor:
-    """Returns logits after stages 1 to 5, float64 `(n, vocab)`: row i is what token i of `token_ids`
-    is chosen from, given the tokens before it."""
-    asked = sampling_of(request)
-    num, vocab_size = logits.shape
-    values = logits.double().clone()
-    if asked.allowed_token_ids is not None:
-        is_allowed = torch.zeros(vocab_size, dtype=torch.bool)
-        is_allowed[sorted(asked.allowed_token_ids)] = True
-        values[:, ~is_allowed] = -torch.inf
-    ends = [token for token in request.eos_token_ids if 0 <= token < vocab_size]
-    values[: asked.min_tokens, ends] = -torch.inf
-    for token, bias in asked.logit_bias:
-        values[:, token] += bias
-    counts = _counts(token_ids[:num], vocab_size)
-    seen = counts > 0
-    seen[:, list(request.prompt_token_ids)] = True
-    scaled = torch.where(
-        values > 0, values / asked.repetition_penalty, values * asked.repetition_penalty
-    )
-    values = torch.where(seen, scaled, values)
-    return values - asked.frequency_penalty * counts - asked.presence_penalty * (counts > 0)
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What the stages know of the tokens before each of n places."""
+
+    prompt: Tensor  # how often the prompt has each token, float64 `(1 or n, vocab)`
+    counts: Tensor  # how often each was produced before, float64 `(n, vocab)`
+    num_produced: Tensor  # int64 `(n, 1)`
 
 
-def _counts(token_ids: tuple[int, ...], vocab_size: int) -> Tensor:
+def past_of(request: Request, token_ids: tuple[int, ...], vocab_size: int) -> Past:
+    prompt = torch.bincount(torch.tensor(request.prompt_token_ids), minlength=vocab_size)
+    counts = counts_before(token_ids, vocab_size)
+    return Past(prompt.double()[None], counts, torch.arange(len(counts))[:, None])
+
+
+def counts_before(token_ids: tuple[int, ...], vocab_size: int) -> Tensor:
     """Returns how often each token stands before each place, float64 `(len(token_ids), vocab)`."""
     chosen = torch.nn.functional.one_hot(torch.tensor(token_ids), vocab_size).double()
     return chosen.cumsum(dim=0) - chosen
+
+
+def _only_allowed(values: Tensor, request: Request, _: Past) -> Tensor:
+    allowed = sampling_of(request).allowed_token_ids
+    if allowed is None:
+        return values
+    is_allowed = torch.zeros(values.shape[1], dtype=torch.bool)
+    is_allowed[sorted(allowed)] = True
+    return values.masked_fill(~is_allowed, -torch.inf)
+
+
+def _without_ends(values: Tensor, request: Request, past: Past) -> Tensor:
+    is_end = torch.zeros(values.shape[1], dtype=torch.bool)
+    is_end[[token for token in request.eos_token_ids if 0 <= token < len(is_end)]] = True
+    is_early = past.num_produced < sampling_of(request).min_tokens
+    return values.masked_fill(is_early & is_end, -torch.inf)
+
+
+def _biased(values: Tensor, request: Request, _: Past) -> Tensor:
+    bias = torch.zeros(values.shape[1], dtype=values.dtype)
+    for token, each in sampling_of(request).logit_bias:
+        bias[token] += each
+    return values + bias
+
+
+def _less_repeated(values: Tensor, request: Request, past: Past) -> Tensor:
+    penalty = sampling_of(request).repetition_penalty
+    scaled = torch.where(values > 0, values / penalty, values * penalty)
+    return torch.where((past.counts > 0) | (past.prompt > 0), scaled, values)
+
+
+def _less_frequent(values: Tensor, request: Request, past: Past) -> Tensor:
+    return values - sampling_of(request).frequency_penalty * past.counts
+
+
+def _less_present(values: Tensor, request: Request, past: Past) -> Tensor:
+    return values - sampling_of(request).presence_penalty * (past.counts > 0)
+
+
+# By the field that each is about, in their order.
+STAGES: dict[str, Callable[[Tensor, Request, Past], Tensor]] = {
+    "allowed_token_ids": _only_allowed,
+    "min_tokens": _without_ends,
+    "logit_bias": _biased,
+    "repetition_penalty": _less_repeated,
+    "frequency_penalty": _less_frequent,
+    "presence_penalty": _less_present,
+}
+
+
+def processed(logits: Tensor, request: Request, token_ids: tuple[int, ...]) -> Tensor:
+    """Returns logits after stages 1 to 5, float64 `(n, vocab)`: row i is what token i of `token_ids`
+    is chosen from, given the tokens before it."""
+    past, values = past_of(request, token_ids[: len(logits)], logits.shape[1]), logits.double()
+    for stage in STAGES.values():
+        values = stage(values, request, past)
+    return values
 
 
 def amplification(asked: SamplingParams) -> float:

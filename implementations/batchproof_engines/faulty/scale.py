@@ -77,7 +77,7 @@ class PromptOfAPowerOfTwoLosesItsEnd(RaggedEngine):
         return fed, positions
 
 
-@planted(Promise.P1, Cause.ROUTING, "ggml-org/llama.cpp#4251")
+@planted(Promise.P1, Cause.SIZE, "ggml-org/llama.cpp#4251")
 class AnswersInARingOf64(RaggedEngine):
     """Answers are kept in a ring of 64 tokens: the 65th takes the place of the first."""
 

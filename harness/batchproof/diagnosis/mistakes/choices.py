@@ -1,0 +1,207 @@
+"""Mistakes in the choice of tokens from right logits: by whose parameters, by which stages in which
+order, by what is known of the past, and by drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise, permutations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from batchproof.api import Request
+from batchproof.checks.answers import of_each, slack
+from batchproof.decoding.speculation import proposed_instead
+from batchproof.diagnosis.hypotheses import Answer, Hypothesis
+from batchproof.oracle.choosing import STAGES, Past, is_drawn, kept, past_of, sampling_of
+from batchproof.oracle.oracle import centred
+
+Given = Iterator[tuple[str, Tensor]]  # a mistake, and the logits that tokens are chosen from
+BOUNDS: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # what lets all tokens through
+AFTER = ("min_tokens", "repetition_penalty", "frequency_penalty", "presence_penalty")
+PLAIN = "tokens are chosen without the request's parameters"
+
+
+def choice_mistakes(own: Answer) -> Iterator[Hypothesis]:
+    """Yields the mistakes; places are output steps."""
+    if is_drawn(own.request):
+        for mistake, may_be in _drawn(own):
+            width = float(may_be.sum(-1).double().log().sum())
+            yield Hypothesis(mistake, _places(~of_each(may_be, own.tokens)), width)
+        return
+    for mistake, values in _given(own):
+        off = values.amax(-1) - of_each(values, own.tokens)
+        missed = _places(~(off <= 2 * slack(own.request, own.oracle)))
+        if not mistake and own.has_drafts and not sampling_of(own.request).changes_logits:
+            missed |= _misfit(own, own.logits)
+        yield Hypothesis(mistake, missed)
+        if not own.has_drafts and _places(_is_off(own, own.logits)):
+            return  # it is the logits that are wrong, not what is made of them
+    yield from _drafts(own) if own.has_drafts else ()
+
+
+def _places(is_missed: Tensor) -> frozenset[int]:
+    return frozenset(is_missed.nonzero()[:, 0].tolist())
+
+
+def _values(
+    own: Answer,
+    request: Request | None = None,
+    stages: tuple[str, ...] = tuple(STAGES),
+    pasts: Mapping[str, Past] | None = None,
+) -> Tensor:
+    """Returns what the stages make of the logits, `(n, vocab)`; `pasts`: of those that know another."""
+    values = own.logits
+    for name in stages:
+        values = STAGES[name](values, request or own.request, (pasts or {}).get(name, own.past))
+    return values
+
+
+def _given(own: Answer) -> Given:
+    asked = sampling_of(own.request)
+    active = [name for name in STAGES if name in asked.changed]
+    yield "", _values(own)
+    if active:
+        yield PLAIN, own.logits
+    for name in active if len(active) > 1 else ():
+        yield f"{name} is left out", _values(own, stages=tuple(s for s in STAGES if s != name))
+    yield from _of_others(own)
+    knowing = tuple(name for name in active if name in AFTER)
+    groups = [*((name,) for name in knowing), *([knowing] if len(knowing) > 1 else [])]
+    for words, past in _pasts(own) if groups else ():
+        for names in groups:
+            yield f"{', '.join(names)}: {words}", _values(own, pasts=dict.fromkeys(names, past))
+    for name in active:
+        twice = tuple(each for s in STAGES for each in ((s, s) if s == name else (s,)))
+        yield f"{name} is applied twice", _values(own, stages=twice)
+    for name, place in permutations(active, 2):
+        rest, is_later = [s for s in STAGES if s != name], active.index(name) < active.index(place)
+        rest.insert(rest.index(place) + is_later, name)
+        side = "behind" if is_later else "before"
+        yield f"{name} is applied {side} {place}", _values(own, stages=tuple(rest))
+
+
+def _of_others(own: Answer) -> Given:
+    """Yields choices by the parameters of each other request, by all and then by one field alone."""
+    asked = sampling_of(own.request)
+    for other in own.others:
+        its, whose = sampling_of(other.request), repr(other.request.request_id)
+        if not its.changes_logits or its == asked:
+            continue
+        eos = own.request.eos_token_ids | other.request.eos_token_ids
+        changed = replace(own.request, eos_token_ids=eos, sampling=its)
+        yield f"tokens are chosen by the parameters of {whose}", _values(own, changed)
+        for name in set(STAGES) & {*its.changed}:
+            one: dict[str, Any] = {name: getattr(its, name)}
+            values = _values(own, replace(changed, sampling=replace(asked, **one)))
+            yield f"{name} is that of {whose}", values
+
+
+def _pasts(own: Answer) -> Iterator[tuple[str, Past]]:
+    num, counts, prompt = own.past.num_produced, own.past.counts, own.past.prompt
+    newest = counts.diff(dim=0, prepend=counts[:1])
+    resumed, firsts = ([getattr(o, n) for o in own.outputs] for n in ("num_resumed", "first"))
+    yield "the prompt is not seen", Past(0 * prompt, counts, num)
+    yield "the prompt counts as produced", Past(prompt, counts + prompt, num + own.num_prompt)
+    yield "the newest token is not seen", Past(prompt, counts - newest, num - 1)
+    yield "the newest token counts twice", Past(prompt, counts + newest, num + 1)
+    old = counts[resumed]
+    words = "tokens from before the preemption count as prompt"
+    yield words, Past(prompt + old, counts - old, num - num[resumed])
+    yield "all produced tokens count as prompt", Past(prompt + counts, 0 * counts, 0 * num)
+    yield "tokens of the same step are not seen", Past(prompt, counts[firsts], num[firsts])
+    for other in own.others:
+        its, whose = (
+            past_of(other.request, (*other.tokens, 0), counts.shape[1]),
+            other.request.request_id,
+        )
+        then = [len(other.tokens)] * len(num)
+        if own.call == other.call:
+            then = [sum(each.step < one.step for each in other.outputs) for one in own.outputs]
+        yield f"the past is that of {whose!r}", Past(its.prompt, its.counts[then], num)
+        both = Past(prompt + its.prompt, counts + its.counts[then], num)
+        yield f"tokens of {whose!r} count as well", both
+
+
+def _drawn(own: Answer) -> Given:
+    """Yields which tokens a mistake lets through, bool `(n, vocab)`."""
+    asked, values, off = sampling_of(own.request), _values(own), slack(own.request, own.oracle)
+
+    def let_through(**changes: Any) -> Tensor:
+        return kept(values, replace(asked, **changes), off)
+
+    active = [name for name in BOUNDS if name in asked.changed]
+    yield "", let_through()
+    yield PLAIN, own.logits >= own.logits.amax(-1, keepdim=True) - 2 * off
+    for name in active:
+        yield f"{name} is left out", let_through(**{name: BOUNDS[name]})
+    for name in active if len(active) > 1 else ():
+        alone = let_through(**{each: BOUNDS[each] for each in BOUNDS if each != name})
+        words = f"{name} is cut from all tokens, not from what the other bounds leave"
+        yield words, alone & let_through(**{name: BOUNDS[name]})
+    yield "the temperature is applied twice", let_through(temperature=asked.temperature**2)
+    yield "the temperature comes behind the bounds", let_through(temperature=1.0)
+    for mistake, changed in _given(own):
+        if mistake not in ("", PLAIN):
+            yield mistake, kept(changed, asked, off)
+    for other in (each for each in own.others if is_drawn(each.request)):
+        its, whose = sampling_of(other.request), repr(other.request.request_id)
+        for name in ("temperature", *BOUNDS):
+            yield f"{name} is that of {whose}", let_through(**{name: getattr(its, name)})
+
+
+def _drafts(own: Answer) -> Iterator[Hypothesis]:
+    """Yields mistakes with drafts: those that stay in the answer, a token lost or doubled, and those
+    that stay in the cache."""
+    agreement = own.calls[own.call].workload.config.draft_agreement
+    tokens, right, vocab_size = own.tokens, own.oracle.choices(own.request), own.logits.shape[1]
+    for words, chosen in (
+        ("drafts stay that the model would not have chosen", _values(own).argmax(-1).tolist()),
+        ("rejected drafts stay behind the tokens in their place", [*own.ids[-1:], *tokens[:-1]]),
+    ):
+        if agreement is not None:
+            drafts = [proposed_instead(token, vocab_size, agreement) for token in chosen]
+            yield Hypothesis(words, _places(torch.tensor(drafts) != torch.tensor(tokens)))
+    for at in range(len(tokens)):
+        for words, answer in (
+            ("is missing", right[:at] + right[at + 1 :]),
+            ("stands twice", right[: at + 1] + right[at:]),
+        ):
+            got = tokens[: len(answer)]
+            is_shifted = got == answer[: len(got)] != right[: len(got)]
+            missed = frozenset(() if is_shifted else range(len(tokens)))
+            yield Hypothesis(f"the token of step {at} {words}", missed)
+    if sampling_of(own.request).changes_logits:
+        return
+    fed, replaced, wrong = tokens, list[int](), _misfit(own, own.logits)
+    while wrong and (at := min(wrong) - 1) >= 0 and at not in replaced:
+        # A draft model may keep the rejected ones as well; an n-gram is what followed its last token.
+        likely = (fed[at], int(own.logits[at].argmax()))
+        sofar = own.ids[: own.num_prompt + at]
+        instead = {after for last, after in pairwise(sofar) if last == sofar[-1]}
+        if agreement is not None:
+            instead = {proposed_instead(token, vocab_size, agreement) for token in likely}
+        tries = [(*fed[:at], token, *fed[at + 1 :]) for token in sorted(instead - {fed[at]})]
+        scores = own.oracle.score_all([(own.request.prompt_token_ids, each) for each in tries])
+        found = [(_misfit(own, each), fed) for each, fed in zip(scores, tries, strict=True)]
+        replaced.append(at)
+        wrong, fed = max(
+            found, key=lambda each: min(each[0], default=len(tokens)), default=(wrong, fed)
+        )
+    yield Hypothesis("the cache keeps rejected drafts in place of tokens of the answer", wrong)
+
+
+def _misfit(own: Answer, logits: Tensor) -> frozenset[int]:
+    """Returns the steps whose token, or logits as far as they were given, these logits do not give."""
+    regret = logits.amax(-1) - of_each(logits, own.tokens)
+    return _places((regret > 2 * own.oracle.logit_bound) | _is_off(own, logits))
+
+
+def _is_off(own: Answer, logits: Tensor) -> Tensor:
+    """Returns whether the engine's logits, if they were given, are others than these, bool `(n,)`."""
+    given = own.completion.logits
+    if given is None or given.shape != logits.shape:
+        return torch.zeros(len(logits), dtype=torch.bool)
+    return (centred(given) - centred(logits)).abs().amax(-1) > 1.5 * own.oracle.logit_bound

@@ -1,0 +1,182 @@
+"""Mistakes in logprobs: of which row, token or distribution they are, and how ranks are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from batchproof.api import TokenLogprobs
+from batchproof.checks.logprobs import entry_findings
+from batchproof.decoding.speculation import proposed_instead
+from batchproof.diagnosis.hypotheses import Answer, Hypothesis
+from batchproof.findings.causes import Cause
+from batchproof.oracle.choosing import processed, sampling_of
+
+Entries = Sequence[TokenLogprobs | None]
+Edit = Callable[[TokenLogprobs], TokenLogprobs]
+MISSING = frozenset({"missing"})
+
+
+class Told(NamedTuple):
+    """What was given for n tokens, and what it is compared with."""
+
+    places: list[int]  # of the tokens in prompt and answer
+    tokens: list[int]
+    given: list[TokenLogprobs]
+    num_top: list[int]
+    logits: Tensor  # `(n, vocab)`
+
+    def misses(self, bound: float) -> frozenset[tuple[int, str]]:
+        rows = zip(*self[:4], self.logits.log_softmax(-1), strict=True)
+        return frozenset(
+            (place, finding.rule.id)
+            for place, token, given, num_top, row in rows
+            for finding in entry_findings("", {"where": ""}, token, given, row, bound, num_top)
+        )
+
+
+def logprob_mistakes(own: Answer) -> Iterator[Hypothesis]:
+    """Yields the mistakes; places are those of tokens in prompt and answer, with the broken rule."""
+    bound, given = 2 * own.oracle.logit_bound, own.completion.logprobs or ()
+    told = _told(own, given)
+    yield Hypothesis("", MISSING if told is None else told.misses(bound))
+    for mistake, aligned in _misaligned(own, given) if told is None else ():
+        its = _told(own, aligned, may_lack=True)
+        is_right = its is not None and not its.misses(bound)
+        yield Hypothesis(mistake, frozenset() if is_right else MISSING)
+    for mistake, other in _others(own, told) if told and told.places else ():
+        cause = Cause.PRECISION if "float16" in mistake else None
+        yield Hypothesis(mistake, other.misses(bound), cause=cause)
+
+
+def _told(own: Answer, answer: Entries, may_lack: bool = False) -> Told | None:
+    """Returns what was given, but for tokens whose entry is None; None if there are more or fewer
+    entries than tokens or, unless it `may_lack` some, a prompt token has none."""
+    asked, num, prompt = sampling_of(own.request), own.num_prompt, own.completion.prompt_logprobs
+    has_each = prompt is None or (len(prompt) == num and None not in prompt[1:])
+    has_all = asked.logprobs is None or len(answer) == len(own.tokens)
+    if not has_all or not (has_each or may_lack):
+        return None
+    entries = [*(*(prompt or ()), *[None] * num)[:num], *answer]
+    places = [at for at, each in enumerate(entries) if each is not None and at]
+    given = [each for each in entries[1:] if each is not None]
+    num_top = [(asked.prompt_logprobs if at < num else asked.logprobs) or 0 for at in places]
+    behind = own.behind[[at - 1 for at in places]]
+    return Told(places, [own.ids[at] for at in places], given, num_top, behind)
+
+
+def _misaligned(own: Answer, given: Entries) -> Iterator[tuple[str, Entries]]:
+    """Yields what was given without the entries that are too many, and None for those that lack."""
+    more, prompt = len(given) - len(own.tokens), own.completion.prompt_logprobs or ()
+    lacking = [at for at, each in enumerate(prompt[: own.num_prompt]) if at and each is None]
+    if lacking:
+        yield f"prompt tokens {lacking[0]} to {lacking[-1]} have none", given
+    yield f"the prompt has {len(prompt)} entries", given
+    if not given and sampling_of(own.request).logprobs == 0:
+        yield "a request for logprobs=0 is taken for none", [None] * len(own.tokens)
+    if more < 0:
+        yield "the last token has none", [*given, *[None] * -more]
+        yield "the first token has none", [*[None] * -more, *given]
+    if more == -1:
+        for at in range(len(own.tokens)):
+            yield f"the token of step {at} has none", [*given[:at], None, *given[at:]]
+    rows = (row for record in own.calls[own.call].schedule() for row in record.rows)
+    chunks = [row for row in rows if row.request_id == own.request.request_id and not row.is_sampled]
+    if 0 < more == len(chunks):
+        yield "each chunk of the prompt has one as well", given[more:]
+    ends = {each.num_resumed - 1 for each in own.outputs}  # the last outputs before a preemption
+    for at in sorted(range(len(given)), key=lambda at: at not in ends) if more == 1 else ():
+        where = "the last before a preemption" if at in ends else f"that of step {at}"
+        yield f"one is there twice, {where}", [*given[:at], *given[at + 1 :]]
+    if more > 1:
+        yield "there are more before those of the answer", given[more:]
+        yield "there are more behind those of the answer", given[:-more]
+
+
+def _others(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
+    yield from ((f"they are {words}", told._replace(logits=each)) for words, each in _rows(own, told))
+    ids = (*own.ids, own.ids[-1])
+    for words, by in (("before", -1), ("behind", 1)):
+        tokens = [ids[at + by] for at in told.places]
+        yield f"they are of the token {words} the one chosen", told._replace(tokens=tokens)
+    ordered = told.logits.sort(descending=True).values
+    yield "they are looked up in the sorted logprobs", told._replace(logits=ordered)
+    for other in own.others:
+        places, whose = [min(at, len(other.ids) - 1) for at in told.places], other.request.request_id
+        its = told._replace(tokens=[other.ids[at] for at in places])
+        yield (
+            f"they are those of {whose!r}",
+            its._replace(logits=other.behind[[at - 1 for at in places]]),
+        )
+        num_top = sampling_of(other.request).logprobs
+        if num_top is not None and num_top not in told.num_top:
+            words = f"as many of the likeliest are given as {whose!r} asks for"
+            yield words, told._replace(num_top=[num_top] * len(places))
+    for words, edit in _edits():
+        yield words, told._replace(given=[edit(each) for each in told.given])
+
+
+def _edits() -> Iterator[tuple[str, Edit]]:
+    """Yields what makes wrong entries right again."""
+
+    def ranked(by: int) -> Edit:
+        return lambda each: each._replace(rank=each.rank and each.rank + by)
+
+    def ordered(each: TokenLogprobs) -> TokenLogprobs:
+        return each._replace(top=tuple(sorted(each.top, key=lambda one: -one[1])))
+
+    yield "ranks are counted from 0", ranked(1)
+    yield "ranks are counted from 2: the token itself is counted", ranked(-1)
+    yield "the likeliest are not sorted", ordered
+
+
+def _rows(own: Answer, told: Told) -> Iterator[tuple[str, Tensor]]:
+    """Yields the logits that they may have been taken from, `(n, vocab)`; NaN where there are none."""
+    asked, right, places = sampling_of(own.request), told.logits, torch.tensor(told.places)
+    is_of_answer = places >= own.num_prompt
+
+    def of_answer(values: Tensor) -> Tensor:
+        mixed = right.clone()
+        mixed[is_of_answer] = values[places[is_of_answer] - own.num_prompt]
+        return mixed
+
+    values = processed(own.logits, own.request, own.tokens)
+    if asked.changes_logits:
+        yield "of the logits behind the parameters", of_answer(values)
+    if asked.temperature > 0:
+        yield "of these, divided by the temperature", of_answer(values / asked.temperature)
+        yield "of the logits divided by the temperature", of_answer(own.logits / asked.temperature)
+    padded = torch.nn.functional.pad(own.behind, (0, 0, 1, 1), value=torch.nan)
+    yield "of the position before", padded[places - 1]
+    yield "of the position behind", padded[places + 1]
+    yield "of the first token of their step", of_answer(own.logits[[o.first for o in own.outputs]])
+    yield from ((words, of_answer(rows)) for words, rows in _of_batch(own))
+    agreement = own.calls[own.call].workload.config.draft_agreement
+    if agreement is not None:
+        proposed = [
+            proposed_instead(token, right.shape[1], agreement) for token in range(right.shape[1])
+        ]
+        yield "of the draft", torch.empty_like(right).index_copy(1, torch.tensor(proposed), right)
+    for words, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16)):
+        yield f"computed from logits in {words}", right.to(dtype).double()
+        yield f"rounded to {words}", right.log_softmax(-1).to(dtype).double()
+
+
+def _of_batch(own: Answer) -> Iterator[tuple[str, Tensor]]:
+    """Yields the logits of other rows of each token's step: those beside it, and each request's."""
+    records = own.calls[own.call].schedule()
+    peers = {each.request.request_id: each for each in own.peers if each.call == own.call}
+    beside = {"before in the batch": -1, "behind in the batch": 1}
+    for words in (*beside, *(f"of {name!r}" for name in peers)):
+        rows = torch.full_like(own.logits, torch.nan)
+        for at, each in enumerate(own.outputs):
+            batch = records[each.step].rows if each.step < len(records) else ()
+            for place, row in enumerate(batch):
+                is_beside = words in beside and place == (each.row + beside[words]) % len(batch)
+                peer, end = peers.get(row.request_id), row.context_len + row.query_len
+                if peer and end <= len(peer.ids) and (is_beside or words == f"of {row.request_id!r}"):
+                    rows[at] = peer.behind[end - 1]
+        yield f"of the row {words}", rows
