@@ -96,7 +96,7 @@ def _of_first_come(step: int, record: StepRecord, place: Mapping[str, int]) -> I
 
 
 def _of_arrival_order(step: int, replay: TraceReplay, place: Mapping[str, int]) -> Iterator[Finding]:
-    got = replay.ever_admitted
+    got = list(replay.ever_admitted)
     places = [place[each] for each in got]
     if places != sorted(places):
         yield found(Rule.ARRIVAL_ORDER, step=step, got=got, should_be=[*place][: len(got)])
