@@ -70,13 +70,9 @@ def sweep(trial: Trial, name: str) -> None:
 
 
 @pytest.mark.promise(id="P8")
-def test_an_engine_that_has_made_many_steps_keeps_parity(trial: Trial) -> None:
-    sweep(trial, "steps")
-
-
-@pytest.mark.promise(id="P8")
-def test_an_engine_that_was_fed_many_tokens_keeps_parity(trial: Trial) -> None:
-    sweep(trial, "tokens fed")
+@pytest.mark.parametrize("name", ["steps", "tokens fed"])
+def test_an_engine_that_has_done_much_keeps_parity(trial: Trial, name: str) -> None:
+    sweep(trial, name)
 
 
 @pytest.mark.promise(id="P17")

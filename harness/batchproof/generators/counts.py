@@ -1,7 +1,7 @@
-"""The counts of the contract, and workloads in which each of them is as large as asked.
+"""The counts of the contract, each with workloads that take it across powers of two.
 
-A counter that is too narrow shows once its count is beyond a power of two, so each is swept across
-powers of two. Prompts are short where the prompt is not the count: what a size costs is the engine's.
+Beyond such a power a counter that is too narrow shows. Prompts are short where the prompt is not the
+count: what a size costs is the engine's.
 """
 
 from __future__ import annotations
@@ -16,23 +16,18 @@ from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Workload
 
 LONGEST_CALL = 1024  # of a count that grows from call to call: a call has a time limit
-AGREEMENT = 0.9  # of the draft: of 7 drafts a step, 4.7 are accepted on average
-
-Trace = Sequence[StepRecord]
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A count, from 2 ** 7 on: how far it is swept, and how a workload brings it there."""
+    """A count: how far it is swept, and how a workload brings it there."""
 
-    name: str  # behind a number
     promise: Promise  # which a wrong answer breaks that appears beyond a size
-    # Bring the count from one size to another.
-    calls: Callable[[Oracle, int, int], tuple[Workload, ...]]
+    calls: Callable[[Oracle, int, int], tuple[Workload, ...]]  # from one size to another
     least: int  # the exponent to which it is swept in any run
     most: int  # the exponent beyond which it is not cheap, or that no memory holds
     seconds: float  # for which the profile default goes on beyond `least`
-    shown: Callable[[Trace], int]  # how large it was in this trace
+    in_step: Callable[[StepRecord], int]  # what a step adds, or how large the count is in it
     grows: bool = False  # over the calls of one engine; else each size has an engine of its own
     is_owed: bool = True  # by an engine with `SCHEDULING`; else it may choose less
 
@@ -47,9 +42,13 @@ class Count:
             size = (1 << exponent) + 1
             yield size
 
+    def shown(self, trace: Sequence[StepRecord]) -> int:
+        """Returns how large the count was in this trace."""
+        values = map(self.in_step, trace)
+        return sum(values) if self.grows else max(values, default=0)
+
 
 def _requests(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
-    """All with new ids and prompts; few tokens, so that they cost steps and nothing else."""
     sizes = [(1 + i % 3, 1 + (i % 8 == 0)) for i in range(first, size)]
     return (_with_sizes(oracle, first, sizes, EngineConfig(max_num_seqs=256)),)
 
@@ -57,26 +56,27 @@ def _requests(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
 def _steps(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
     """One slot, and a token a step."""
     cap = min(128, longest_context(oracle) - 1)
-    caps = [min(cap, size - at) for at in range(first, size, cap)]
-    return (_with_sizes(oracle, first, [(1, each) for each in caps], EngineConfig(max_num_seqs=1)),)
+    sizes = [(1, min(cap, size - at)) for at in range(first, size, cap)]
+    return (_with_sizes(oracle, first, sizes, EngineConfig(max_num_seqs=1)),)
 
 
 def _tokens_fed(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
     """Prompts of which every token counts in the answer; in a longer one not all do on `gpt2-long`."""
-    lens = [min(8, size - at) for at in range(first, size, 8)]
-    return (_with_sizes(oracle, first, [(each, 1) for each in lens], EngineConfig(max_num_seqs=64)),)
+    sizes = [(min(8, size - at), 1) for at in range(first, size, 8)]
+    return (_with_sizes(oracle, first, sizes, EngineConfig(max_num_seqs=64)),)
 
 
 def _drafts(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
-    """Half as many are rejected besides."""
-    config = EngineConfig(max_num_seqs=8, num_speculative_tokens=7, draft_agreement=AGREEMENT)
-    return (_with_sizes(oracle, first, [(2, 48)] * max(1, (size - first) // 40), config),)
+    """Of 7 drafts a step 4.7 are accepted on average."""
+    config = EngineConfig(max_num_seqs=8, num_speculative_tokens=7, draft_agreement=0.9)
+    return (_with_sizes(oracle, first, [(2, 48)] * max(1, (size - first) // 36), config),)
 
 
 def _slots(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
     """All decode at once, and one request more waits."""
     config = EngineConfig(max_num_seqs=size, max_num_batched_tokens=2 * size)
-    return (_with_sizes(oracle, size, [(1 + i % 2, 2 + i % 2) for i in range(size + 1)], config),)
+    sizes = [(1 + i % 2, 2 + i % 2) for i in range(size + 1)]
+    return (_with_sizes(oracle, size, sizes, config),)
 
 
 def _tokens_held(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
@@ -89,25 +89,20 @@ def _tokens_held(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
 
 
 def _sharers(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
-    """One block of one prompt, which the first call computes. Half of those that share it end at once,
-    and newcomers take more blocks than they leave, so that one that counts as free is written."""
+    """One block, which the first call computes. Half of those that share it end soon, and newcomers
+    take more blocks than they leave: a block that is wrongly free is written."""
     vocab_size = oracle.subject.vocab_size
     prefix = cut_prompt(vocab_size, size, 2)
-    sharers = tuple(
-        Request(f"sharer-{i}", (*prefix, i % vocab_size, i // vocab_size), 2 if i % 2 else 7)
-        for i in range(size)
-    )
-    others = tuple(
-        Request(f"other-{i}", cut_prompt(vocab_size, size + 3 * i + 3, 5), 4) for i in range(size)
-    )
-    needed = 1 + sum((len(each.prompt_token_ids) + each.max_new_tokens) // 2 for each in sharers)
+    tails = [(i % vocab_size, i // vocab_size) for i in range(size)]
+    sharers = [Request(f"sharer-{i}", prefix + tails[i], 2 if i % 2 else 7) for i in range(size)]
     config = EngineConfig(
         max_num_seqs=size,
-        max_num_batched_tokens=max(2048, size),
+        max_num_batched_tokens=2048 + size,
         block_size=2,
-        num_blocks=needed,
+        num_blocks=1 + sum(2 + each.max_new_tokens // 2 for each in sharers),
         prefix_caching=True,
     )
+    others = _with_sizes(oracle, size + 3, [(5, 4)] * size, config).requests
     first = Request("first", (*prefix, 0), 1)
     return Workload((first,), config), Workload((*sharers, *others), config)
 
@@ -117,68 +112,38 @@ def _with_sizes(
 ) -> Workload:
     """Returns a request for each pair of a length and a cap, with ids and prompts new for `first`."""
     vocab_size = oracle.subject.vocab_size
-    return Workload(
-        tuple(
-            Request(f"r{first}-{i}", cut_prompt(vocab_size, first + 3 * i, length), cap)
-            for i, (length, cap) in enumerate(sizes)
-        ),
-        config,
+    wanted = (
+        Request(f"r{first}-{i}", cut_prompt(vocab_size, first + 3 * i, length), cap)
+        for i, (length, cap) in enumerate(sizes)
     )
+    return Workload(tuple(wanted), config)
 
 
-def most_tokens_held(trace: Trace) -> int:
-    """Returns how many keys all running sequences had together, at most."""
-    held: dict[str, int] = {}
-    most = 0
-    for record in trace:
-        held |= dict.fromkeys(record.preempted, 0)
-        held |= {row.request_id: row.cached_len for row in record.rows}
-        most = max(most, sum(held.values()))
-        held |= dict.fromkeys(record.finished, 0)
-    return most
+def _rows(value: str) -> Callable[[StepRecord], int]:
+    return lambda record: sum(getattr(row, value) for row in record.rows)
 
 
-def most_sharers(trace: Trace) -> int:
-    """Returns how many requests began behind keys of others in one step, at most."""
-    return max(
-        sum(row.context_len > 0 for row in each.rows if row.request_id in each.admitted)
-        for each in trace
-    )
-
-
-def num_finished(trace: Trace) -> int:
-    return sum(len(record.finished) for record in trace)
-
-
-def most_rows(trace: Trace) -> int:
-    return max(len(record.rows) for record in trace)
-
-
-def num_accepted(trace: Trace) -> int:
-    return sum(row.num_accepted for record in trace for row in record.rows)
-
-
-def num_steps(trace: Trace) -> int:
-    """Returns how many steps there were; one with drafts, which are lawful unasked, counts as those
-    that their tokens take without."""
-    return sum(max([1, *(row.num_sampled for row in record.rows)]) for record in trace)
-
-
-def num_tokens_fed(trace: Trace) -> int:
-    return sum(row.query_len for record in trace for row in record.rows)
-
-
+# A step with drafts, which are lawful unasked, counts as the steps that its tokens take without.
 COUNTS = {
-    each.name: each
-    for each in (
-        Count("requests served", Promise.P8, _requests, 10, 16, 20, num_finished, grows=True),
-        Count("steps", Promise.P8, _steps, 7, 16, 3, num_steps, grows=True),
-        Count("tokens fed", Promise.P8, _tokens_fed, 8, 16, 8, num_tokens_fed, grows=True),
-        Count(
-            "drafts accepted", Promise.P17, _drafts, 7, 16, 3, num_accepted, grows=True, is_owed=False
-        ),
-        Count("slots", Promise.P5, _slots, 8, 13, 2, most_rows),
-        Count("tokens held", Promise.P5, _tokens_held, 8, 16, 3, most_tokens_held),
-        Count("sharers", Promise.P5, _sharers, 8, 12, 3, most_sharers, is_owed=False),
-    )
+    "requests served": Count(
+        Promise.P8, _requests, 10, 16, 20, lambda step: len(step.finished), grows=True
+    ),
+    "steps": Count(
+        Promise.P8, _steps, 7, 16, 3, lambda step: max(1, _rows("num_sampled")(step)), grows=True
+    ),
+    "tokens fed": Count(Promise.P8, _tokens_fed, 8, 16, 8, _rows("query_len"), grows=True),
+    "drafts accepted": Count(
+        Promise.P17, _drafts, 7, 16, 3, _rows("num_accepted"), grows=True, is_owed=False
+    ),
+    "slots": Count(Promise.P5, _slots, 8, 13, 2, lambda step: len(step.rows)),
+    "tokens held": Count(Promise.P5, _tokens_held, 8, 16, 3, _rows("cached_len")),
+    "sharers": Count(
+        Promise.P5,
+        _sharers,
+        8,
+        12,
+        3,
+        lambda step: sum(row.context_len > 0 for row in step.rows if row.request_id in step.admitted),
+        is_owed=False,
+    ),
 }
