@@ -126,7 +126,7 @@ def _rows(value: str) -> Callable[[StepRecord], int]:
 # A step with drafts, which are lawful unasked, counts as the steps that its tokens take without.
 COUNTS = {
     "requests served": Count(
-        Promise.P8, _requests, 10, 16, 20, lambda step: len(step.finished), grows=True
+        Promise.P8, _requests, 10, 16, 24, lambda step: len(step.finished), grows=True
     ),
     "steps": Count(
         Promise.P8, _steps, 7, 16, 3, lambda step: max(1, _rows("num_sampled")(step)), grows=True
