@@ -7,11 +7,16 @@ the engine alone computes.
 
 from __future__ import annotations
 
+import math
+import time
+from contextlib import ExitStack
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
+from batchproof.generators.counts import COUNTS
 from batchproof.generators.strategies import (
     around,
     around_powers,
@@ -23,40 +28,80 @@ from batchproof.generators.strategies import (
 )
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame
-from batchproof.run.trial import NUM_KEPT_RUNS, Trial
+from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.long_model
 
 IS_THOROUGH = settings().max_examples >= 100
+IS_NAMED = settings().max_examples >= 10  # the engine; the built-in ones are swept to `Count.least`
 WIDEST = 256 if IS_THOROUGH else 64
-LONG_ANSWER = 1030 if settings().max_examples >= 10 else 260  # tokens; a step each
-LARGE = 4096 if IS_THOROUGH else 1024  # tokens; beyond, two lengths for each power of two will do
+LONG_ANSWER = 1030 if IS_NAMED else 260  # tokens; a step each
+LARGE = 4096 if IS_THOROUGH else LONG_ANSWER  # tokens; beyond, two lengths for each power will do
+
+
+def sweep(trial: Trial, name: str) -> None:
+    """Takes a count across one power of two after the other, and judges every answer on the way."""
+    count = COUNTS[name]
+    seconds = count.seconds if IS_NAMED else 0.0
+    if IS_THOROUGH and trial.subject.oracle is not None:
+        seconds = math.inf
+    began, lasted, reached, shown = time.monotonic(), 0.0, 0, 0
+    with ExitStack() as kept:
+        for size in count.sizes(7 if IS_NAMED else count.least):
+            now = time.monotonic()
+            # Twice the tokens, of twice the length, may take four times as long.
+            if reached > 1 << count.least and now - began + 4 * lasted > seconds:
+                break
+            calls = count.calls(trial.oracle, reached, size)
+            if not (count.grows and reached):
+                kept.close()
+                engine = kept.enter_context(trial.engine(calls[0].config))
+            where = f"after {reached:,}" if count.grows else f"with {size:,}"
+            with blame(count.promise, f"{where} {name}"):
+                for call in calls:
+                    trial.check(call, engine)
+            reached, lasted = size, time.monotonic() - now
+            shown = count.shown(trial.trace_of(engine) or [])
+    is_owed = count.is_owed and Capability.SCHEDULING in trial.capabilities
+    trial.must_show(f"{reached:,} {name}", shown >= reached if is_owed else shown > 0)
+    if IS_NAMED:
+        trial.ledger.note(f"{trial.spec.name} was swept to {reached:,} {name}, and showed {shown:,}")
+
+
+@pytest.mark.promise(id="P8")
+@pytest.mark.parametrize("name", ["steps", "tokens fed"])
+def test_an_engine_that_has_done_much_keeps_parity(trial: Trial, name: str) -> None:
+    sweep(trial, name)
+
+
+@pytest.mark.promise(id="P17")
+@pytest.mark.needs("speculation")
+def test_an_engine_that_has_accepted_many_drafts_keeps_parity(trial: Trial) -> None:
+    sweep(trial, "drafts accepted")
 
 
 @pytest.mark.promise(id="P5")
 def test_many_sequences_at_once_keep_parity(trial: Trial) -> None:
     """Fills each number of slots around a power of two: all of them decode at once, and one more
     request waits."""
-    for slots in around_powers(2, WIDEST + 1):
+    for slots in around_powers(2, 65):
         wanted = short_requests(trial.subject.vocab_size, slots + 1, first=slots, least_cap=2)
         with blame(Promise.P5, f"beside others in {slots} slots"):
             trial.check(Workload(wanted, EngineConfig(max_num_seqs=slots)))
+    sweep(trial, "slots")
 
 
-@pytest.mark.promise(id="P8")
-def test_the_thousandth_request_keeps_parity(trial: Trial) -> None:
-    """Serves one engine 1,056 requests (with the profile thorough 4,224) in ever wider calls, the last
-    of which is as wide as all others together; all with new ids and prompts."""
-    config = EngineConfig(max_num_seqs=WIDEST)
-    num_served = 0
-    with trial.engine(config) as engine:
-        for call in range(1, NUM_KEPT_RUNS + 1):  # more calls could not be told, nor replayed
-            width = call * WIDEST // 64 if call < NUM_KEPT_RUNS else num_served + WIDEST
-            wanted = short_requests(trial.subject.vocab_size, width, first=num_served)
-            with blame(Promise.P8, f"after {num_served} other requests"):
-                trial.check(Workload(wanted, config), engine)
-            num_served += width
+@pytest.mark.promise(id="P5")
+def test_many_tokens_at_once_keep_parity(trial: Trial) -> None:
+    """Fills a pool with a block for each token, and decodes while all are held."""
+    sweep(trial, "tokens held")
+
+
+@pytest.mark.promise(id="P5")
+@pytest.mark.shows("prefix_caching", "preemption")
+def test_many_sharers_of_a_block_keep_parity(trial: Trial) -> None:
+    sweep(trial, "sharers")
 
 
 @pytest.mark.promise(id="P9")
@@ -100,7 +145,8 @@ def test_long_contexts_keep_parity(trial: Trial) -> None:
     position."""
     longest = longest_context(trial.oracle)
     powers = [1 << exponent for exponent in range(5, longest.bit_length())]
-    calls = [[*around(size), size - 3] if size <= LARGE else [size - 1, size] for size in powers]
+    few = [-1, 0] if IS_NAMED else [0]
+    calls = [[*around(size), size - 3] if size <= LARGE else [size + d for d in few] for size in powers]
     for lengths in (*calls, [longest - 3]):
         wanted = tuple(
             Request(f"r{length}", cut_prompt(trial.subject.vocab_size, 11 * length, length), 3)
@@ -134,3 +180,9 @@ def test_sizes_around_every_limit_keep_parity(trial: Trial) -> None:
 @given(data=st.data())
 def test_wide_workloads_keep_parity(trial: Trial, data: st.DataObject) -> None:
     trial.check(data.draw(wide_workloads(trial.oracle, trial.capabilities, WIDEST)))
+
+
+@pytest.mark.promise(id="P8")
+def test_the_thousandth_request_keeps_parity(trial: Trial) -> None:
+    """Serves one engine more than 1,024 requests in ever wider calls, all with new ids and prompts."""
+    sweep(trial, "requests served")

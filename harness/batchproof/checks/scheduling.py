@@ -68,7 +68,7 @@ def scheduling_findings(
         yield from _of_slots(step, replay, ends)
         if record.admitted:
             yield from _of_first_come(step, record, place)
-            yield from _of_arrival_order(step, replay.ever_admitted, num_before, place)
+            yield from _of_arrival_order(step, list(replay.ever_admitted), num_before, place)
         yield from _of_decodes(step, record, replay, ends)
         if record.waiting:
             yield from _of_refill(step, record, replay, _first(record.waiting, place), can_chunk)

@@ -28,7 +28,7 @@ class TraceReplay:
     num_cached: dict[str, int] = field(default_factory=dict)
     num_outputs: dict[str, int] = field(default_factory=dict)
     running: list[str] = field(default_factory=list)
-    ever_admitted: list[str] = field(default_factory=list)
+    ever_admitted: dict[str, None] = field(default_factory=dict)  # an ordered set
 
     def __post_init__(self) -> None:
         self.requests = {request.request_id: request for request in self.workload.requests}
@@ -59,8 +59,7 @@ class TraceReplay:
             self.running = [each for each in self.running if each != request_id]
         for request_id in record.admitted:
             self.running.append(request_id)
-            if request_id not in self.ever_admitted:
-                self.ever_admitted.append(request_id)
+            self.ever_admitted.setdefault(request_id)
 
     def end(self, record: StepRecord) -> None:
         """Applies what the rows fed and sampled, and removes finished requests."""
@@ -264,7 +263,7 @@ def end_findings(
     """
     if len(trace) > workload.step_bound:
         yield found(Rule.STEP_BOUND, num_steps=len(trace), bound=workload.step_bound)
-    finished = [each for record in trace for each in record.finished]
+    finished = Counter(each for record in trace for each in record.finished)
     sampled: Counter[str] = Counter()
     for step, record in enumerate(trace):
         if not record.rows:
@@ -273,8 +272,8 @@ def end_findings(
             sampled[row.request_id] += row.num_sampled
     for completion in completions:
         name, num_tokens = completion.request_id, len(completion.token_ids)
-        if finished.count(name) != 1:
-            yield found(Rule.FINISHED_ONCE, name, num_times=finished.count(name))
+        if finished[name] != 1:
+            yield found(Rule.FINISHED_ONCE, name, num_times=finished[name])
         surplus = ends.num_surplus.get(name, 0)
         if sampled[name] != num_tokens + surplus:
             facts: Facts = {"num_sampled": sampled[name], "num_tokens": num_tokens}

@@ -212,6 +212,7 @@ def long_workloads(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Work
 
 
 LONGEST = 4096  # tokens
+LAST_START = 4093  # a prime: prompts a power of two apart start differently
 LONGEST_FORWARD = 256  # tokens, where right answers cost a forward pass
 
 
@@ -223,7 +224,7 @@ def _text(vocab_size: int) -> tuple[int, ...]:
 
 def cut_prompt(vocab_size: int, start: int, length: int) -> tuple[int, ...]:
     """Returns `length` <= `LONGEST` tokens; those of different starts begin differently."""
-    start %= LONGEST
+    start %= LAST_START
     return _text(vocab_size)[start : start + length]
 
 

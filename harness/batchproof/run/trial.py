@@ -32,7 +32,7 @@ from batchproof.run.serving import serve
 from batchproof.run.time_limit import contained, time_limit
 from batchproof.workload.workloads import Outcome, Workload
 
-NUM_KEPT_RUNS = 32  # more than any example makes
+NUM_KEPT_RUNS = 80  # more than any example or sweep makes
 
 
 class RunHistory:

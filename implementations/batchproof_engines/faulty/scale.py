@@ -17,6 +17,8 @@ from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+from batchproof_engines.ragged_paged.blocks import BlockManager
+from batchproof_engines.ragged_paged.drafting import Speculator
 
 
 @planted(Promise.P5, Cause.ROUTING, "NVIDIA/TensorRT-LLM#10688")
@@ -124,3 +126,35 @@ class HundredthOfThePoolIsReserved(Scheduler):
             return super()._fits(plan)
         finally:
             self._config = asked
+
+
+@planted(Promise.P5, Cause.ACCOUNTING, "vllm-project/vllm#37076")
+class SharersInEightBits(BlockManager):
+    """How many sequences use a block is kept in eight bits: what 257 share goes with the second."""
+
+    def adopt(self, sequence: Sequence, hits: list[int]) -> None:
+        super().adopt(sequence, hits)
+        self.num_users.update({block: self.num_users[block] % 256 or 1 for block in hits})
+
+    def release(self, sequence: Sequence) -> None:
+        for block in self.tables[sequence.request_id].blocks:
+            self.num_users.setdefault(block, 1)
+        super().release(sequence)
+
+
+@planted(Promise.P17, Cause.SPECULATION, "openvinotoolkit/openvino.genai#4190")
+class AcceptedDraftsInEightBits(Speculator):
+    """Accepted drafts are counted in eight bits; once the count has wrapped, the next that is rejected
+    stays."""
+
+    num_counted, is_due = 0, False
+
+    def num_right(self, sequence: Sequence, drafts: list[int], choices: list[int]) -> int:
+        num = super().num_right(sequence, drafts, choices)
+        self.num_counted += num - 1
+        self.is_due |= self.num_counted >= 256
+        self.num_counted %= 256
+        if self.is_due and num <= len(drafts):
+            self.is_due = False
+            return num + 1
+        return num

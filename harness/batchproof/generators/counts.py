@@ -1,0 +1,149 @@
+"""The counts of the contract, each with workloads that take it across powers of two.
+
+Beyond such a power a counter that is too narrow shows. Prompts are short where the prompt is not the
+count: what a size costs is the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from batchproof.api import EngineConfig, Request, StepRecord
+from batchproof.generators.strategies import cut_prompt, longest_context
+from batchproof.oracle.oracle import Oracle
+from batchproof.requirements.promises import Promise
+from batchproof.workload.workloads import Workload
+
+LONGEST_CALL = 1024  # of a count that grows from call to call: a call has a time limit
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A count: how far it is swept, and how a workload brings it there."""
+
+    promise: Promise  # which a wrong answer breaks that appears beyond a size
+    calls: Callable[[Oracle, int, int], tuple[Workload, ...]]  # from one size to another
+    least: int  # the exponent to which it is swept in any run
+    most: int  # the exponent beyond which it is not cheap, or that no memory holds
+    seconds: float  # for which the profile default goes on beyond `least`
+    in_step: Callable[[StepRecord], int]  # what a step adds, or how large the count is in it
+    grows: bool = False  # over the calls of one engine; else each size has an engine of its own
+    is_owed: bool = True  # by an engine with `SCHEDULING`; else it may choose less
+
+    def sizes(self, first: int) -> Iterator[int]:
+        """Yields one more than each power of two from exponent `first` on, and, for a count that grows,
+        what calls bring it there."""
+        size = 0
+        for exponent in range(first, self.most + 1):
+            while self.grows and (1 << exponent) + 1 - size > LONGEST_CALL:
+                size += LONGEST_CALL
+                yield size
+            size = (1 << exponent) + 1
+            yield size
+
+    def shown(self, trace: Sequence[StepRecord]) -> int:
+        """Returns how large the count was in this trace."""
+        values = map(self.in_step, trace)
+        return sum(values) if self.grows else max(values, default=0)
+
+
+def _requests(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
+    sizes = [(1 + i % 3, 1 + (i % 8 == 0)) for i in range(first, size)]
+    return (_with_sizes(oracle, first, sizes, EngineConfig(max_num_seqs=256)),)
+
+
+def _steps(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
+    """One slot, and a token a step."""
+    cap = min(128, longest_context(oracle) - 1)
+    sizes = [(1, min(cap, size - at)) for at in range(first, size, cap)]
+    return (_with_sizes(oracle, first, sizes, EngineConfig(max_num_seqs=1)),)
+
+
+def _tokens_fed(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
+    """Prompts of which every token counts in the answer; in a longer one not all do on `gpt2-long`."""
+    sizes = [(min(8, size - at), 1) for at in range(first, size, 8)]
+    return (_with_sizes(oracle, first, sizes, EngineConfig(max_num_seqs=64)),)
+
+
+def _drafts(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
+    """Of 7 drafts a step 4.7 are accepted on average."""
+    config = EngineConfig(max_num_seqs=8, num_speculative_tokens=7, draft_agreement=0.9)
+    return (_with_sizes(oracle, first, [(2, 48)] * max(1, (size - first) // 36), config),)
+
+
+def _slots(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
+    """All decode at once, and one request more waits."""
+    config = EngineConfig(max_num_seqs=size, max_num_batched_tokens=2 * size)
+    sizes = [(1 + i % 2, 2 + i % 2) for i in range(size + 1)]
+    return (_with_sizes(oracle, size, sizes, config),)
+
+
+def _tokens_held(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
+    """A block each. Who comes first goes on until the last is fed; then all decode."""
+    length = min(-(-size // 64), longest_context(oracle) // 2)
+    num = -(-size // length)
+    caps = [4 + (num - i) * length // (2048 - num) for i in range(num)]  # steps until all are fed
+    config = EngineConfig(max_num_seqs=num, block_size=1, num_blocks=num * length + sum(caps))
+    return (_with_sizes(oracle, size, [(length, cap) for cap in caps], config),)
+
+
+def _sharers(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
+    """One block, which the first call computes. Half of those that share it end soon, and newcomers
+    take more blocks than they leave: a block that is wrongly free is written."""
+    vocab_size = oracle.subject.vocab_size
+    prefix = cut_prompt(vocab_size, size, 2)
+    tails = [(i % vocab_size, i // vocab_size) for i in range(size)]
+    sharers = [Request(f"sharer-{i}", prefix + tails[i], 2 if i % 2 else 7) for i in range(size)]
+    config = EngineConfig(
+        max_num_seqs=size,
+        max_num_batched_tokens=2048 + size,
+        block_size=2,
+        num_blocks=1 + sum(2 + each.max_new_tokens // 2 for each in sharers),
+        prefix_caching=True,
+    )
+    others = _with_sizes(oracle, size + 3, [(5, 4)] * size, config).requests
+    first = Request("first", (*prefix, 0), 1)
+    return Workload((first,), config), Workload((*sharers, *others), config)
+
+
+def _with_sizes(
+    oracle: Oracle, first: int, sizes: Sequence[tuple[int, int]], config: EngineConfig
+) -> Workload:
+    """Returns a request for each pair of a length and a cap, with ids and prompts new for `first`."""
+    vocab_size = oracle.subject.vocab_size
+    wanted = (
+        Request(f"r{first}-{i}", cut_prompt(vocab_size, first + 3 * i, length), cap)
+        for i, (length, cap) in enumerate(sizes)
+    )
+    return Workload(tuple(wanted), config)
+
+
+def _rows(value: str) -> Callable[[StepRecord], int]:
+    return lambda record: sum(getattr(row, value) for row in record.rows)
+
+
+# A step with drafts, which are lawful unasked, counts as the steps that its tokens take without.
+COUNTS = {
+    "requests served": Count(
+        Promise.P8, _requests, 10, 16, 24, lambda step: len(step.finished), grows=True
+    ),
+    "steps": Count(
+        Promise.P8, _steps, 7, 16, 3, lambda step: max(1, _rows("num_sampled")(step)), grows=True
+    ),
+    "tokens fed": Count(Promise.P8, _tokens_fed, 8, 16, 8, _rows("query_len"), grows=True),
+    "drafts accepted": Count(
+        Promise.P17, _drafts, 7, 16, 3, _rows("num_accepted"), grows=True, is_owed=False
+    ),
+    "slots": Count(Promise.P5, _slots, 8, 13, 2, lambda step: len(step.rows)),
+    "tokens held": Count(Promise.P5, _tokens_held, 8, 16, 3, _rows("cached_len")),
+    "sharers": Count(
+        Promise.P5,
+        _sharers,
+        8,
+        12,
+        3,
+        lambda step: sum(row.context_len > 0 for row in step.rows if row.request_id in step.admitted),
+        is_owed=False,
+    ),
+}
