@@ -7,28 +7,20 @@ from __future__ import annotations
 
 import pytest
 
-from batchproof.plugin.items import is_conformance_test, trial_of
+from batchproof.plugin.items import is_conformance_test
 
-# Files of `tests/conformance`; others follow as they stand. Scenes meet most, on the first model.
-SCENES = "test_scenes"
-FIRST = ("test_order", SCENES, "test_logprobs", "test_sampling", "test_caps_and_stop")
-SECOND = ("test_stream", "test_cancel", "test_speculation", "test_prefix", "test_reuse", "test_scale")
+# Files of `tests/conformance`; the others follow as they stand.
+FIRST = (
+    *("test_order", "test_scenes", "test_logprobs", "test_sampling", "test_caps_and_stop"),
+    *("test_stream", "test_cancel", "test_speculation", "test_prefix", "test_reuse", "test_scale"),
+)
 
 
 def sort(items: list[pytest.Item]) -> None:
     """Sorts the items in place; those that are no conformance tests stay behind, as they are."""
-    leading: dict[str, str] = {}  # engine -> the first model that it meets scenes on
-    for item in items:
-        if item.path.stem == SCENES and (trial := trial_of(item)) is not None:
-            leading.setdefault(*trial)
-    items.sort(key=lambda item: _rank(item, leading))
+    items.sort(key=_rank)
 
 
-def _rank(item: pytest.Item, leading: dict[str, str]) -> tuple[bool, int]:
-    files = (*FIRST, *SECOND)
+def _rank(item: pytest.Item) -> tuple[bool, int]:
     name = item.path.stem
-    place = files.index(name) if name in files else len(files)
-    trial = trial_of(item)
-    if name == SCENES and trial is not None and leading[trial[0]] != trial[1]:
-        place = len(FIRST) - 1  # another model shows little more
-    return not is_conformance_test(item), place
+    return not is_conformance_test(item), FIRST.index(name) if name in FIRST else len(FIRST)
