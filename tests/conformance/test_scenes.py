@@ -31,16 +31,12 @@ def test_every_two_features_meet(trial: Trial, pytestconfig: pytest.Config) -> N
 @pytest.mark.promise(id="P8")
 @pytest.mark.long_model
 def test_every_two_features_meet_in_large_blocks(trial: Trial, pytestconfig: pytest.Config) -> None:
-    """Serves an engine that has no smaller blocks, and would round a small pool up to one of them.
-
-    Nothing is drawn: tokens of this model have equals, and an engine that sorts them before it draws
-    may put these in any order.
-    """
+    """Serves an engine that has no smaller blocks, and would round a small pool up to one of them."""
     meetings = Meetings(trial, seed_of(pytestconfig), block_sizes=(32,))
     meetings.restrict(
         drafts=["mixed"],
         prompts=["edges"],
-        parameters=["bias"],
+        parameters=["drawn"],
         ends=["inside"],
         logprobs=["of tokens"],
     )
