@@ -192,8 +192,8 @@ def _served(trial: Trial, values: Values, seed: int, block_sizes: Sequence[int])
             for call in calls
         ]
         served = Served(outcomes, trial.trace_of(engine))
-    # Tokens of a constructed model have equals, which an engine that sorts before it draws may put in any
-    # order: there the same seed may draw another.
+    # Tokens of a constructed model have equals, which an engine that sorts before it draws may put in
+    # any order: there the same seed may draw another.
     is_drawn_alike = values["drafts"] == "off" and trial.subject.oracle is None
     if is_drawn_alike and Capability.SEEDED_SAMPLING in trial.capabilities:
         served.draws.extend(_draws(trial, calls, outcomes))
