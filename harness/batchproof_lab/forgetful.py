@@ -66,6 +66,7 @@ class ForgetfulScheduler(PagedScheduler):
         self.ever_waited: set[str] = set()
         self.has_aborted: bool = False
         self.has_finished: bool = False
+        self._forgotten: set[Sequence] = set()
 
     def abort(self, request_id: str) -> bool:
         was_live = super().abort(request_id)
@@ -76,7 +77,8 @@ class ForgetfulScheduler(PagedScheduler):
         self.ever_preempted |= {*plan.preempted}
         step, happened = Step(self, plan), EVENTS[self.event]
         for (sequence, _), row in zip(plan.scheduled, plan.rows, strict=True):
-            if happened(step, row):
+            if happened(step, row) and sequence not in self._forgotten:
+                self._forgotten.add(sequence)
                 self._forget(sequence)
         events, record = super().update(plan, token_ids)
         self.ever_waited |= {*record.waiting}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from batchproof.cli import choices
-from batchproof.errors import UsageError
 from batchproof.generators.covering import PLAIN, meetings
 from batchproof.models.embedded import DEFAULT_MODELS
 from batchproof.records.file_kinds import replace_text
@@ -15,7 +14,7 @@ from batchproof.records.provenance import made_now
 from batchproof.records.texts import header, line
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import exact_device, num_threads
-from batchproof.run.failures import ConformanceFailure
+from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.meeting import Meetings
 from batchproof.run.registry import resolve_engine
@@ -46,23 +45,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if all that can meet was shown, 1 if something was not, or an answer is wrong. Raises
-    `UsageError`, also if the engine refuses the model."""
+    `UsageError`, and what an engine raises that refuses the model."""
     spec = resolve_engine(arguments.engine)
     with exact_device("cpu") as device, num_threads(1):
         import torch  # noqa: PLC0415 - after bad arguments are refused
 
         lab = Laboratory(device, torch.float32, TIME_LIMIT_S)
         subject = lab.subject(arguments.model)
-        try:
-            capabilities = lab.capabilities(spec, subject)
-        except ValueError as error:
-            raise UsageError(f"engine {spec.name!r} refuses {arguments.model!r}: {error}") from None
+        capabilities = lab.capabilities(spec, subject)
         trial = Trial(lab, spec, lab.oracle(subject.name), capabilities, Promise.P1)
         met = Meetings(trial, arguments.seed, arguments.strength)
         try:
             met.serve_design()
             met.serve_missing()
-        except ConformanceFailure as failure:
+        except (ConformanceFailure, HangFailure) as failure:
             print(failure)
             return 1
     text = "\n".join(page(met, spec.name, arguments.model, arguments.seed)) + "\n"
