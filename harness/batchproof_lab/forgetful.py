@@ -15,32 +15,22 @@ from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 
-
-@dataclass(frozen=True)
-class Step:
-    """What a mutant sees of a step."""
-
-    scheduler: ForgetfulScheduler
-    plan: SchedulerOutput
-
-
 # Whether an event befalls a row's sequence in a step.
-EVENTS: dict[str, Callable[[Step, RowRecord], bool]] = {
-    "a preemption": lambda step, row: row.request_id in step.scheduler.ever_preempted,
-    "a chunk of its prompt": lambda _, row: not row.is_sampled,
-    "a prefix hit": lambda step, row: row.request_id in step.plan.admitted and row.context_len > 0,
-    "a wait for a slot": lambda step, row: row.request_id in step.scheduler.ever_waited,
-    "a rejected draft": lambda _, row: row.num_accepted < row.num_drafted,
-    "an accepted draft": lambda _, row: row.num_accepted > 0,
-    "an abort of another": lambda step, _: step.scheduler.has_aborted,
-    "a row before its own": lambda step, row: step.plan.rows[0] is not row,
-    "a newcomer": lambda step, row: bool({*step.plan.admitted} - {row.request_id}),
-    "an end of another": lambda step, _: step.scheduler.has_finished,
+EVENTS: dict[str, Callable[[ForgetfulScheduler, SchedulerOutput, RowRecord], bool]] = {
+    "a preemption": lambda scheduler, _, row: row.request_id in scheduler.ever_preempted,
+    "a chunk of its prompt": lambda _, __, row: not row.is_sampled,
+    "a prefix hit": lambda _, plan, row: row.request_id in plan.admitted and row.context_len > 0,
+    "a wait for a slot": lambda scheduler, _, row: row.request_id in scheduler.ever_waited,
+    "a rejected draft": lambda _, __, row: row.num_accepted < row.num_drafted,
+    "an accepted draft": lambda _, __, row: row.num_accepted > 0,
+    "an abort of another": lambda scheduler, _, __: scheduler.has_aborted,
+    "a row before its own": lambda _, plan, row: plan.rows[0] is not row,
+    "a newcomer": lambda _, plan, row: bool({*plan.admitted} - {row.request_id}),
+    "an end of another": lambda scheduler, _, __: scheduler.has_finished,
 }
 OF_REQUESTS = ("eos_token_ids", "max_new_tokens")
 OF_SAMPLING = tuple(each.name for each in fields(SamplingParams))
-# A request with parameters is never drafted here; a draw without its temperature is greedy, and one
-# without its bounds is seen only where these leave one token.
+# A request with parameters is never drafted here.
 NEVER = {*product(("a rejected draft", "an accepted draft"), OF_SAMPLING)}
 
 
@@ -75,18 +65,15 @@ class ForgetfulScheduler(PagedScheduler):
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
         self.ever_preempted |= {*plan.preempted}
-        step, happened = Step(self, plan), EVENTS[self.event]
+        happened = EVENTS[self.event]
         for (sequence, _), row in zip(plan.scheduled, plan.rows, strict=True):
-            if happened(step, row) and sequence not in self._forgotten:
+            if happened(self, plan, row) and sequence not in self._forgotten:
                 self._forgotten.add(sequence)
-                self._forget(sequence)
+                sequence.request = forgotten(sequence.request, self.name)
         events, record = super().update(plan, token_ids)
         self.ever_waited |= {*record.waiting}
         self.has_finished |= bool(record.finished)
         return events, record
-
-    def _forget(self, sequence: Sequence) -> None:
-        sequence.request = forgotten(sequence.request, self.name)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import ceil
 
 from batchproof.api import RowRecord, StepRecord
@@ -68,6 +69,12 @@ def has_shared_block(trace: Sequence[StepRecord], block_size: int) -> bool:
 def has_slot_reuse(trace: Sequence[StepRecord], max_num_seqs: int) -> bool:
     """Returns whether more requests were admitted than there are slots."""
     return len({each for record in trace for each in record.admitted}) > max_num_seqs
+
+
+def has_newcomer(trace: Sequence[StepRecord]) -> bool:
+    """Returns whether a request came when others had begun."""
+    queues = [{*record.waiting, *record.admitted} for record in trace]
+    return any(later - earlier for earlier, later in pairwise(queues))
 
 
 def has_draft(trace: Sequence[StepRecord]) -> bool:

@@ -16,12 +16,7 @@ from batchproof.api import EngineConfig, FinishReason, Request
 from batchproof.checks.answers import structure_findings
 from batchproof.checks.draws import RISK
 from batchproof.diagnosis.explain import evidence_of, explain, rounding_of
-from batchproof.diagnosis.hypotheses import (
-    Family,
-    answers_of,
-    is_wrong,
-    named_mistake,
-)
+from batchproof.diagnosis.hypotheses import Family, answers_of, is_wrong, named_mistake
 from batchproof.diagnosis.mistakes.choices import choice_mistakes
 from batchproof.diagnosis.mistakes.ends import end_mistakes
 from batchproof.diagnosis.mistakes.logprobs import logprob_mistakes
@@ -151,12 +146,12 @@ def _by_the_rule(failure: Failure, oracle: Oracle) -> Diagnosis | None:
             Cause.SAMPLING, f"draws depend on more than the seed: they change if served {way}"
         )
     if failure.rule in (Rule.FREQUENCIES, Rule.SEED_IGNORED):
-        return of_draws(failure.scene, oracle)
+        return _of_draws(failure.scene, oracle)
     own = failure.rule.own_cause(failure.promise)
     return Diagnosis(own, own.value) if own else None  # the headline says the rest
 
 
-def of_draws(scene: Scene, oracle: Oracle) -> Diagnosis:
+def _of_draws(scene: Scene, oracle: Oracle) -> Diagnosis:
     """Names what requests that are equal but for seeds share, and each answer or token should have."""
     groups: dict[Request, list[tuple[int, ...]]] = {}
     for run in scene.runs:

@@ -139,12 +139,11 @@ def mixed_workloads(
     oracle: Oracle,
     capabilities: AbstractSet[Capability],
     fields: AbstractSet[str],
-    with_arrivals: bool = False,
     are_drawn: bool = False,
 ) -> Workload:
     """Generates a mix of greedy requests and requests with random values of these `SamplingParams`
     fields."""
-    made = draw(workloads(oracle, capabilities, min_requests=3, with_arrivals=with_arrivals))
+    made = draw(workloads(oracle, capabilities, min_requests=3))
     wanted = list(made.requests)
     for place, request in enumerate(wanted):
         if draw(st.integers(0, 2)):

@@ -17,8 +17,10 @@ from math import ceil
 
 from covertable import make
 
-from batchproof.api import Capability, EngineConfig, Request, SamplingParams
+from batchproof.api import Capability, EngineConfig, Request
+from batchproof.generators.choosing import STRONG
 from batchproof.generators.strategies import text_tokens
+from batchproof.oracle.choosing import is_drawn, sampling_of
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Workload
@@ -37,7 +39,6 @@ NUM_TEXTS = 12  # of which one is looked for whose answer repeats itself
 BEHIND = 3  # tokens of an answer that are looked at behind its cap
 LARGEST_DRAFT = 5
 SMALL_BLOCKS = (2, 3, 4)
-STRONG = 40.0  # a bias that decides, whatever the logits
 
 
 @dataclass
@@ -67,19 +68,15 @@ class Plan:
 
     def choose(self, place: int, **changes: object) -> None:
         """Changes sampling parameters of one request."""
-        asked = self.requests[place].sampling or SamplingParams()
-        self.change(place, sampling=replace(asked, **changes))  # type: ignore[arg-type]
-
-    def is_drawn(self, place: int) -> bool:
-        asked = self.requests[place].sampling
-        return asked is not None and asked.temperature > 0
+        asked = replace(sampling_of(self.requests[place]), **changes)  # type: ignore[arg-type]
+        self.change(place, sampling=asked)
 
     def continued(self, place: int) -> tuple[int, ...]:
         """Returns what a request would answer if nothing ended it, some tokens behind its cap too; of
         one whose tokens are drawn, what it would answer if they were not."""
         request = self.requests[place]
         longer = replace(request, max_new_tokens=request.max_new_tokens + BEHIND)
-        return self.oracle.choices(replace(longer, sampling=None) if self.is_drawn(place) else longer)
+        return self.oracle.choices(replace(longer, sampling=None) if is_drawn(request) else longer)
 
 
 def _set_slots(plan: Plan, value: str) -> None:
@@ -190,10 +187,10 @@ def _set_parameters(plan: Plan, value: str) -> None:
 def _set_ends(plan: Plan, value: str) -> None:
     """Lets two requests end by what they answer, or would if they went on."""
     for place in (SHARER, LAST):
-        cap = plan.requests[place].max_new_tokens
+        cap, any_may_come = plan.requests[place].max_new_tokens, is_drawn(plan.requests[place])
         inside = plan.rng.randint(1, cap - 2)
         answer = plan.continued(place) if value != "cap" else ()
-        if value in ("first token", "inside", "at the cap") and plan.is_drawn(place):
+        if value in ("first token", "inside", "at the cap") and any_may_come:
             plan.change(place, eos_token_ids=frozenset(range(0, plan.vocab_size, 2)))
             continue
         match value:
@@ -210,7 +207,7 @@ def _set_ends(plan: Plan, value: str) -> None:
             case "stop sequence":
                 across = (plan.requests[place].prompt_token_ids[-1], answer[0])  # ends nothing
                 stops = [answer[inside : inside + 2]]
-                if plan.is_drawn(place):
+                if any_may_come:
                     stops = [(each,) for each in range(0, plan.vocab_size, 2)]
                 plan.choose(place, stop_token_sequences=(across, *stops))
             case "least length":
@@ -393,9 +390,7 @@ def calls_of(
     rng = random.Random(seed)
     plan = Plan(oracle, rng, rng.choice(block_sizes))
     for name, dimension in DIMENSIONS.items():
-        plan.rng = random.Random(
-            f"{seed} {name}"
-        )  # its own: another value here changes no choice there
+        plan.rng = random.Random(f"{seed} {name}")  # another value here changes no choice there
         dimension.add(plan, values[name])
     config = EngineConfig(
         max_num_seqs=plan.max_num_seqs,

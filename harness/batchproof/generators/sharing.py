@@ -33,7 +33,7 @@ def block_prompts(
 
 @st.composite
 def shared_prefixes(
-    draw: st.DrawFn, oracle: Oracle, capabilities: AbstractSet[Capability], least_cap: int = 1
+    draw: st.DrawFn, oracle: Oracle, capabilities: AbstractSet[Capability]
 ) -> tuple[Workload, ...]:
     """Draws calls to one engine: some prompts; others, possibly of the same blocks; the first again,
     beside one that continues after its answer. Then two turns of that chat, each alone."""
@@ -42,7 +42,7 @@ def shared_prefixes(
     some = st.lists(block_prompts(vocab_size, block_size), min_size=1, max_size=2)
     first, others = draw(some, label="first"), draw(some, label="others")
     first += first[: draw(st.integers(0, 1), label="repeated")]
-    cap = draw(st.integers(least_cap, 2 * block_size), label="max_new_tokens")
+    cap = draw(st.integers(1, 2 * block_size), label="max_new_tokens")
     turn = _next_turn(oracle, first[0], cap)
     last = _next_turn(oracle, turn, cap)
     calls = {"first": first, "other": others, "again": [*first, turn], "turn": [turn], "last": [last]}

@@ -24,7 +24,6 @@ def speculated(
     oracle: Oracle,
     workload: Workload,
     agreement: float | None = None,
-    most_drafts: int = MOST_DRAFTS,
 ) -> Workload:
     """Draws the workload with a draft model that is right in this share of the tokens; None: in one of
     some shares of which the right answers meet right drafts and wrong ones, or, if they are too uniform
@@ -38,7 +37,7 @@ def speculated(
         wrong = {each: {*disagreeing_tokens(oracle.subject.vocab_size, each)} for each in AGREEMENTS}
         mixed = [each for each, tokens in wrong.items() if said & tokens and said - tokens]
         agreement = draw(st.sampled_from(mixed or [0.0]), label="draft_agreement")
-    num = draw(st.integers(1, most_drafts), label="num_speculative_tokens")
+    num = draw(st.integers(1, MOST_DRAFTS), label="num_speculative_tokens")
     budget = max(2, workload.config.max_num_batched_tokens)  # a single token has no room for a draft
     return workload.with_config(
         max_num_batched_tokens=budget, num_speculative_tokens=num, draft_agreement=agreement

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from batchproof.cli import choices
-from batchproof.generators.covering import PLAIN, meetings
+from batchproof.generators.covering import meetings
 from batchproof.models.embedded import DEFAULT_MODELS
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.provenance import made_now
@@ -71,20 +71,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def page(met: Meetings, engine: str, model: str, seed: int) -> Iterator[str]:
     """Yields the lines of the page: what is missing, then a table for each dimension."""
-    size = met.strength
-    possible = [*meetings(met.choices, size)]
+    size, missing = met.strength, met.missing
+    num_possible = sum(1 for _ in meetings(met.choices, size))
     yield from ("# What met what", "", *made_now().lines())
     yield f"* engine {engine}, model {model}, seed {seed}: {met.num_served} workloads"
-    yield f"* {len(possible) - len(met.missing)} of {len(possible)} meetings of {size} were shown"
-    yield from (f"* never shown: {' and '.join(map('='.join, each))}" for each in met.missing)
+    yield f"* {num_possible - len(missing)} of {num_possible} meetings of {size} were shown"
+    yield from (f"* never shown: {' and '.join(map('='.join, each))}" for each in missing)
     yield from ("", LEGEND)
-    pairs = met.pairs
+    pairs = met.counts[2]
     can_meet = {*meetings(met.choices, 2)}
-    for name, values in met.choices.items():
-        later = [each for each in PLAIN if [*PLAIN].index(each) > [*PLAIN].index(name)]
-        rows = [(other, value) for other in later for value in met.choices[other]]
-        if rows:
-            yield from ("", *header(name, *values))
+    dimensions = [*met.choices.items()]
+    for place, (name, values) in enumerate(dimensions[:-1], start=1):
+        rows = [(other, value) for other, its in dimensions[place:] for value in its]
+        yield from ("", *header(name, *values))
         for row in rows:
             keys = [tuple(sorted(((name, value), row))) for value in values]
             cells = (str(pairs[key]) if key in can_meet else "." for key in keys)

@@ -50,14 +50,9 @@ class Past:
 
 def past_of(request: Request, token_ids: tuple[int, ...], vocab_size: int) -> Past:
     prompt = torch.bincount(torch.tensor(request.prompt_token_ids), minlength=vocab_size)
-    counts = counts_before(token_ids, vocab_size)
-    return Past(prompt.double()[None], counts, torch.arange(len(counts))[:, None])
-
-
-def counts_before(token_ids: tuple[int, ...], vocab_size: int) -> Tensor:
-    """Returns how often each token stands before each place, float64 `(len(token_ids), vocab)`."""
     chosen = torch.nn.functional.one_hot(torch.tensor(token_ids), vocab_size).double()
-    return chosen.cumsum(dim=0) - chosen
+    counts = chosen.cumsum(dim=0) - chosen
+    return Past(prompt.double()[None], counts, torch.arange(len(counts))[:, None])
 
 
 def _only_allowed(values: Tensor, request: Request, _: Past) -> Tensor:

@@ -233,10 +233,9 @@ class Oracle:
             )
         if not asked.changes_logits:
             return self.right_tokens(request.prompt_token_ids, request.max_new_tokens)
-        ends = (
-            request.eos_token_ids if asked.min_tokens else frozenset[int]()
-        )  # else they change no logit
-        key = replace(request, request_id="", max_new_tokens=1, eos_token_ids=ends)
+        key = replace(request, request_id="", max_new_tokens=1)
+        if not asked.min_tokens:  # no EOS changes a logit
+            key = replace(key, eos_token_ids=frozenset())
         tokens, prompt = self._processed.get(key, ()), request.prompt_token_ids
         with _answering("the model in float64", prompt, request.max_new_tokens):
             while len(tokens) < request.max_new_tokens:

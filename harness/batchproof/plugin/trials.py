@@ -34,6 +34,7 @@ TRIAL = pytest.StashKey[Trial]()
 # that has RoPE and a window. Both are quick.
 QUICKEST_MODEL = "gpt2-random"
 WINDOW_MODEL = "mistral-window"
+VARIED = {"quick_models": (QUICKEST_MODEL, WINDOW_MODEL), "three_models": THREE_MODELS}  # by mark
 
 
 @pytest.fixture(scope="session")
@@ -97,13 +98,10 @@ def _selected(metafunc: pytest.Metafunc, spec: EngineSpec, names: tuple[str, ...
         names = (LONG_MODEL, *names)
     if names and _is_for_one(metafunc):
         return (_first_served(metafunc.config, spec, names),)
-    if has_mark("quick_models") and is_free:
-        is_named = bool(metafunc.config.getoption("--engine"))
-        quick = (QUICKEST_MODEL, WINDOW_MODEL) if is_named else (WINDOW_MODEL,)
-        return tuple(name for name in names if name in quick)
-    if has_mark("three_models") and is_free:
-        varied = THREE_MODELS if metafunc.config.getoption("--engine") else (WINDOW_MODEL,)
-        return tuple(name for name in names if name in varied)
+    for mark, varied in VARIED.items():
+        if has_mark(mark) and is_free:
+            few = varied if metafunc.config.getoption("--engine") else (WINDOW_MODEL,)
+            return tuple(name for name in names if name in few)
     return names
 
 

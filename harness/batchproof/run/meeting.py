@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations, pairwise
+from dataclasses import dataclass, replace
+from itertools import combinations
 from math import ceil
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from batchproof.checks.happened import (
     has_acceptance,
     has_chunk,
     has_draft,
+    has_newcomer,
     has_preemption,
     has_prefix_hit,
     has_rejection,
@@ -61,7 +62,7 @@ class Served:
 
     outcomes: Sequence[Outcome]
     trace: Sequence[StepRecord]
-    draws: list[Draw] = field(default_factory=list)
+    draws: Sequence[Draw] = ()
 
     @property
     def has_preempted_who_asks(self) -> bool:
@@ -78,12 +79,6 @@ class Served:
         return any(each.finish_reason is reason for done in self.outcomes for each in done.completions)
 
 
-def _has_newcomer(trace: Sequence[StepRecord]) -> bool:
-    """Returns whether a request came when others had begun."""
-    queues = [{*record.waiting, *record.admitted} for record in trace]
-    return any(later - earlier for earlier, later in pairwise(queues))
-
-
 ASKED = ("parameters", "ends", "logprobs")  # dimensions of what a request asks for
 Evidence = Callable[[Served], bool]
 # What shows that a dimension, or one of its values, had its effect. Other values are in the workload as
@@ -96,8 +91,8 @@ EVIDENCE: Mapping[str | Value, Evidence] = {
     "drafts": lambda served: has_draft(served.trace),
     ("drafts", "right"): lambda served: has_acceptance(served.trace),
     ("drafts", "wrong"): lambda served: has_rejection(served.trace),
-    ("arrival", "staggered"): lambda served: _has_newcomer(served.trace),
-    ("arrival", "late"): lambda served: _has_newcomer(served.trace),
+    ("arrival", "staggered"): lambda served: has_newcomer(served.trace),
+    ("arrival", "late"): lambda served: has_newcomer(served.trace),
     "abort": lambda served: served.has(FinishReason.ABORTED),
     **{
         ("ends", value): lambda served: served.has(FinishReason.STOP)
@@ -118,8 +113,8 @@ class Meetings:
             self.choices["drafts"].remove("n-grams")
         self.strength = strength
         self.num_served = 0  # workloads
-        self.shown: Counter[Meeting] = Counter()  # how often each meeting was shown
-        self.pairs: Counter[Meeting] = Counter()  # the same of pairs, whatever the strength
+        # How often each meeting was shown, by its strength: pairs are counted at any.
+        self.counts: dict[int, Counter[Meeting]] = {each: Counter() for each in {2, strength}}
         self._trial = trial
         self._seed = seed
         self._block_sizes = block_sizes
@@ -132,8 +127,12 @@ class Meetings:
 
     @property
     def missing(self) -> list[Meeting]:
-        """The meetings that can occur and were not shown."""
-        return [each for each in meetings(self.choices, self.strength) if each not in self.shown]
+        """The meetings that can occur and were not shown; none of an engine without a trace, which
+        shows few."""
+        if Capability.TRACING not in self._trial.capabilities:
+            return []
+        possible, shown = meetings(self.choices, self.strength), self.counts[self.strength]
+        return [each for each in possible if each not in shown]
 
     def serve_design(self, share: float = 1.0) -> None:
         """Serves the covering design, or this share of it, and judges all answers.
@@ -153,7 +152,7 @@ class Meetings:
         """Serves each meeting by itself that the design did not show. Raises as `serve_design` does."""
         for meeting in self.missing:
             for _ in range(NUM_TRIES):
-                if meeting not in self.shown:
+                if meeting not in self.counts[self.strength]:
                     self._serve(alone(meeting))
 
     def _serve(self, values: Values) -> None:
@@ -164,18 +163,19 @@ class Meetings:
         except ConformanceFailure as failure:
             raise _explained(self._trial, values, failure, *call) from None
         self._draws += served.draws
-        for strength, count in ((self.strength, self.shown), (2, self.pairs)):
-            count.update(_met(values, served, strength))
+        had = sorted(each for each in values.items() if _is_in(each, served))
+        ask_undisturbed = not served.has_preempted_who_asks
+        for strength, count in self.counts.items():
+            for meeting in combinations(had, strength):
+                if not (ask_undisturbed and _asks_in_a_tight_pool(meeting)):
+                    count[meeting] += 1
         self.num_served += 1
 
 
-def _met(values: Values, served: Served, strength: int) -> Iterator[Meeting]:
-    """Yields what met: a preemption and what requests ask for only if one of these was preempted."""
-    had = sorted(each for each in values.items() if _is_in(each, served))
-    for meeting in combinations(had, strength):
-        asks = any(name in ASKED and value != PLAIN[name] for name, value in meeting)
-        if not asks or ("pool", "tight") not in meeting or served.has_preempted_who_asks:
-            yield meeting
+def _asks_in_a_tight_pool(meeting: Meeting) -> bool:
+    """Returns whether the meeting is one only if a request that asks for something is preempted."""
+    asks = any(name in ASKED and value != PLAIN[name] for name, value in meeting)
+    return asks and ("pool", "tight") in meeting
 
 
 def _is_in(value: Value, served: Served) -> bool:
@@ -191,13 +191,13 @@ def _served(trial: Trial, values: Values, seed: int, block_sizes: Sequence[int])
             check_run_with_aborts(trial, call, engine) if call.aborts else trial.check(call, engine)
             for call in calls
         ]
-        served = Served(outcomes, trial.trace_of(engine))
+        trace = trial.trace_of(engine)
     # Tokens of a constructed model have equals, which an engine that sorts before it draws may put in
     # any order: there the same seed may draw another.
     is_drawn_alike = values["drafts"] == "off" and trial.subject.oracle is None
-    if is_drawn_alike and Capability.SEEDED_SAMPLING in trial.capabilities:
-        served.draws.extend(_draws(trial, calls, outcomes))
-    return served
+    if not is_drawn_alike or Capability.SEEDED_SAMPLING not in trial.capabilities:
+        return Served(outcomes, trace)
+    return Served(outcomes, trace, [*_draws(trial, calls, outcomes)])
 
 
 def _draws(trial: Trial, calls: Sequence[Workload], outcomes: Sequence[Outcome]) -> Iterator[Draw]:
@@ -230,11 +230,11 @@ def _explained(
                 is_plainer = smaller.failure.promise in ABOUT_ONE_ANSWER
                 if is_plainer or smaller.failure.rule is failure.failure.rule:
                     values, failure = fewer, smaller
-    needed = [f"{name}={value}" for name, value in values.items() if value != PLAIN[name]]
-    appeared = f"where {' meets '.join(needed)}" if needed else "in a plain workload"
+    needed = {name: value for name, value in values.items() if value != PLAIN[name]}
+    met = " meets ".join(map("=".join, needed.items()))
+    appeared = f"where {met}" if met else "in a plain workload"
     promise = failure.failure.promise
     if promise in ABOUT_ONE_ANSWER:
-        changed = (DIMENSIONS[name].promise for name in PLAIN if values[name] != PLAIN[name])
-        about = {each for each in changed if each is not None}
+        about = {each for name in needed if (each := DIMENSIONS[name].promise) is not None}
         promise = about.pop() if len(about) == 1 else promise
     return ConformanceFailure(failure.failure.under(promise, appeared))
