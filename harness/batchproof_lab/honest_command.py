@@ -31,7 +31,7 @@ from batchproof.run.engine_names import BY_DEFAULT, ODD_PREFIX
 from batchproof.run.registry import oddities
 from batchproof.validation.yaml_nodes import read_yaml
 from batchproof_lab.campaign import TASK_LIMIT_S, Campaign, CampaignState, Question, add_options
-from batchproof_lab.conformance_modules import Facts, conformance_functions
+from batchproof_lab.conformance_modules import conformance_functions
 from batchproof_lab.fingerprint import code_digest
 from batchproof_lab.pages import page
 from batchproof_lab.suite_run import Effort, own_failures, process_laboratory, run_suite
@@ -175,6 +175,7 @@ class HonestPlan:
 
     engines: Sequence[str]
     dtypes: Sequence[str]
+    tests: Sequence[str]  # names of functions
     seed: int
     num_examples: int
     wanted: int
@@ -195,7 +196,7 @@ class HonestPlan:
     def sequence(self, dtype: str) -> Iterator[HonestTask]:
         """Yields the tasks of a dtype, each drawn by its own seed. Raises `UsageError` at the end."""
         facts_of = conformance_functions()
-        tests = [name for name, facts in facts_of.items() if _sweeps(facts)]
+        tests = [each for each in facts_of if each.partition("::")[2] in self.tests]
         for place in range(MOST_TASKS):
             seed = self.seed * MOST_TASKS + place + 1
             rng = random.Random(f"{seed} {dtype}")
@@ -214,9 +215,16 @@ def honest_engines() -> list[str]:
     return [*BY_DEFAULT, *(f"{ODD_PREFIX}{name}" for name in oddities())]
 
 
-def _sweeps(facts: Facts) -> bool:
-    """Returns whether the test draws or sweeps its workloads, as those of scale and of NaN do."""
-    return facts.is_generated or not facts.marks.isdisjoint({"long_model", "on_model"})
+def sweeping_tests() -> list[str]:
+    """Returns the names of the tests that draw or sweep their workloads, as scenes and those of scale
+    and of NaN do."""
+    marks = {"long_model", "on_model", "quick_models"}
+    every = conformance_functions().items()
+    return [
+        name.partition("::")[2]
+        for name, facts in every
+        if facts.is_generated or not facts.marks.isdisjoint(marks)
+    ]
 
 
 Table = dict[str, dict[str, HonestCounts]]  # name -> dtype -> what was counted
@@ -237,6 +245,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="D,D",
         help=f"{', '.join(DTYPES)} (default: %(default)s)",
     )
+    parser.add_argument(
+        "--tests", metavar="T,T", help="functions of tests/conformance (default: all that draw)"
+    )
     choices.add_count(
         parser,
         "--examples",
@@ -254,7 +265,9 @@ def run(arguments: argparse.Namespace) -> int:
     known = honest_engines()
     engines = choices.select_names(arguments.engines, known, "honest engine", "results/honest.md")
     dtypes = choices.select_names(arguments.dtype.split(","), DTYPES, "dtype")
-    plan = HonestPlan(engines, dtypes, arguments.seed, arguments.examples, arguments.workloads)
+    asked = arguments.tests.split(",") if arguments.tests else None
+    tests = choices.select_names(asked, sweeping_tests(), "test that draws its workloads")
+    plan = HonestPlan(engines, dtypes, tests, arguments.seed, arguments.examples, arguments.workloads)
     state: CampaignState[HonestOutcome] = CampaignState(HonestOutcome)
     total = plan.wanted * len(plan.dtypes)
 
@@ -324,9 +337,11 @@ def _runs(plan: HonestPlan, state: CampaignState[HonestOutcome]) -> Iterator[Hon
 
 def write_record(record: HonestRecord, output: Path) -> int:
     """Writes the record and its page, and prints the alarms; returns 1 if there are any, else 0. It is
-    whole if no run was stopped and all honest engines were judged."""
+    whole if no run was stopped and all honest engines and all tests were judged."""
     record = with_right_alarms(record, output)
-    is_whole = record.is_complete and set(record.engines) >= set(honest_engines())
+    has_all = set(record.engines) >= set(honest_engines())
+    has_all &= {each.partition("::")[2] for each in record.tests} >= set(sweeping_tests())
+    is_whole = record.is_complete and has_all
     write_result(HONEST, record, honest_page, output, "honest", is_whole)
     if record.alarms:
         print(f"{len(record.alarms)} alarms:", *(each.report for each in record.alarms), sep="\n\n")

@@ -27,6 +27,7 @@ from batchproof_lab.honest_command import (
     honest_page,
     name_of,
     record_of,
+    sweeping_tests,
     with_right_alarms,
 )
 from batchproof_lab.kill_table import (
@@ -201,7 +202,7 @@ def honest(plan: HonestPlan) -> CampaignState[HonestOutcome]:
 
 
 def test_honest_tasks_are_spread_over_engines_and_models_and_more_go_on_where_fewer_stopped() -> None:
-    few = HonestPlan(["static", "ragged"], ["float32", "bfloat16"], 3, 5, 1200)
+    few = HonestPlan(["static", "ragged"], ["float32", "bfloat16"], sweeping_tests(), 3, 5, 1200)
     made = honest(few)
     record = record_of(few, made)
     assert {name: each.workloads for name, each in record.totals.items()} == dict.fromkeys(
@@ -217,7 +218,7 @@ def test_honest_tasks_are_spread_over_engines_and_models_and_more_go_on_where_fe
 
 
 def test_an_alarm_that_was_right_stays_on_the_page_with_the_reason(tmp_path: Path) -> None:
-    plan = HonestPlan(["static"], ["float32"], 0, 5, 10)
+    plan = HonestPlan(["static"], ["float32"], sweeping_tests(), 0, 5, 10)
     made = honest(plan)
     key, before = made.outcomes.popitem()
     made.outcomes[key] = replace(before, alarms=("it raised\n  and more",))

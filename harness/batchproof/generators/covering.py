@@ -33,7 +33,7 @@ NUM_REQUESTS = 4
 # The first asks for nothing; the next two may share a prefix. It is the oldest, so those that ask are
 # preempted.
 OLDEST, OWNER, SHARER, LAST = range(NUM_REQUESTS)
-ASKING = (OWNER, SHARER, LAST)
+ASKING, ENDING = (OWNER, SHARER, LAST), (SHARER, LAST)
 LONGER_CAP = 24  # for an answer that is to repeat itself
 NUM_TEXTS = 12  # of which one is looked for whose answer repeats itself
 BEHIND = 3  # tokens of an answer that are looked at behind its cap
@@ -162,7 +162,7 @@ def _set_parameters(plan: Plan, value: str) -> None:
     """Gives three requests unlike values of the same fields."""
     for number, place in enumerate(ASKING):
         token = plan.rng.randrange(plan.vocab_size)
-        falling = tuple(((token + 2 * n) % plan.vocab_size, STRONG - 0.5 * n) for n in range(12))
+        falling = tuple(((token + 2 * n) % plan.vocab_size, STRONG - 0.2 * n) for n in range(12))
         match value:
             case "bias":  # for one of them against its own answer
                 bans = tuple((each, -STRONG) for each in sorted({*plan.continued(place)[1:]}))
@@ -172,9 +172,10 @@ def _set_parameters(plan: Plan, value: str) -> None:
                 plan.choose(place, allowed_token_ids=frozenset(few))
             case "repetition":
                 plan.choose(place, repetition_penalty=(4.0, 0.5, 1.5)[number])
-            case "penalties":
-                names = ("frequency_penalty", "presence_penalty", "frequency_penalty")
-                plan.choose(place, logit_bias=falling, **{names[number]: (2.0, 2.0, 1.0)[number]})
+            case "penalties":  # which let each token come twice: without either, once or for ever
+                each = (2.0, 1.0, 1.5)[number]
+                asked = {"frequency_penalty": each, "presence_penalty": -each}
+                plan.choose(place, logit_bias=falling, **asked)
             case "one token":
                 name, least = (("top_k", 1), ("top_p", 1e-6), ("min_p", 1.0))[number]
                 plan.choose(place, temperature=3.0, **{name: least})
@@ -186,7 +187,7 @@ def _set_parameters(plan: Plan, value: str) -> None:
 
 def _set_ends(plan: Plan, value: str) -> None:
     """Lets two requests end by what they answer, or would if they went on."""
-    for place in (SHARER, LAST):
+    for place in ENDING:
         cap, any_may_come = plan.requests[place].max_new_tokens, is_drawn(plan.requests[place])
         inside = plan.rng.randint(1, cap - 2)
         answer = plan.continued(place) if value != "cap" else ()
@@ -210,9 +211,11 @@ def _set_ends(plan: Plan, value: str) -> None:
                 if any_may_come:
                     stops = [(each,) for each in range(0, plan.vocab_size, 2)]
                 plan.choose(place, stop_token_sequences=(across, *stops))
-            case "least length":
-                plan.change(place, eos_token_ids=frozenset(answer[:2]))
-                plan.choose(place, min_tokens=plan.rng.randint(2, cap))
+            case "least length":  # half of what may come ends it, and is let through late
+                allowed = sampling_of(plan.requests[place]).allowed_token_ids
+                may_come = sorted(allowed or range(plan.vocab_size))
+                plan.change(place, eos_token_ids=frozenset(may_come[1::2]))
+                plan.choose(place, min_tokens=plan.rng.randint(cap // 2, cap))
 
 
 def _set_logprobs(plan: Plan, value: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from batchproof.api import Capability, Engine, FinishReason, Request, StepRecord
 from batchproof.checks.broken import require
 from batchproof.findings.finding import Facts, Finding, Rule, found
-from batchproof.oracle.choosing import is_drawn
+from batchproof.oracle.choosing import is_drawn, sampling_of
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
@@ -82,11 +82,12 @@ def _findings(
         yield from late_token_findings(outcome, request.request_id, cancelled_at[request.request_id])
         if got.finish_reason is not FinishReason.ABORTED:  # it had finished before it was cancelled
             yield from trial.answer_findings([request], Outcome((got,)))
-        elif is_drawn(request) and got.token_ids:
-            whole = replace(got, finish_reason=FinishReason.LENGTH)
-            cut = replace(request, max_new_tokens=len(got.token_ids))
-            yield from trial.answer_findings([cut], Outcome((whole,)))
-        elif trial.oracle.is_exact and not is_drawn(request):
+        elif sampling_of(request).changes_logits or is_drawn(request):
+            if got.token_ids:  # of which another may be as good, once the best is banned
+                whole = replace(got, finish_reason=FinishReason.LENGTH)
+                cut = replace(request, max_new_tokens=len(got.token_ids))
+                yield from trial.answer_findings([cut], Outcome((whole,)))
+        elif trial.oracle.is_exact:
             right, _ = trial.oracle.expected(request)
             if got.token_ids != right[: len(got.token_ids)]:
                 facts: Facts = {"got": got.token_ids, "should_be": right}

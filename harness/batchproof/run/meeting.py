@@ -4,7 +4,7 @@ needs."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil
@@ -23,8 +23,9 @@ from batchproof.checks.happened import (
     has_rejection,
 )
 from batchproof.generators.covering import (
+    ASKING,
     DIMENSIONS,
-    OLDEST,
+    ENDING,
     PLAIN,
     SMALL_BLOCKS,
     Meeting,
@@ -64,22 +65,25 @@ class Served:
     trace: Sequence[StepRecord]
     draws: Sequence[Draw] = ()
 
-    @property
-    def has_preempted_who_asks(self) -> bool:
-        """Whether a request that asks for something was preempted when it had some of its tokens."""
-        plain = {f"r{OLDEST}", f"again-r{OLDEST}"}  # these ask for nothing
-        begun: set[str] = set()
+    def interrupted(self) -> set[int]:
+        """Returns the places of requests that were preempted between their tokens, and got two or more
+        behind that: what is forgotten then shows at the second."""
+        num_tokens: Counter[str] = Counter()
+        num_before: dict[str, int] = {}  # the first preemption
         for record in self.trace:
-            if {*record.preempted} & begun - plain:
-                return True
-            begun |= {row.request_id for row in record.rows if row.is_sampled}
-        return False
+            for name in record.preempted:
+                if num_tokens[name]:
+                    num_before.setdefault(name, num_tokens[name])
+            for row in record.rows:
+                num_tokens[row.request_id] += row.num_sampled
+        return {int(name[-1]) for name, num in num_before.items() if num_tokens[name] > num + 1}
 
     def has(self, reason: FinishReason) -> bool:
         return any(each.finish_reason is reason for done in self.outcomes for each in done.completions)
 
 
-ASKED = ("parameters", "ends", "logprobs")  # dimensions of what a request asks for
+# Who asks for something, by dimension.
+WHO_ASKS = {"parameters": ASKING, "ends": ENDING, "logprobs": ASKING}
 Evidence = Callable[[Served], bool]
 # What shows that a dimension, or one of its values, had its effect. Other values are in the workload as
 # it stands: a prompt is as long as it is, and parameters are judged by the answer.
@@ -99,6 +103,10 @@ EVIDENCE: Mapping[str | Value, Evidence] = {
         for value in ("first token", "inside", "at the cap", "stop sequence")
     },
 }
+
+
+# What an engine may leave undone: recurrent states need not be kept in the middle of a prompt (C-7.7).
+MAY: frozenset[Value] = frozenset({("prefixes", "half")})
 
 
 class Meetings:
@@ -127,12 +135,12 @@ class Meetings:
 
     @property
     def missing(self) -> list[Meeting]:
-        """The meetings that can occur and were not shown; none of an engine without a trace, which
+        """The meetings that must occur and were not shown; none of an engine without a trace, which
         shows few."""
         if Capability.TRACING not in self._trial.capabilities:
             return []
         possible, shown = meetings(self.choices, self.strength), self.counts[self.strength]
-        return [each for each in possible if each not in shown]
+        return [each for each in possible if each not in shown and MAY.isdisjoint(each)]
 
     def serve_design(self, share: float = 1.0) -> None:
         """Serves the covering design, or this share of it, and judges all answers.
@@ -164,18 +172,21 @@ class Meetings:
             raise _explained(self._trial, values, failure, *call) from None
         self._draws += served.draws
         had = sorted(each for each in values.items() if _is_in(each, served))
-        ask_undisturbed = not served.has_preempted_who_asks
+        interrupted = served.interrupted()
         for strength, count in self.counts.items():
             for meeting in combinations(had, strength):
-                if not (ask_undisturbed and _asks_in_a_tight_pool(meeting)):
+                if all(not interrupted.isdisjoint(each) for each in _to_be_interrupted(meeting)):
                     count[meeting] += 1
         self.num_served += 1
 
 
-def _asks_in_a_tight_pool(meeting: Meeting) -> bool:
-    """Returns whether the meeting is one only if a request that asks for something is preempted."""
-    asks = any(name in ASKED and value != PLAIN[name] for name, value in meeting)
-    return asks and ("pool", "tight") in meeting
+def _to_be_interrupted(meeting: Meeting) -> Iterator[Collection[int]]:
+    """Yields groups of requests of which one each must be interrupted, or a preemption has not met
+    what they ask for."""
+    if ("pool", "tight") in meeting:
+        for name, value in meeting:
+            if name in WHO_ASKS and value not in (PLAIN[name], "first token", "inside"):
+                yield WHO_ASKS[name]  # those others end too early
 
 
 def _is_in(value: Value, served: Served) -> bool:
