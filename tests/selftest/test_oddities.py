@@ -52,7 +52,7 @@ for kind, strained in STRAINED.items():
     PROMISES |= {name: tuple(islice(turns, size)) for name in of_kind}
 # These tests take longer than all others: one oddity meets them of each kind that schedules or stores
 # otherwise.
-LONG = ("test_scale", "large_blocks", "long_sequences", "around_powers", "filled_to_its_end")
+LONG = ("test_scale", "test_scenes", "long_sequences", "around_powers", "filled_to_its_end")
 SCALED = ("idles_every_other_step", "takes_the_highest_blocks", "waves_in_buckets")
 
 

@@ -105,8 +105,12 @@ EVIDENCE: Mapping[str | Value, Evidence] = {
 }
 
 
-# What an engine may leave undone: recurrent states need not be kept in the middle of a prompt (C-7.7).
-MAY: frozenset[Value] = frozenset({("prefixes", "half")})
+# What an engine may leave undone, unless it has the capability: recurrent states need not be kept in
+# the middle of a prompt (C-7.7), and who comes last may be served first.
+MAY: Mapping[Value, Capability | None] = {
+    ("prefixes", "half"): None,
+    ("abort", "waiting"): Capability.SCHEDULING,
+}
 
 
 class Meetings:
@@ -137,10 +141,12 @@ class Meetings:
     def missing(self) -> list[Meeting]:
         """The meetings that must occur and were not shown; none of an engine without a trace, which
         shows few."""
-        if Capability.TRACING not in self._trial.capabilities:
+        can = self._trial.capabilities
+        if Capability.TRACING not in can:
             return []
         possible, shown = meetings(self.choices, self.strength), self.counts[self.strength]
-        return [each for each in possible if each not in shown and MAY.isdisjoint(each)]
+        free = {value for value, unless in MAY.items() if unless not in can}
+        return [each for each in possible if each not in shown and free.isdisjoint(each)]
 
     def serve_design(self, share: float = 1.0) -> None:
         """Serves the covering design, or this share of it, and judges all answers.
