@@ -162,7 +162,9 @@ def _set_parameters(plan: Plan, value: str) -> None:
     """Gives three requests unlike values of the same fields."""
     for number, place in enumerate(ASKING):
         token = plan.rng.randrange(plan.vocab_size)
-        falling = tuple(((token + 2 * n) % plan.vocab_size, STRONG - 0.2 * n) for n in range(12))
+        last = plan.requests[place].prompt_token_ids[-3:]  # penalties see the prompt, or do not
+        some = dict.fromkeys((token, *last, *((token + 2 * n) % plan.vocab_size for n in range(12))))
+        falling = tuple((each, STRONG - 0.2 * n) for n, each in enumerate(some))
         match value:
             case "bias":  # for one of them against its own answer
                 bans = tuple((each, -STRONG) for each in sorted({*plan.continued(place)[1:]}))
@@ -171,7 +173,8 @@ def _set_parameters(plan: Plan, value: str) -> None:
                 few = {plan.rng.randrange(plan.vocab_size) for _ in range(3 + number)}
                 plan.choose(place, allowed_token_ids=frozenset(few))
             case "repetition":
-                plan.choose(place, repetition_penalty=(4.0, 0.5, 1.5)[number])
+                penalty = (4.0, 0.5, 1.5)[number]
+                plan.choose(place, logit_bias=falling, repetition_penalty=penalty)
             case "penalties":  # which let each token come twice: without either, once or for ever
                 each = (2.0, 1.0, 1.5)[number]
                 asked = {"frequency_penalty": each, "presence_penalty": -each}
@@ -290,7 +293,7 @@ DIMENSIONS: Mapping[str, Dimension] = {
             "none": (),
             "bias": ("logit_bias",),
             "allowed": ("allowed_token_ids",),
-            "repetition": ("repetition_penalty",),
+            "repetition": ("repetition_penalty", "logit_bias"),
             "penalties": ("frequency_penalty", "presence_penalty", "logit_bias"),
             "one token": ("temperature", "top_k", "top_p", "min_p"),
             "drawn": ("temperature", "seed"),
