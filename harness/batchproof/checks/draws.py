@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from batchproof.api import Completion, Request
-from batchproof.findings.finding import Finding, Rule, found
+from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.oracle.choosing import sampling_of
 from batchproof.oracle.oracle import Oracle
 from batchproof.statistics import binomial_bound, g_test
@@ -61,12 +61,17 @@ def frequency_findings(
 
 
 def ignored_seed_findings(
-    requests: Sequence[Request], before: Sequence[Completion], after: Sequence[Completion]
+    requests: Sequence[Request],
+    before: Sequence[Completion],
+    after: Sequence[Completion],
+    seed: int,
+    other: int,
 ) -> Iterator[Finding]:
-    """Yields a finding if other seeds have given no other answer."""
+    """Yields a finding if another seed has given no other answer."""
     if all(a.token_ids == b.token_ids for a, b in zip(before, after, strict=True)):
         name, tokens = requests[0].request_id, before[0].token_ids
-        yield found(Rule.SEED_IGNORED, name, num_requests=len(requests), before=tokens)
+        facts: Facts = {"num_requests": len(requests), "seed": seed, "other": other}
+        yield found(Rule.SEED_IGNORED, name, **facts, before=tokens)
 
 
 def seed_findings(

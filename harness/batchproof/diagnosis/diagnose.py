@@ -145,7 +145,13 @@ def _by_the_rule(failure: Failure, oracle: Oracle) -> Diagnosis | None:
         return Diagnosis(
             Cause.SAMPLING, f"draws depend on more than the seed: they change if served {way}"
         )
-    if failure.rule in (Rule.FREQUENCIES, Rule.SEED_IGNORED):
+    if failure.rule is Rule.SEED_IGNORED:
+        facts = failure.finding.facts
+        seed, other = (int(str(facts[name])) for name in ("seed", "other"))
+        bit = (seed ^ other).bit_length() - 1
+        lost = f"bit {bit} and beyond of a seed are lost" if bit else "seeds are not used"
+        return Diagnosis(Cause.SAMPLING, f"{lost}: {seed} draws as {other} does")
+    if failure.rule is Rule.FREQUENCIES:
         return _of_draws(failure.scene, oracle)
     own = failure.rule.own_cause(failure.promise)
     return Diagnosis(own, own.value) if own else None  # the headline says the rest

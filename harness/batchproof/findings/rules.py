@@ -169,7 +169,7 @@ class Rule(Enum):
         *GOT_AND_CAP,
     )
     EOS = declare("eos", Promise.P3, token=int, **ENDED).says(
-        "request {request_id!r} goes on after its EOS {token} at step {step}", *GOT_AND_CAP
+        "request {request_id!r} goes on after its end, token {token} at step {step}", *GOT_AND_CAP
     )
     FINISH_REASON = declare("finish-reason", Promise.P3, should_be=str, **ENDED).says(
         "request {request_id!r} finished with {finish_reason}, but should finish with {should_be}",
@@ -238,8 +238,8 @@ class Rule(Enum):
         "{relation}; chance allows {budget}",
         "first request {request_id!r}: before {before}, after {after}",
     )
-    SEED_IGNORED = drawing("seed-ignored", num_requests=int, before=INTS).says(
-        "all {num_requests} requests are answered as before with other seeds; request "
+    SEED_IGNORED = drawing("seed-ignored", **ints("num_requests", "seed", "other"), before=INTS).says(
+        "all {num_requests} requests with seed {seed} are answered as with seed {other}; request "
         "{request_id!r}: {before}"
     )
     FREQUENCIES = drawing(

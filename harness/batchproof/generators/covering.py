@@ -33,6 +33,7 @@ NUM_REQUESTS = 4
 # The first asks for nothing; the next two may share a prefix. It is the oldest, so those that ask are
 # preempted.
 OLDEST, OWNER, SHARER, LAST = range(NUM_REQUESTS)
+NAMES = tuple(f"r{place}" for place in range(NUM_REQUESTS))
 ASKING, ENDING = (OWNER, SHARER, LAST), (SHARER, LAST)
 LONGER_CAP = 24  # for an answer that is to repeat itself
 NUM_TEXTS = 12  # of which one is looked for whose answer repeats itself
@@ -92,7 +93,7 @@ def _set_chunks(plan: Plan, value: str) -> None:
 
 def _set_drafts(plan: Plan, value: str) -> None:
     if value != "off":
-        plan.limits["num_speculative_tokens"] = plan.rng.choice((1, 2, LARGEST_DRAFT))
+        plan.limits["num_speculative_tokens"] = plan.rng.choice((1, 2, LARGEST_DRAFT, LARGEST_DRAFT))
         plan.limits["draft_agreement"] = {"right": 1.0, "mixed": 0.5, "wrong": 0.0}.get(value)
     if value == "n-grams":
         plan.change(OLDEST, max_new_tokens=LONGER_CAP)
@@ -142,7 +143,7 @@ def _set_prompts(plan: Plan, value: str) -> None:
         if value == "repeats":
             prompt = (prompt[: 2 + place % 2] * len(prompt))[: len(prompt)]
         cap = rng.randint(size + 3, size + 6) + (LARGEST_DRAFT if place == OWNER else 0)
-        plan.requests.append(Request(f"r{place}", prompt, cap))
+        plan.requests.append(Request(NAMES[place], prompt, cap))
 
 
 def _set_prefixes(plan: Plan, value: str) -> None:
@@ -159,8 +160,11 @@ def _set_prefixes(plan: Plan, value: str) -> None:
 
 
 def _set_parameters(plan: Plan, value: str) -> None:
-    """Gives three requests unlike values of the same fields."""
+    """Gives three requests unlike values of the same fields; with drafts two, because what a draft is
+    right about is an answer without any."""
     for number, place in enumerate(ASKING):
+        if place == LAST and "num_speculative_tokens" in plan.limits:
+            continue
         token = plan.rng.randrange(plan.vocab_size)
         last = plan.requests[place].prompt_token_ids[-3:]  # penalties see the prompt, or do not
         some = dict.fromkeys((token, *last, *((token + 2 * n) % plan.vocab_size for n in range(12))))
@@ -210,15 +214,17 @@ def _set_ends(plan: Plan, value: str) -> None:
                 plan.choose(place, stop_token_sequences=(answer[cap - 1 : cap + 1],))
             case "stop sequence":
                 across = (plan.requests[place].prompt_token_ids[-1], answer[0])  # ends nothing
-                stops = [answer[inside : inside + 2]]
+                stops = [answer[plan.rng.randint(0, inside) : inside + 2]]
                 if any_may_come:
                     stops = [(each,) for each in range(0, plan.vocab_size, 2)]
                 plan.choose(place, stop_token_sequences=(across, *stops))
-            case "least length":  # half of what may come ends it, and is let through late
+            case "least length":  # half of what may come ends it, or what comes when it first may
                 allowed = sampling_of(plan.requests[place]).allowed_token_ids
                 may_come = sorted(allowed or range(plan.vocab_size))
-                plan.change(place, eos_token_ids=frozenset(may_come[1::2]))
-                plan.choose(place, min_tokens=plan.rng.randint(cap // 2, cap))
+                least = plan.rng.randint(cap // 2, cap - 1)
+                ends = {answer[least]} if place == LAST else {*may_come[1::2]}
+                plan.change(place, eos_token_ids=frozenset(ends))
+                plan.choose(place, min_tokens=least)
 
 
 def _set_logprobs(plan: Plan, value: str) -> None:
@@ -258,7 +264,7 @@ def _set_abort(plan: Plan, value: str) -> None:
     if value != "off":
         assert plan.arrivals is not None, "an abort needs steps"
         place, step = when[value]
-        plan.aborts = ((f"r{place}", plan.arrivals[place] + step),)
+        plan.aborts = ((NAMES[place], plan.arrivals[place] + step),)
 
 
 @dataclass(frozen=True)
@@ -391,8 +397,8 @@ def calls_of(
     seed: int,
     block_sizes: Sequence[int] = SMALL_BLOCKS,
 ) -> tuple[Workload, Workload]:
-    """Returns two calls for one engine: the workload, and its requests once more without an abort. With
-    `prefixes=turn` one of these continues the owner's answer."""
+    """Returns two calls for one engine: the workload, and its requests once more, with the same ids and
+    without an abort. With `prefixes=turn` one of these continues the owner's answer."""
     rng = random.Random(seed)
     plan = Plan(oracle, rng, rng.choice(block_sizes))
     for name, dimension in DIMENSIONS.items():
@@ -407,18 +413,12 @@ def calls_of(
     )
     arrivals = None if plan.arrivals is None else tuple(plan.arrivals)
     first = Workload(tuple(plan.requests), config, arrivals, plan.aborts)
-    again = [replace(each, request_id=f"again-{each.request_id}") for each in plan.requests]
-    if plan.has_turn:
-        again[LAST] = _next_turn(plan, again[LAST])
+    again = [*plan.requests]
+    if plan.has_turn:  # it needs no larger pool than the owner
+        owner = plan.requests[OWNER]
+        said = plan.continued(OWNER)[: owner.max_new_tokens]
+        again[LAST] = Request(again[LAST].request_id, (*owner.prompt_token_ids, *said), 1)
     return first, replace(first, requests=tuple(again), aborts=())
-
-
-def _next_turn(plan: Plan, request: Request) -> Request:
-    """Returns a request that continues the owner's answer, and needs no larger pool than the owner."""
-    owner = plan.requests[OWNER]
-    said = plan.oracle.right_tokens(owner.prompt_token_ids, owner.max_new_tokens - 2)
-    prompt = (*owner.prompt_token_ids, *said)
-    return Request(request.request_id, prompt, 2)
 
 
 def without(values: Values, name: str) -> Values | None:

@@ -4,8 +4,8 @@ needs."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from math import ceil
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from batchproof.generators.covering import (
     ASKING,
     DIMENSIONS,
     ENDING,
+    NAMES,
     PLAIN,
     SMALL_BLOCKS,
     Meeting,
@@ -63,27 +64,32 @@ class Served:
 
     outcomes: Sequence[Outcome]
     trace: Sequence[StepRecord]
-    draws: Sequence[Draw] = ()
+    draws: Sequence[Draw] | None  # None if the engine's or the model's cannot be compared
 
     def interrupted(self) -> set[int]:
         """Returns the places of requests that were preempted between their tokens, and got two or more
         behind that: what is forgotten then shows at the second."""
-        num_tokens: Counter[str] = Counter()
-        num_before: dict[str, int] = {}  # the first preemption
+        places: set[int] = set()
+        num_tokens: dict[str, int] = {}
+        num_before: dict[str, int] = {}  # the last preemption
         for record in self.trace:
-            for name in record.preempted:
-                if num_tokens[name]:
-                    num_before.setdefault(name, num_tokens[name])
+            new = {*record.admitted} - num_before.keys()  # or again, after an abort or an end
+            num_tokens |= dict.fromkeys(new, 0)
+            num_before |= {name: num_tokens.get(name, 0) for name in record.preempted}
             for row in record.rows:
-                num_tokens[row.request_id] += row.num_sampled
-        return {int(name[-1]) for name, num in num_before.items() if num_tokens[name] > num + 1}
+                name = row.request_id
+                num_tokens[name] = num_tokens.get(name, 0) + row.num_sampled
+                if 0 < num_before.get(name, 0) < num_tokens[name] - 1:
+                    places.add(NAMES.index(name))
+            num_before = {name: num for name, num in num_before.items() if name not in record.finished}
+        return places
 
     def has(self, reason: FinishReason) -> bool:
         return any(each.finish_reason is reason for done in self.outcomes for each in done.completions)
 
 
 # Who asks for something, by dimension.
-WHO_ASKS = {"parameters": ASKING, "ends": ENDING, "logprobs": ASKING}
+WHO_ASKS = {"parameters": {*ASKING}, "ends": {*ENDING}, "logprobs": {*ASKING}}
 Evidence = Callable[[Served], bool]
 # What shows that a dimension, or one of its values, had its effect. Other values are in the workload as
 # it stands: a prompt is as long as it is, and parameters are judged by the answer.
@@ -131,6 +137,7 @@ class Meetings:
         self._seed = seed
         self._block_sizes = block_sizes
         self._draws: list[Draw] = []
+        self._doubtful: list[Values] = []  # where a draw was another than alone
 
     def restrict(self, **values: Sequence[str]) -> None:
         """Leaves out other values of these dimensions, but no plain one."""
@@ -154,13 +161,11 @@ class Meetings:
         Raises `ConformanceFailure` of the fewest values that show it, and what `Trial.check` raises.
         """
         design = covering(self.choices, self._seed, self.strength)
+        if Capability.TRACING not in self._trial.capabilities:  # so nothing shows what did not meet
+            design += covering(self.choices, self._seed + 1, self.strength)
         for values in design[: ceil(share * len(design))]:
             self._serve(values)
-        if self._draws:
-            with self._trial.reporting(self._trial.history.last_workload):
-                wanted, before, after = zip(*self._draws, strict=True)
-                relation = "where other features meet"
-                require(seed_findings(wanted, before, after, self._trial.oracle, relation))
+        self._judge_draws()
 
     def serve_missing(self) -> None:
         """Serves each meeting by itself that the design did not show. Raises as `serve_design` does."""
@@ -168,6 +173,18 @@ class Meetings:
             for _ in range(NUM_TRIES):
                 if meeting not in self.counts[self.strength]:
                     self._serve(alone(meeting))
+        self._judge_draws()
+
+    def _judge_draws(self) -> None:
+        """Serves more of what has changed a draw: a mistake repeats itself, rounding hardly does."""
+        for values in (*self._doubtful,) * NUM_TRIES:
+            self._serve(values)
+        self._doubtful.clear()
+        if self._draws:
+            with self._trial.reporting(self._trial.history.last_workload):
+                wanted, before, after = zip(*self._draws, strict=True)
+                relation = "where other features meet"
+                require(seed_findings(wanted, before, after, self._trial.oracle, relation))
 
     def _serve(self, values: Values) -> None:
         call = (self._seed, self._block_sizes)
@@ -176,23 +193,30 @@ class Meetings:
             served = _served(self._trial, values, *call)
         except ConformanceFailure as failure:
             raise _explained(self._trial, values, failure, *call) from None
-        self._draws += served.draws
+        draws = served.draws or ()
+        self._draws += draws
+        if any(each.alone.token_ids != each.among_others.token_ids for each in draws):
+            self._doubtful.append(values)
         had = sorted(each for each in values.items() if _is_in(each, served))
-        interrupted = served.interrupted()
+        moved = served.interrupted()
         for strength, count in self.counts.items():
-            for meeting in combinations(had, strength):
-                if all(not interrupted.isdisjoint(each) for each in _to_be_interrupted(meeting)):
-                    count[meeting] += 1
+            count.update(each for each in combinations(had, strength) if _met(each, served, moved))
         self.num_served += 1
 
 
-def _to_be_interrupted(meeting: Meeting) -> Iterator[Collection[int]]:
-    """Yields groups of requests of which one each must be interrupted, or a preemption has not met
-    what they ask for."""
-    if ("pool", "tight") in meeting:
-        for name, value in meeting:
-            if name in WHO_ASKS and value not in (PLAIN[name], "first token", "inside"):
-                yield WHO_ASKS[name]  # those others end too early
+def _met(meeting: Meeting, served: Served, interrupted: set[int]) -> bool:
+    """Returns whether values met that were in a workload each: a preemption and what is asked for only
+    in one request, and what is drawn with a seed only where draws are compared."""
+    names = dict(meeting)
+    if names.get("parameters") == "drawn" and served.draws == ():
+        return False
+    is_tight = names.get("pool") == "tight"
+    ends_early = names.get("ends") in ("first token", "inside")  # than to be interrupted
+    for name, asking in WHO_ASKS.items():
+        asks = names.get(name, PLAIN[name]) != PLAIN[name] and not (name == "ends" and ends_early)
+        if is_tight and asks and not interrupted & asking:
+            return False
+    return True
 
 
 def _is_in(value: Value, served: Served) -> bool:
@@ -211,24 +235,23 @@ def _served(trial: Trial, values: Values, seed: int, block_sizes: Sequence[int])
         trace = trial.trace_of(engine)
     # Tokens of a constructed model have equals, which an engine that sorts before it draws may put in
     # any order: there the same seed may draw another.
-    is_drawn_alike = values["drafts"] == "off" and trial.subject.oracle is None
-    if not is_drawn_alike or Capability.SEEDED_SAMPLING not in trial.capabilities:
-        return Served(outcomes, trace)
-    return Served(outcomes, trace, [*_draws(trial, calls, outcomes)])
+    if trial.subject.oracle is not None or Capability.SEEDED_SAMPLING not in trial.capabilities:
+        return Served(outcomes, trace, None)
+    return Served(outcomes, trace, tuple(_draws(trial, calls, outcomes)))
 
 
 def _draws(trial: Trial, calls: Sequence[Workload], outcomes: Sequence[Outcome]) -> Iterator[Draw]:
-    """Serves each request that has a seed on a fresh engine without limits too, and yields its answer
-    there and those among others, unless it was aborted."""
+    """Serves each request that has a seed on a fresh engine that has room, and yields its answer there
+    and those among others, unless it was aborted."""
     seeded = [each for each in calls[-1].requests if sampling_of(each).seed is not None]
     if not seeded:
         return
-    roomy = Workload(tuple(seeded), EngineConfig(block_size=calls[-1].config.block_size))
-    alone = zip(seeded, trial.check(roomy).completions, strict=True)
-    known = {replace(request, request_id=""): answer for request, answer in alone}
+    limits = ("block_size", "num_speculative_tokens", "draft_agreement")
+    roomy = EngineConfig(**{name: getattr(calls[-1].config, name) for name in limits})
+    known = dict(zip(seeded, trial.check(Workload(tuple(seeded), roomy)).completions, strict=True))
     for call, outcome in zip(calls, outcomes, strict=True):
         for request, given in zip(call.requests, outcome.completions, strict=True):
-            same = known.get(replace(request, request_id=""))
+            same = known.get(request)
             if same is not None and given.finish_reason is not FinishReason.ABORTED:
                 yield Draw(request, same, given)
 
