@@ -16,7 +16,7 @@ from batchproof.checks.broken import broken, require
 from batchproof.checks.refusals import refusal_findings, word_findings
 from batchproof.findings.finding import Rule
 from batchproof.generators.choosing import bad_parameters
-from batchproof.generators.strategies import fewer_examples, workloads
+from batchproof.generators.strategies import fewer_examples, short_requests, workloads
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame, require_same_bits
 from batchproof.run.serving import assembled, steps
@@ -113,6 +113,19 @@ def test_an_id_that_is_live_is_refused_and_the_live_one_goes_on(trial: Trial) ->
             # A server may have sent all of it by now, if this process had to wait for a processor.
             if step <= 1 and not _has_ended(events, "twin"):
                 _require_live(engine, "twin")
+        trial.judge(workload.requests, assembled(workload, events))
+
+
+@pytest.mark.needs("stepping")
+@pytest.mark.one_model
+def test_each_of_hundreds_of_live_ids_is_refused(trial: Trial) -> None:
+    workload = Workload(short_requests(trial.subject.vocab_size, 300, first=0), EngineConfig(2))
+    with trial.engine(workload.config) as built, trial.reporting(workload):
+        engine = cast(SteppingEngine, built)
+        for step, events in enumerate(steps(engine, workload)):
+            for each in workload.requests if step == 0 else ():
+                if not _has_ended(events, each.request_id):
+                    _require_live(engine, each.request_id)
         trial.judge(workload.requests, assembled(workload, events))
 
 

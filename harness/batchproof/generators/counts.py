@@ -49,8 +49,10 @@ class Count:
 
 
 def _requests(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
-    sizes = [(1 + i % 3, 1 + (i % 8 == 0)) for i in range(first, size)]
-    return (_with_sizes(oracle, first, sizes, EngineConfig(max_num_seqs=256)),)
+    """Some of them outgrow the pool, and are preempted while others wait."""
+    sizes = [(1 + i % 3, 1 + 2 * (i % 8 == 0)) for i in range(first, size)]
+    config = EngineConfig(max_num_seqs=256, block_size=2, num_blocks=64)
+    return (_with_sizes(oracle, first, sizes, config),)
 
 
 def _steps(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
