@@ -49,9 +49,9 @@ class Count:
 
 
 def _requests(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
-    """Some of them outgrow the pool, and are preempted while others wait."""
-    sizes = [(1 + i % 3, 1 + 2 * (i % 8 == 0)) for i in range(first, size)]
-    config = EngineConfig(max_num_seqs=256, block_size=2, num_blocks=64)
+    """Of 256 in turn 64 outgrow the pool, and are preempted while others wait."""
+    sizes = [(1 + i % 3, 1 if i // 64 % 4 else 6) for i in range(first, size)]
+    config = EngineConfig(max_num_seqs=256, block_size=2, num_blocks=32)
     return (_with_sizes(oracle, first, sizes, config),)
 
 
