@@ -59,6 +59,7 @@ BENCHED = {
 DEFAULT_MODELS = tuple(EMBEDDED)[:5]
 # Learned positions; exact arithmetic, with RoPE; a window.
 THREE_MODELS = ("gpt2-random", "llama-hash", "mistral-window")
+QUICKEST_MODEL = "gpt2-random"  # it has learned positions
 LONG_MODEL = "gpt2-long"
 STATE_MODEL = "bamba-hash"  # it carries recurrent states beside its keys
 QUICK_STATE_MODEL = "bamba-random"

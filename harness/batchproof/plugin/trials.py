@@ -13,7 +13,7 @@ from batchproof.cases.schema import Case
 from batchproof.errors import EngineHang, EngineMissingError, UnsupportedModelError
 from batchproof.findings.finding import Failure, Rule, Run, Scene, Subject, found
 from batchproof.models.catalogue import ModelUnderTest
-from batchproof.models.embedded import LONG_MODEL, NAN_MODEL, THREE_MODELS
+from batchproof.models.embedded import LONG_MODEL, NAN_MODEL, QUICKEST_MODEL, THREE_MODELS
 from batchproof.oracle.oracle import Oracle
 from batchproof.plugin.declared import DECLARED, SAYS_SO
 from batchproof.plugin.failure_record import FIRST_CONTACT
@@ -30,9 +30,8 @@ from batchproof.run.registry import EngineSpec
 from batchproof.run.trial import Trial, subject_of
 
 TRIAL = pytest.StashKey[Trial]()
-# What one model and three models come to for the built-in engines: one with learned positions, and one
-# that has RoPE and a window. Both are quick.
-QUICKEST_MODEL = "gpt2-random"
+# What three models come to for the built-in engines: beside learned positions in the quickest, RoPE and
+# a window.
 WINDOW_MODEL = "mistral-window"
 VARIED = {"quick_models": (QUICKEST_MODEL, WINDOW_MODEL), "three_models": THREE_MODELS}  # by mark
 

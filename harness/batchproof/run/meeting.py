@@ -3,6 +3,7 @@ needs."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -125,7 +126,8 @@ class Meetings:
     def __init__(
         self, trial: Trial, seed: int, strength: int = 2, block_sizes: Sequence[int] = SMALL_BLOCKS
     ) -> None:
-        """`strength` values meet in each meeting. `seed` decides the design and the workloads."""
+        """`strength` values meet in each meeting. `seed` decides the design and the workloads, and they
+        are others on each model."""
         self.choices = choices_for(*trial.offer)
         if "n-grams" in self.choices["drafts"] and not repeats_itself(trial.oracle):
             self.choices["drafts"].remove("n-grams")
@@ -134,7 +136,7 @@ class Meetings:
         # How often each meeting was shown, by its strength: pairs are counted at any.
         self.counts: dict[int, Counter[Meeting]] = {each: Counter() for each in {2, strength}}
         self._trial = trial
-        self._seed = seed
+        self._seed = random.Random(f"{seed} {trial.subject.name}").randrange(1 << 30)
         self._block_sizes = block_sizes
         self._draws: list[Draw] = []
         self._doubtful: list[Values] = []  # where a draw was another than alone
@@ -161,8 +163,6 @@ class Meetings:
         Raises `ConformanceFailure` of the fewest values that show it, and what `Trial.check` raises.
         """
         design = covering(self.choices, self._seed, self.strength)
-        if Capability.TRACING not in self._trial.capabilities:  # so nothing shows what did not meet
-            design += covering(self.choices, self._seed + 1, self.strength)
         for values in design[: ceil(share * len(design))]:
             self._serve(values)
         self._judge_draws()
