@@ -8,7 +8,8 @@ a seed, be the same in any batch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import chain, pairwise
 
@@ -23,12 +24,15 @@ from batchproof.checks.happened import has_preemption
 from batchproof.generators.choosing import (
     bad_parameters,
     deciding_among_the_prompt,
+    for_hundreds_of_tokens,
+    in_hundreds_of_rows,
     interleaved,
     kinds_of_draws,
     mixed_workloads,
 )
-from batchproof.generators.strategies import cut_prompt, longest_context, text_tokens
+from batchproof.generators.strategies import text_tokens
 from batchproof.oracle.distributions import answer_probabilities, flat_enough
+from batchproof.oracle.oracle import Oracle
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
@@ -59,34 +63,11 @@ def test_the_prompt_counts_where_it_should(trial: Trial) -> None:
 
 @pytest.mark.needs("logit_processing")
 @pytest.mark.long_model
-def test_parameters_hold_over_hundreds_of_tokens(trial: Trial) -> None:
-    """Of two tokens one comes until its count lets the other win, beyond 128 or 256; a penalised token
-    was seen at the beginning of a long prompt alone; an EOS is banned for 258 tokens."""
-    vocab_size, longest = trial.subject.vocab_size, longest_context(trial.oracle)
-    prompt = cut_prompt(vocab_size, 3, min(270, longest // 2))
-    cap = min(264, longest - len(prompt))
-    first, other = prompt[0], (prompt[0] + 1) % vocab_size
-    far = tuple(each for each in prompt[1:] if each not in (first, other))
-    ways: dict[str, tuple[tuple[int, ...], SamplingParams]] = {
-        f"counted to {num}": (
-            prompt[:3],
-            SamplingParams(
-                allowed_token_ids=frozenset({first, other}),
-                logit_bias=((first, 100.0), (other, 100.0 - num / 2)),
-                frequency_penalty=0.5,
-            ),
-        )
-        for num in (132, 258)
-    }
-    biases = ((first, 40.0), (other, 30.0))
-    ways["far"] = (first, *far), SamplingParams(logit_bias=biases, repetition_penalty=2.0)
-    ways["banned"] = prompt[:5], SamplingParams(min_tokens=min(258, cap))
-    wanted = [
-        Request(name, tokens, cap, sampling=asked.within(trial.offer[1]))
-        for name, (tokens, asked) in ways.items()
-    ]
-    wanted[-1] = replace(wanted[-1], eos_token_ids=frozenset(range(0, vocab_size, 2)))
-    trial.check(Workload(tuple(wanted)))
+@pytest.mark.parametrize("workload", [for_hundreds_of_tokens, in_hundreds_of_rows])
+def test_parameters_hold_at_every_size(
+    trial: Trial, workload: Callable[[Oracle, AbstractSet[str]], Workload]
+) -> None:
+    trial.check(workload(trial.oracle, trial.offer[1]))
 
 
 @pytest.mark.needs("sampling")

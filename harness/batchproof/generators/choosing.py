@@ -8,8 +8,14 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from batchproof.api import Capability, Request, SamplingParams
-from batchproof.generators.strategies import text_tokens, workloads
+from batchproof.api import Capability, EngineConfig, Request, SamplingParams
+from batchproof.generators.strategies import (
+    cut_prompt,
+    longest_context,
+    short_requests,
+    text_tokens,
+    workloads,
+)
 from batchproof.oracle.distributions import flat_enough, min_p_of, top_p_of, top_p_within, two_tokens
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
@@ -109,6 +115,49 @@ def deciding_among_the_prompt(oracle: Oracle, fields: AbstractSet[str]) -> Workl
             for place, each in enumerate(ways)
         )
     return Workload(tuple(wanted))
+
+
+def for_hundreds_of_tokens(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
+    """Returns requests whose parameters of these fields look far back: of two tokens one comes until
+    its count lets the other win, beyond 128 or 256; a penalised token was seen at the beginning of a
+    long prompt alone; an EOS is banned for 258 tokens."""
+    vocab_size, longest = oracle.subject.vocab_size, longest_context(oracle)
+    prompt = cut_prompt(vocab_size, 3, min(270, longest // 2))
+    cap = min(264, longest - len(prompt))
+    first, other = prompt[0], (prompt[0] + 1) % vocab_size
+    far = tuple(each for each in prompt[1:] if each not in (first, other))
+    ways = {
+        f"counted to {num}": SamplingParams(
+            allowed_token_ids=frozenset({first, other}),
+            logit_bias=((first, 100.0), (other, 100.0 - num / 2)),
+            frequency_penalty=0.5,
+        )
+        for num in (132, 258)
+    }
+    ways["far"] = SamplingParams(logit_bias=((first, 40.0), (other, 30.0)), repetition_penalty=2.0)
+    ways["banned"] = SamplingParams(min_tokens=min(258, cap))
+    half = frozenset(range(0, vocab_size, 2))
+    return Workload(
+        tuple(
+            Request(
+                name,
+                (first, *far) if name == "far" else prompt[:3],
+                cap,
+                half if name == "banned" else frozenset(),
+                asked.within(fields),
+            )
+            for name, asked in ways.items()
+        )
+    )
+
+
+def in_hundreds_of_rows(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
+    """Returns 300 requests for as many slots, each with a bias of its own, if that is a field."""
+    vocab_size = oracle.subject.vocab_size
+    asked = (SamplingParams(logit_bias=((7 * i % vocab_size, STRONG),)) for i in range(300))
+    wanted = zip(short_requests(vocab_size, 300, first=0), asked, strict=True)
+    rows = tuple(replace(request, sampling=each.within(fields)) for request, each in wanted)
+    return Workload(rows, EngineConfig(max_num_seqs=len(rows)))
 
 
 @st.composite

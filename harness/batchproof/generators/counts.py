@@ -7,7 +7,7 @@ count: what a size costs is the engine's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batchproof.api import EngineConfig, Request, StepRecord
 from batchproof.generators.strategies import cut_prompt, longest_context
@@ -49,8 +49,8 @@ class Count:
 
 
 def _requests(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
-    """Of 256 in turn 64 outgrow the pool, and are preempted while others wait."""
-    sizes = [(1 + i % 3, 1 if i // 64 % 4 else 6) for i in range(first, size)]
+    """Every other 64 outgrow the pool, and are preempted while others wait."""
+    sizes = [(1 + i % 3, 1 if i // 64 % 2 else 6) for i in range(first, size)]
     config = EngineConfig(max_num_seqs=256, block_size=2, num_blocks=32)
     return (_with_sizes(oracle, first, sizes, config),)
 
@@ -75,10 +75,13 @@ def _drafts(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
 
 
 def _slots(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
-    """All decode at once, and one request more waits."""
+    """All decode at once, but for some that end at their first token, and one request more waits."""
     config = EngineConfig(max_num_seqs=size, max_num_batched_tokens=2 * size)
     sizes = [(1 + i % 2, 2 + i % 2) for i in range(size + 1)]
-    return (_with_sizes(oracle, size, sizes, config),)
+    made = _with_sizes(oracle, size, sizes, config)
+    ends = (frozenset(range(0, oracle.subject.vocab_size, 2)), frozenset[int](), frozenset[int]())
+    wanted = [replace(each, eos_token_ids=ends[i % 3]) for i, each in enumerate(made.requests)]
+    return (made.with_requests(wanted),)
 
 
 def _tokens_held(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
