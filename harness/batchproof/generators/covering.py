@@ -162,6 +162,7 @@ def _set_prefixes(plan: Plan, value: str) -> None:
 def _set_parameters(plan: Plan, value: str) -> None:
     """Gives three requests unlike values of the same fields; with drafts two, because what a draft is
     right about is an answer without any."""
+    least, most = sorted(plan.rng.sample(range(plan.vocab_size), 2))
     for number, place in enumerate(ASKING):
         if place == LAST and "num_speculative_tokens" in plan.limits:
             continue
@@ -174,8 +175,8 @@ def _set_parameters(plan: Plan, value: str) -> None:
                 bans = tuple((each, -STRONG) for each in sorted({*plan.continued(place)[1:]}))
                 plan.choose(place, logit_bias=bans if place == SHARER else falling[: 1 + number])
             case "allowed":
-                few = {plan.rng.randrange(plan.vocab_size) for _ in range(3 + number)}
-                plan.choose(place, allowed_token_ids=frozenset(few))
+                few = {plan.rng.randint(least, most) for _ in range(2)}  # they look alike
+                plan.choose(place, allowed_token_ids=frozenset({least, most, *few}))
             case "repetition":
                 penalty = (4.0, 0.5, 1.5)[number]
                 plan.choose(place, logit_bias=falling, repetition_penalty=penalty)
