@@ -154,6 +154,8 @@ def _set_prefixes(plan: Plan, value: str) -> None:
     owner = (*plan.requests[OWNER].prompt_token_ids, *plan.text(13, 2 * size))
     tail = plan.text(14, plan.rng.randint(1, 2 * size))
     shared = {"equal": owner, "longer": (*owner, *tail), "half": (*owner[:size], *tail), "turn": owner}
+    oldest = (*owner[:size], *plan.requests[OLDEST].prompt_token_ids)  # it runs beside all others
+    plan.change(OLDEST, prompt_token_ids=oldest)
     plan.change(OWNER, prompt_token_ids=owner)
     plan.change(SHARER, prompt_token_ids=shared[value])
     plan.has_turn = value == "turn"
@@ -181,8 +183,8 @@ def _set_parameters(plan: Plan, value: str) -> None:
                 penalty = (4.0, 0.5, 1.5)[number]
                 plan.choose(place, logit_bias=falling, repetition_penalty=penalty)
             case "penalties":  # which let each token come twice: without either, once or for ever
-                each = (2.0, 1.0, 1.5)[number]
-                asked = {"frequency_penalty": each, "presence_penalty": -each}
+                rate = (2.0, 1.0, 1.5)[number]
+                asked = {"frequency_penalty": rate, "presence_penalty": -rate}
                 plan.choose(place, logit_bias=falling, **asked)
             case "one token":
                 name, least = (("top_k", 1), ("top_p", 1e-6), ("min_p", 1.0))[number]
@@ -241,10 +243,16 @@ def _set_logprobs(plan: Plan, value: str) -> None:
 def _set_pool(plan: Plan, value: str) -> None:
     """Lets the pool hold the largest request, and the prompts of those that run, which outgrow it."""
     if value == "tight":
-        size, prompts = plan.block_size, [len(each.prompt_token_ids) for each in plan.requests]
-        lives = [num + each.max_new_tokens for num, each in zip(prompts, plan.requests, strict=True)]
-        admitted = sum(num // size + 1 for num in prompts[: plan.max_num_seqs])
-        plan.limits["num_blocks"] = max(ceil(max(lives) / size), admitted + plan.rng.randint(0, 1))
+        size, can_share = plan.block_size, "prefix_caching" in plan.limits
+        lives = (len(each.prompt_token_ids) + each.max_new_tokens for each in plan.requests)
+        admitted = [each.prompt_token_ids for each in plan.requests[: plan.max_num_seqs]]
+        full = {
+            (0 if can_share else place, prompt[:end])
+            for place, prompt in enumerate(admitted)
+            for end in range(size, len(prompt) + 1, size)
+        }
+        num_held = len(full) + len(admitted) + plan.rng.randint(0, 1)
+        plan.limits["num_blocks"] = max(ceil(max(lives) / size), num_held)
 
 
 def _set_arrival(plan: Plan, value: str) -> None:

@@ -149,7 +149,10 @@ class Meetings:
     @property
     def missing(self) -> list[Meeting]:
         """The meetings that must occur and were not shown; none of an engine without a trace, which
-        shows few."""
+        shows few. Whom a preemption takes is the engine's choice."""
+        return [each for each in self._unshown() if not any(_who_is_to_be_interrupted(each))]
+
+    def _unshown(self) -> list[Meeting]:
         can = self._trial.capabilities
         if Capability.TRACING not in can:
             return []
@@ -169,7 +172,7 @@ class Meetings:
 
     def serve_missing(self) -> None:
         """Serves each meeting by itself that the design did not show. Raises as `serve_design` does."""
-        for meeting in self.missing:
+        for meeting in self._unshown():
             for _ in range(NUM_TRIES):
                 if meeting not in self.counts[self.strength]:
                     self._serve(alone(meeting))
@@ -207,16 +210,18 @@ class Meetings:
 def _met(meeting: Meeting, served: Served, interrupted: set[int]) -> bool:
     """Returns whether values met that were in a workload each: a preemption and what is asked for only
     in one request, and what is drawn with a seed only where draws are compared."""
-    names = dict(meeting)
-    if names.get("parameters") == "drawn" and served.draws == ():
+    if ("parameters", "drawn") in meeting and served.draws == ():
         return False
-    is_tight = names.get("pool") == "tight"
-    ends_early = names.get("ends") in ("first token", "inside")  # than to be interrupted
-    for name, asking in WHO_ASKS.items():
-        asks = names.get(name, PLAIN[name]) != PLAIN[name] and not (name == "ends" and ends_early)
-        if is_tight and asks and not interrupted & asking:
-            return False
-    return True
+    return all(interrupted & asking for asking in _who_is_to_be_interrupted(meeting))
+
+
+def _who_is_to_be_interrupted(meeting: Meeting) -> Iterator[set[int]]:
+    """Yields those who ask for something of whom one must be interrupted to meet a preemption. Who
+    ends early need not be."""
+    if ("pool", "tight") in meeting:
+        for name, value in meeting:
+            if name in WHO_ASKS and value not in (PLAIN[name], "first token", "inside"):
+                yield WHO_ASKS[name]
 
 
 def _is_in(value: Value, served: Served) -> bool:
