@@ -58,7 +58,7 @@ def test_a_dimension_is_left_out_only_if_the_others_can_meet_without_it() -> Non
 def test_what_is_forgotten_after_an_event_is_met_and_both_are_named(
     laboratory_for: LaboratoryFor,
 ) -> None:
-    mutant = Mutant("a preemption", "top_k")
+    mutant = Mutant("a preemption", "frequency_penalty")
     found = fate(laboratory_for(DEFAULT_TIME_LIMIT_S), mutant, seed=0)
     assert found.needs is not None
-    assert {"pool=tight", "parameters=one token"} <= {*found.needs.split(" where ")[1].split(" meets ")}
+    assert {"pool=tight", "parameters=penalties"} <= {*found.needs.split(" where ")[1].split(" meets ")}

@@ -164,7 +164,7 @@ def _set_prefixes(plan: Plan, value: str) -> None:
 def _set_parameters(plan: Plan, value: str) -> None:
     """Gives three requests unlike values of the same fields; with drafts two, because what a draft is
     right about is an answer without any."""
-    least, most = sorted(plan.rng.sample(range(plan.vocab_size), 2))
+    low, high = sorted(plan.rng.sample(range(plan.vocab_size), 2))
     for number, place in enumerate(ASKING):
         if place == LAST and "num_speculative_tokens" in plan.limits:
             continue
@@ -177,8 +177,8 @@ def _set_parameters(plan: Plan, value: str) -> None:
                 bans = tuple((each, -STRONG) for each in sorted({*plan.continued(place)[1:]}))
                 plan.choose(place, logit_bias=bans if place == SHARER else falling[: 1 + number])
             case "allowed":
-                few = {plan.rng.randint(least, most) for _ in range(2)}  # they look alike
-                plan.choose(place, allowed_token_ids=frozenset({least, most, *few}))
+                few = {plan.rng.randint(low, high) for _ in range(2)}  # they look alike
+                plan.choose(place, allowed_token_ids=frozenset({low, high, *few}))
             case "repetition":
                 penalty = (4.0, 0.5, 1.5)[number]
                 plan.choose(place, logit_bias=falling, repetition_penalty=penalty)
