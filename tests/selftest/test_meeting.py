@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from batchproof.api import Capability
+from batchproof.api import Capability, RowRecord, StepRecord
 from batchproof.decoding.sampling import SamplingParams
 from batchproof.generators.covering import (
     EXCLUDED,
@@ -18,6 +18,7 @@ from batchproof.generators.covering import (
     meetings,
     without,
 )
+from batchproof.run.meeting import Served
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 from batchproof_lab.forgetful import Mutant
 from batchproof_lab.mutants_command import fate
@@ -53,6 +54,19 @@ def test_a_dimension_is_left_out_only_if_the_others_can_meet_without_it() -> Non
     values: Values = {**PLAIN, "abort": "decode", "arrival": "late"}
     assert without(values, "arrival") is None
     assert without(values, "abort") == {**PLAIN, "arrival": "late"}
+
+
+@pytest.mark.parametrize(
+    ("num_before", "num_behind", "places"), [(0, 3, set()), (2, 1, set()), (1, 2, {1})]
+)
+def test_a_preemption_is_met_between_tokens_of_which_two_follow(
+    num_before: int, num_behind: int, places: set[int]
+) -> None:
+    fed = StepRecord((RowRecord("r1", 4, 1, True),), (), (), (), ())
+    gone = StepRecord((RowRecord("r0", 4, 1, True),), ("r1",), (), (), ("r1",))
+    back = StepRecord((RowRecord("r1", 0, 5, False),), (), ("r1",), (), ())
+    trace = [*[fed] * num_before, gone, back, *[fed] * num_behind]
+    assert Served((), trace, None).interrupted() == places
 
 
 def test_what_is_forgotten_after_an_event_is_met_and_both_are_named(
