@@ -21,6 +21,7 @@ from batchproof.diagnosis.mistakes.choices import choice_mistakes
 from batchproof.diagnosis.mistakes.ends import end_mistakes
 from batchproof.diagnosis.mistakes.logprobs import logprob_mistakes
 from batchproof.diagnosis.reruns import (
+    SHOWN,
     Call,
     OutOfTimeError,
     Rerunner,
@@ -52,7 +53,7 @@ ABOUT_FORM = {
     *(Rule.STEP_TYPE, Rule.EVENT_TYPE, Rule.EVENT_FIELD, Rule.TRACE_TYPE),
 }
 NONE = "no mistake of the list gives this answer"
-WITHOUT_DRAFTS = Cause.SPECULATION, "it is right without speculation"
+WITHOUT_DRAFTS = "it is right without speculation"
 # Rules about what is made of logits.
 FAMILY_OF: Mapping[Rule, Family] = {
     **dict.fromkeys((Rule.PROCESSED, Rule.FORBIDDEN), choice_mistakes),
@@ -98,7 +99,7 @@ def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Di
         for symptom in symptoms(calls, rerunner.trial.oracle)[:1]:
             reruns = Reruns(rerunner, calls, symptom, symptoms_of=symptoms)
             if reruns.is_right_without_drafts():
-                return _named_or(reruns, family, WITHOUT_DRAFTS, Cause.SPECULATION)
+                return _of_drafts(reruns, family)
             reruns.change()
             shown = reruns.cause()
             return _named_or(reruns, family, shown and (cause, shown[1]), cause)
@@ -117,6 +118,15 @@ def _named_or(
     if named:
         return replace(named, evidence=(*named.evidence, *facts))
     return Diagnosis(*shown, (NONE, *facts)) if shown else Diagnosis(Cause.UNKNOWN, NONE, facts)
+
+
+def _of_drafts(reruns: Reruns, family: Family) -> Diagnosis:
+    """Names the mistake of an answer that is right without speculation, else what it needs besides."""
+    named = _named(reruns, family, Cause.SPECULATION)
+    if named is None:
+        reruns.change()
+    needs = "".join(f", and {each.value}" for each in SHOWN if reruns.is_right.get(each))
+    return _named_or(reruns, family, (Cause.SPECULATION, f"{WITHOUT_DRAFTS}{needs}"), Cause.SPECULATION)
 
 
 def _named(reruns: Reruns, family: Family, cause: Cause) -> Diagnosis | None:
@@ -154,7 +164,7 @@ def _by_the_rule(failure: Failure, oracle: Oracle) -> Diagnosis | None:
     if failure.rule is Rule.FREQUENCIES:
         return _of_draws(failure.scene, oracle)
     own = failure.rule.own_cause(failure.promise)
-    return Diagnosis(own, own.value) if own else None  # the headline says the rest
+    return Diagnosis(own, headline(failure.finding)) if own else None
 
 
 def _of_draws(scene: Scene, oracle: Oracle) -> Diagnosis:
@@ -194,13 +204,14 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     reruns = Reruns(rerunner, calls, symptom)
     if reruns.is_right_without_drafts():
         family = choice_mistakes if symptom.is_content else end_mistakes
-        return _named_or(reruns, family, WITHOUT_DRAFTS, Cause.SPECULATION)
+        return _of_drafts(reruns, family)
     call = calls[symptom.call]
-    right, _ = rerunner.trial.oracle.expected(symptom.request)
-    delay = rerunner.trial.scheduling_delay
-    at_once = streamed_wrongly(call, symptom, right, delay) or fed_too_early(call, symptom)
-    if at_once is not None:
-        return at_once
+    if not is_drawn(symptom.request):
+        right, _ = rerunner.trial.oracle.expected(symptom.request)
+        delay = rerunner.trial.scheduling_delay
+        at_once = streamed_wrongly(call, symptom, right, delay) or fed_too_early(call, symptom)
+        if at_once is not None:
+            return at_once
     if not symptom.is_content or failure.promise in (Promise.P3, Promise.P14):
         return _wrong_end(failure, reruns)
     return _wrong_content(failure, reruns)
@@ -302,7 +313,7 @@ def _wrong_end(failure: Failure, reruns: Reruns) -> Diagnosis:
         # Otherwise `symptoms_of` would have reported the `generate` call.
         evidence = ("asked through generate: right",)
     reruns.run()
-    reruns.movers.clear()  # the end depends on the tokens: a change of those says nothing about it
+    reruns.movers = None  # the end depends on the tokens: a change of those says nothing about it
     shown = reruns.cause()
     if shown and shown[0] in BESIDE_ENDS:
         return _named_or(reruns, end_mistakes, shown, shown[0], evidence)

@@ -23,7 +23,6 @@ from batchproof.api import (
     StepRecord,
 )
 from batchproof.checks.answers import of_each, slack, structure_findings
-from batchproof.checks.prefixes import may_share
 from batchproof.diagnosis.counterfactual import plain_schedule
 from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause
@@ -213,7 +212,7 @@ class Reruns:
     symptom: Symptom
     is_repeatable: bool | None = None
     is_right: dict[Without, bool | None] = field(default_factory=dict)
-    movers: list[str] = field(default_factory=list)  # neighbours whose contents move the answer
+    movers: list[str] | None = None  # neighbours whose contents move the answer
     facts: list[str] = field(default_factory=list)
     symptoms_of: Callable[[Sequence[Call], Oracle], list[Symptom]] = symptoms_of
     reran: list[list[Call]] = field(default_factory=list)
@@ -262,9 +261,9 @@ class Reruns:
         good = [r for r in here.requests if not is_bad(r, trial.oracle)]
         if len(good) < len(here.requests):
             yield Without.BAD_REQUESTS, self._with_call(here.with_requests(good))
-        if may_share(config, trial.capabilities):
+        if config.prefix_caching:  # an engine may do it unasked
             yield Without.PREFIX_CACHE, self._with_config(prefix_caching=False)
-        if Capability.PREEMPTION in trial.capabilities and config.num_blocks is not None:
+        if config.num_blocks is not None:
             yield Without.PREEMPTIONS, self._with_config(num_blocks=None)
         longest = max((len(r.prompt_token_ids) for w in workloads for r in w.requests), default=0)
         has_chunks = Capability.CHUNKED_PREFILL in trial.capabilities
@@ -304,6 +303,7 @@ class Reruns:
     def _rewrite(self) -> None:
         """Rewrites each neighbour at the same length and notes whose contents change the answer."""
         here, vocab_size = self.here, self.rerunner.trial.subject.vocab_size
+        self.movers = []
         for number, request in enumerate(here.requests[:NUM_REWRITTEN]):
             if request is self.symptom.request or not request.prompt_token_ids:
                 continue
@@ -356,21 +356,24 @@ class Reruns:
             if self.is_right.get(without):
                 return shown
         if self.is_right.get(Without.NEIGHBOURS) and self.movers:
-            return self._leak_or_stale()
+            return self._leak_or_stale(self.movers)
+        if self.is_right.get(Without.NEIGHBOURS) and self.movers is not None:
+            text = "it depends on how many or how long its neighbours are, not on what they say"
+            return Cause.PADDING, text
         return None
 
-    def _leak_or_stale(self) -> tuple[Cause, str]:
+    def _leak_or_stale(self, movers: Sequence[str]) -> tuple[Cause, str]:
         """Decides by the trace whether they shared a step or the neighbour had left before."""
         steps: dict[str, list[int]] = {}
         for number, record in enumerate(self.calls[self.symptom.call].schedule()):
             for row in record.rows:
                 steps.setdefault(row.request_id, []).append(number)
         here = steps.get(self.symptom.request.request_id, [])
-        live = [name for name in self.movers if not set(here).isdisjoint(steps.get(name, ()))]
-        names = f"its answer follows the contents of {', '.join(map(repr, live or self.movers))}"
+        live = [name for name in movers if not set(here).isdisjoint(steps.get(name, ()))]
+        names = f"its answer follows the contents of {', '.join(map(repr, live or movers))}"
         if live:
             return Cause.LEAK, f"{names}, beside it"
-        if here and any(steps.get(name, here)[0] > here[-1] for name in self.movers):
+        if here and any(steps.get(name, here)[0] > here[-1] for name in movers):
             return Cause.LEAK, f"{names}, which was to come later"
         return Cause.STALE, f"{names}, which had left before"
 

@@ -63,6 +63,12 @@ def _given(own: Answer) -> Given:
     asked = sampling_of(own.request)
     active = [name for name in STAGES if name in asked.changed]
     yield "", _values(own)
+    biases = asked.logit_bias
+    for words, ordered in (("last", biases), ("first", biases[::-1])):
+        if len(one_each := dict(ordered)) < len(biases):
+            changed = replace(asked, logit_bias=tuple(one_each.items()))
+            mistake = f"of a token that logit_bias names twice only the {words} counts"
+            yield mistake, _values(own, replace(own.request, sampling=changed))
     if active:
         yield PLAIN, own.logits
     for name in active if len(active) > 1 else ():
@@ -135,12 +141,12 @@ def _drawn(own: Answer) -> Given:
     active = [name for name in BOUNDS if name in asked.changed]
     yield "", let_through()
     yield PLAIN, own.logits >= own.logits.amax(-1, keepdim=True) - 2 * off
-    for name in active:
-        yield f"{name} is left out", let_through(**{name: BOUNDS[name]})
-    for name in active if len(active) > 1 else ():
+    for name in reversed(active) if len(active) > 1 else ():
         alone = let_through(**{each: BOUNDS[each] for each in BOUNDS if each != name})
         words = f"{name} is cut from all tokens, not from what the other bounds leave"
         yield words, alone & let_through(**{name: BOUNDS[name]})
+    for name in active:
+        yield f"{name} is left out", let_through(**{name: BOUNDS[name]})
     yield "the temperature is applied twice", let_through(temperature=asked.temperature**2)
     yield "the temperature comes behind the bounds", let_through(temperature=1.0)
     for mistake, changed in _given(own):

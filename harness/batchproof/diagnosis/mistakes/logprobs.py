@@ -74,7 +74,8 @@ def _misaligned(own: Answer, given: Entries) -> Iterator[tuple[str, Entries]]:
     lacking = [at for at, each in enumerate(prompt[: own.num_prompt]) if at and each is None]
     if lacking:
         yield f"prompt tokens {lacking[0]} to {lacking[-1]} have none", given
-    yield f"the prompt has {len(prompt)} entries", given
+    if prompt and len(prompt) != own.num_prompt:
+        yield f"the prompt has {len(prompt)} entries", given
     if not given and sampling_of(own.request).logprobs == 0:
         yield "a request for logprobs=0 is taken for none", [None] * len(own.tokens)
     if more < 0:
@@ -115,8 +116,32 @@ def _others(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
         if num_top is not None and num_top not in told.num_top:
             words = f"as many of the likeliest are given as {whose!r} asks for"
             yield words, told._replace(num_top=[num_top] * len(places))
+    yield from _counted(own, told)
     for words, edit in _edits():
         yield words, told._replace(given=[edit(each) for each in told.given])
+
+
+def _counted(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
+    """Yields mistakes in how many of the likeliest are given, and which, and in what is ranked."""
+    asked = {sampling_of(other.request).logprobs for other in own.others}
+    pairs = [*zip(told.given, told.num_top, strict=True)]
+    nums = [len(one.top) if len(one.top) in asked else num for one, num in pairs]
+    yield "as many are given as another request of the batch asks for", told._replace(num_top=nums)
+    chosen = torch.tensor(told.tokens)[:, None]
+    ranks = ((told.logits > told.logits.gather(1, chosen)).sum(-1) + 1).tolist()
+    first = [one.top[:1] and one.top[0][0] for one in told.given]
+    is_before = [f == t and r > 1 for f, t, r in zip(first, told.tokens, ranks, strict=True)]
+    rest = [
+        one._replace(top=one.top[is_first:])
+        for (one, _), is_first in zip(pairs, is_before, strict=True)
+    ]
+    words = "the token chosen stands before the likeliest"
+    yield words, told._replace(given=rest, num_top=[len(one.top) for one in rest])
+    beyond = [
+        one._replace(rank=rank) if one.rank == num + 1 < rank else one
+        for (one, num), rank in zip(pairs, ranks, strict=True)
+    ]
+    yield "ranks are looked for among the likeliest alone", told._replace(given=beyond)
 
 
 def _edits() -> Iterator[tuple[str, Edit]]:
