@@ -13,10 +13,11 @@ from batchproof.plugin.items import is_conformance_test
 # Files of `tests/conformance`; the others follow as they stand. Scenes come once, on a quick model, and
 # on others later.
 FIRST = (
-    *("test_order", "scenes once", "test_logprobs", "test_sampling", "test_caps_and_stop"),
-    *("test_stream", "test_cancel", "test_speculation", "test_prefix", "test_scenes", "test_reuse"),
-    "test_scale",
+    *("test_order", "scenes once", "test_stream", "test_cancel", "test_bad_input"),
+    *("test_caps_and_stop", "test_logprobs", "test_sampling", "test_reuse", "test_side_effects"),
+    *("test_scale", "test_speculation", "test_prefix", "test_scenes"),
 )
+LAST = "test_drawn_tokens_have_their_probabilities"  # thousands of draws catch little else
 
 
 def sort(items: list[pytest.Item]) -> None:
@@ -28,4 +29,5 @@ def _rank(item: pytest.Item) -> tuple[bool, int]:
     name = item.path.stem
     if name == "test_scenes" and QUICKEST_MODEL in item.name:
         name = "scenes once"
-    return not is_conformance_test(item), FIRST.index(name) if name in FIRST else len(FIRST)
+    is_late = name not in FIRST or item.name.startswith(LAST)
+    return not is_conformance_test(item), len(FIRST) if is_late else FIRST.index(name)
