@@ -164,9 +164,10 @@ def _set_prefixes(plan: Plan, value: str) -> None:
 def _set_parameters(plan: Plan, value: str) -> None:
     """Gives three requests unlike values of the same fields; with drafts two, because what a draft is
     right about is an answer without any."""
+    has_drafts = "num_speculative_tokens" in plan.limits
     low, high = sorted(plan.rng.sample(range(plan.vocab_size), 2))
     for number, place in enumerate(ASKING):
-        if place == LAST and "num_speculative_tokens" in plan.limits:
+        if place == LAST and has_drafts:
             continue
         token = plan.rng.randrange(plan.vocab_size)
         last = plan.requests[place].prompt_token_ids[-3:]  # penalties see the prompt, or do not
@@ -182,6 +183,8 @@ def _set_parameters(plan: Plan, value: str) -> None:
             case "repetition":
                 penalty = (4.0, 0.5, 1.5)[number]
                 plan.choose(place, logit_bias=falling, repetition_penalty=penalty)
+            case "penalties" if has_drafts:  # those are right until a token comes again
+                plan.choose(place, frequency_penalty=2.0, presence_penalty=2.0 * number)
             case "penalties":  # which let each token come twice: without either, once or for ever
                 rate = (2.0, 1.0, 1.5)[number]
                 asked = {"frequency_penalty": rate, "presence_penalty": -rate}

@@ -52,6 +52,17 @@ class FrequencyCountsThePrompt(Sampler):
         return logits
 
 
+@planted(Promise.P19, Cause.SAMPLING, "jundot/omlx#3011")
+class PenaltiesLookBack256Tokens(Sampler):
+    """The repetition penalty sees the last 256 tokens of prompt and answer alone."""
+
+    def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
+        prompt = row.request.prompt_token_ids
+        start = max(0, len(prompt) + len(row.output_token_ids) - 256)
+        seen = replace(row.request, prompt_token_ids=prompt[start:])
+        return super().processed(logits, row._replace(request=seen))
+
+
 @planted(Promise.P19, Cause.SAMPLING, "NVIDIA/TensorRT-LLM#12358")
 class MinTokensCountThePrompt(Sampler):
     """The prompt's tokens count toward min_tokens."""

@@ -87,6 +87,14 @@ class _RestartingSampler(ShiftedSampler):
         return super().noise(seed, index - self.shift, size)
 
 
+@planted(Promise.P19, Cause.SAMPLING, "invoke-ai/InvokeAI#2386")
+class SeedsOfSixteenBits(Sampler):
+    """A seed keeps its lower sixteen bits."""
+
+    def noise(self, seed: int | None, index: int, size: int) -> np.ndarray:
+        return super().noise(None if seed is None else seed & 0xFFFF, index, size)
+
+
 @planted(Promise.P19, Cause.SAMPLING, "vllm-project/vllm#19940")
 class SeedsStartAnewAfterAPreemption(ShiftedEngine):
     """A resumed request gets a new generator, which draws the first numbers of its seed again."""

@@ -47,6 +47,15 @@ class PromptCutToTheContext(Scheduler):
 
 
 @planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#10583")
+class LiveIdsInARing(Scheduler):
+    """The ids of the last 128 live requests are remembered: an older one is taken twice."""
+
+    def is_live(self, request_id: str) -> bool:
+        live = [seq.request_id for seq in (*self.running, *self.waiting)]
+        return request_id in live[-128:]
+
+
+@planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#10583")
 class DuplicateIdOverwrites(RaggedEngine):
     """Requests are kept in a dict by id: of two live ones the later replaces the earlier."""
 
