@@ -346,7 +346,8 @@ DIMENSIONS: Mapping[str, Dimension] = {
 }
 PLAIN: Values = {name: next(iter(each.values)) for name, each in DIMENSIONS.items()}
 # What cannot meet: the one that has the only slot is never preempted; with a slot for each nobody
-# waits; a prompt fed in one step cannot be aborted in between; in one call nothing can be aborted.
+# waits; a prompt fed in one step cannot be aborted in between; in one call nothing can be aborted; and
+# no event has logprobs of prompts.
 EXCLUDED: frozenset[Meeting] = frozenset(
     {
         (("pool", "tight"), ("slots", "one")),
@@ -356,6 +357,11 @@ EXCLUDED: frozenset[Meeting] = frozenset(
             (("abort", each), ("arrival", "one call"))
             for each in DIMENSIONS["abort"].values
             if each != "off"
+        ),
+        *(
+            ((name, each), ("logprobs", "of prompts"))
+            for name in ("abort", "arrival")
+            for each in [*DIMENSIONS[name].values][1:]
         ),
     }
 )

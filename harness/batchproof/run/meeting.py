@@ -27,7 +27,9 @@ from batchproof.generators.covering import (
     ASKING,
     DIMENSIONS,
     ENDING,
+    LAST,
     NAMES,
+    OWNER,
     PLAIN,
     SMALL_BLOCKS,
     Meeting,
@@ -90,7 +92,7 @@ class Served:
 
 
 # Who asks for something, by dimension.
-WHO_ASKS = {"parameters": {*ASKING}, "ends": {*ENDING}, "logprobs": {*ASKING}}
+WHO_ASKS = {"parameters": {*ASKING}, "ends": {*ENDING}, "logprobs": {OWNER, LAST}}
 Evidence = Callable[[Served], bool]
 # What shows that a dimension, or one of its values, had its effect. Other values are in the workload as
 # it stands: a prompt is as long as it is, and parameters are judged by the answer.
