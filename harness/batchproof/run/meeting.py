@@ -151,8 +151,9 @@ class Meetings:
     @property
     def missing(self) -> list[Meeting]:
         """The meetings that must occur and were not shown; none of an engine without a trace, which
-        shows few. Whom a preemption takes is the engine's choice."""
-        return [each for each in self._unshown() if not any(_who_is_to_be_interrupted(each))]
+        shows few. Whom a preemption takes, and who gets drafts, is the engine's choice."""
+        owed = (each for each in self._unshown() if not any(_who_is_to_be_interrupted(each)))
+        return [each for each in owed if dict(each).get("drafts", "off") == "off"]
 
     def _unshown(self) -> list[Meeting]:
         can = self._trial.capabilities
