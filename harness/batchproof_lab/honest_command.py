@@ -196,7 +196,7 @@ class HonestPlan:
     def sequence(self, dtype: str) -> Iterator[HonestTask]:
         """Yields the tasks of a dtype, each drawn by its own seed. Raises `UsageError` at the end."""
         facts_of = conformance_functions()
-        tests = [each for each in facts_of if each.partition("::")[2] in self.tests]
+        tests = [each for each in facts_of if _function_name(each) in self.tests]
         for place in range(MOST_TASKS):
             seed = self.seed * MOST_TASKS + place + 1
             rng = random.Random(f"{seed} {dtype}")
@@ -221,10 +221,14 @@ def sweeping_tests() -> list[str]:
     marks = {"long_model", "on_model", "quick_models"}
     every = conformance_functions().items()
     return [
-        name.partition("::")[2]
-        for name, facts in every
+        _function_name(node_id)
+        for node_id, facts in every
         if facts.is_generated or not facts.marks.isdisjoint(marks)
     ]
+
+
+def _function_name(node_id: str) -> str:
+    return node_id.partition("::")[2]
 
 
 Table = dict[str, dict[str, HonestCounts]]  # name -> dtype -> what was counted
@@ -340,7 +344,7 @@ def write_record(record: HonestRecord, output: Path) -> int:
     whole if no run was stopped and all honest engines and all tests were judged."""
     record = with_right_alarms(record, output)
     has_all = set(record.engines) >= set(honest_engines())
-    has_all &= {each.partition("::")[2] for each in record.tests} >= set(sweeping_tests())
+    has_all &= set(map(_function_name, record.tests)) >= set(sweeping_tests())
     is_whole = record.is_complete and has_all
     write_result(HONEST, record, honest_page, output, "honest", is_whole)
     if record.alarms:

@@ -114,29 +114,35 @@ def _named_or(
     evidence: tuple[str, ...] = (),
 ) -> Diagnosis:
     """Returns the mistake of the family that explains the symptom, else what is shown."""
-    named, facts = _named(reruns, family, cause), (*evidence, *reruns.facts)
+    named, facts = _named(reruns, family, cause, evidence), (*evidence, *reruns.facts)
     if named:
-        return replace(named, evidence=(*named.evidence, *facts))
+        return named
     return Diagnosis(*shown, (NONE, *facts)) if shown else Diagnosis(Cause.UNKNOWN, NONE, facts)
 
 
 def _of_drafts(reruns: Reruns, family: Family) -> Diagnosis:
     """Names the mistake of an answer that is right without speculation, else what it needs besides."""
     named = _named(reruns, family, Cause.SPECULATION)
-    if named is None:
-        reruns.change()
+    if named:
+        return named
+    reruns.change()
     needs = "".join(f", and {each.value}" for each in SHOWN if reruns.is_right.get(each))
     return _named_or(reruns, family, (Cause.SPECULATION, f"{WITHOUT_DRAFTS}{needs}"), Cause.SPECULATION)
 
 
-def _named(reruns: Reruns, family: Family, cause: Cause) -> Diagnosis | None:
+def _named(
+    reruns: Reruns, family: Family, cause: Cause, evidence: tuple[str, ...] = ()
+) -> Diagnosis | None:
     name, oracle = reruns.symptom.request.request_id, reruns.rerunner.trial.oracle
     reran = (*reruns.reran, *reruns.with_longer_answers())
     answers = [a for calls in reran for a in answers_of(calls, oracle) if a.request.request_id == name]
     for own in answers_of(reruns.calls, oracle):
         if own.request.request_id == name and is_wrong(family, own):
             named = named_mistake(reruns.rerunner, family, own, answers, cause)
-            return named and replace(named, text=f"{named.text} (request {name!r})")
+            if named is None:
+                return None
+            facts = (*named.evidence, *evidence, *reruns.facts)
+            return replace(named, text=f"{named.text} (request {name!r})", evidence=facts)
     return None
 
 
@@ -224,7 +230,7 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     if any(request.sampling for call in reruns.calls for request in call.workload.requests):
         named = _named(reruns, choice_mistakes, Cause.SAMPLING)
         if named:
-            return replace(named, evidence=(*named.evidence, *reruns.facts))
+            return named
     shown = reruns.cause()
     if reruns.is_repeatable is False or failure.rule is Rule.LOGITS_FINITE:
         cause, text = shown or (Cause.UNKNOWN, headline(failure.finding))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from batchproof.api import Capability, EngineConfig, Request, SamplingParams
 from batchproof.generators.strategies import (
     cut_prompt,
+    half_of,
     longest_context,
     short_requests,
     text_tokens,
     workloads,
 )
+from batchproof.oracle.choosing import sampling_of
 from batchproof.oracle.distributions import flat_enough, min_p_of, top_p_of, top_p_within, two_tokens
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
@@ -126,38 +128,39 @@ def for_hundreds_of_tokens(oracle: Oracle, fields: AbstractSet[str]) -> Workload
     cap = min(264, longest - len(prompt))
     first, other = prompt[0], (prompt[0] + 1) % vocab_size
     far = tuple(each for each in prompt[1:] if each not in (first, other))
-    ways = {
-        f"counted to {num}": SamplingParams(
-            allowed_token_ids=frozenset({first, other}),
-            logit_bias=((first, 100.0), (other, 100.0 - num / 2)),
-            frequency_penalty=0.5,
+    short = prompt[:3]
+    wanted = [
+        Request(
+            f"counted to {num}",
+            short,
+            cap,
+            sampling=SamplingParams(
+                allowed_token_ids=frozenset({first, other}),
+                logit_bias=((first, 100.0), (other, 100.0 - num / 2)),
+                frequency_penalty=0.5,
+            ),
         )
         for num in (132, 258)
-    }
-    ways["far"] = SamplingParams(logit_bias=((first, 40.0), (other, 30.0)), repetition_penalty=2.0)
-    ways["banned"] = SamplingParams(min_tokens=min(258, cap))
-    half = frozenset(range(0, vocab_size, 2))
-    return Workload(
-        tuple(
-            Request(
-                name,
-                (first, *far) if name == "far" else prompt[:3],
-                cap,
-                half if name == "banned" else frozenset(),
-                asked.within(fields),
-            )
-            for name, asked in ways.items()
-        )
-    )
+    ]
+    asked = SamplingParams(logit_bias=((first, 40.0), (other, 30.0)), repetition_penalty=2.0)
+    wanted.append(Request("far", (first, *far), cap, sampling=asked))
+    asked = SamplingParams(min_tokens=min(258, cap))
+    wanted.append(Request("banned", short, cap, half_of(vocab_size), asked))
+    return Workload(_within(wanted, fields))
 
 
 def in_hundreds_of_rows(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
     """Returns 300 requests for as many slots, each with a bias of its own, if that is a field."""
     vocab_size = oracle.subject.vocab_size
-    asked = (SamplingParams(logit_bias=((7 * i % vocab_size, STRONG),)) for i in range(300))
-    wanted = zip(short_requests(vocab_size, 300, first=0), asked, strict=True)
-    rows = tuple(replace(request, sampling=each.within(fields)) for request, each in wanted)
-    return Workload(rows, EngineConfig(max_num_seqs=len(rows)))
+    wanted = [
+        replace(each, sampling=SamplingParams(logit_bias=((7 * i % vocab_size, STRONG),)))
+        for i, each in enumerate(short_requests(vocab_size, 300, first=0))
+    ]
+    return Workload(_within(wanted, fields), EngineConfig(max_num_seqs=len(wanted)))
+
+
+def _within(requests: Iterable[Request], fields: AbstractSet[str]) -> tuple[Request, ...]:
+    return tuple(replace(each, sampling=sampling_of(each).within(fields)) for each in requests)
 
 
 @st.composite

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from batchproof.api import EngineConfig, Request, StepRecord
-from batchproof.generators.strategies import cut_prompt, longest_context
+from batchproof.generators.strategies import cut_prompt, half_of, longest_context
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Workload
@@ -79,8 +79,9 @@ def _slots(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
     config = EngineConfig(max_num_seqs=size, max_num_batched_tokens=2 * size)
     sizes = [(1 + i % 2, 2 + i % 2) for i in range(size + 1)]
     made = _with_sizes(oracle, size, sizes, config)
-    ends = (frozenset(range(0, oracle.subject.vocab_size, 2)), frozenset[int](), frozenset[int]())
-    wanted = [replace(each, eos_token_ids=ends[i % 3]) for i, each in enumerate(made.requests)]
+    wanted = [*made.requests]
+    for i in range(0, len(wanted), 3):
+        wanted[i] = replace(wanted[i], eos_token_ids=half_of(oracle.subject.vocab_size))
     return (made.with_requests(wanted),)
 
 

@@ -19,7 +19,7 @@ from covertable import make
 
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.generators.choosing import STRONG
-from batchproof.generators.strategies import text_tokens
+from batchproof.generators.strategies import half_of, text_tokens
 from batchproof.oracle.choosing import is_drawn, sampling_of
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
@@ -205,7 +205,7 @@ def _set_ends(plan: Plan, value: str) -> None:
         inside = plan.rng.randint(1, cap - 2)
         answer = plan.continued(place) if value != "cap" else ()
         if value in ("first token", "inside", "at the cap") and any_may_come:
-            plan.change(place, eos_token_ids=frozenset(range(0, plan.vocab_size, 2)))
+            plan.change(place, eos_token_ids=half_of(plan.vocab_size))
             continue
         match value:
             case "first token":
@@ -222,7 +222,7 @@ def _set_ends(plan: Plan, value: str) -> None:
                 across = (plan.requests[place].prompt_token_ids[-1], answer[0])  # ends nothing
                 stops = [answer[plan.rng.randint(0, inside) : inside + 2]]
                 if any_may_come:
-                    stops = [(each,) for each in range(0, plan.vocab_size, 2)]
+                    stops = [(each,) for each in sorted(half_of(plan.vocab_size))]
                 plan.choose(place, stop_token_sequences=(across, *stops))
             case "least length":  # half of what may come ends it, or what comes when it first may
                 allowed = sampling_of(plan.requests[place]).allowed_token_ids
@@ -345,6 +345,12 @@ DIMENSIONS: Mapping[str, Dimension] = {
     ),
 }
 PLAIN: Values = {name: next(iter(each.values)) for name, each in DIMENSIONS.items()}
+
+
+def _but_plain(name: str) -> list[Value]:
+    return [(name, value) for value in DIMENSIONS[name].values if value != PLAIN[name]]
+
+
 # What cannot meet: the one that has the only slot is never preempted; with a slot for each nobody
 # waits; a prompt fed in one step cannot be aborted in between; in one call nothing can be aborted; and
 # no event has logprobs of prompts.
@@ -353,15 +359,10 @@ EXCLUDED: frozenset[Meeting] = frozenset(
         (("pool", "tight"), ("slots", "one")),
         (("abort", "waiting"), ("slots", "each")),
         (("abort", "prefill"), ("chunks", "off")),
+        *((each, ("arrival", "one call")) for each in _but_plain("abort")),
         *(
-            (("abort", each), ("arrival", "one call"))
-            for each in DIMENSIONS["abort"].values
-            if each != "off"
-        ),
-        *(
-            ((name, each), ("logprobs", "of prompts"))
-            for name in ("abort", "arrival")
-            for each in [*DIMENSIONS[name].values][1:]
+            (each, ("logprobs", "of prompts"))
+            for each in (*_but_plain("abort"), *_but_plain("arrival"))
         ),
     }
 )

@@ -231,11 +231,16 @@ def cut_prompt(vocab_size: int, start: int, length: int) -> tuple[int, ...]:
 def short_requests(vocab_size: int, count: int, first: int, least_cap: int = 1) -> tuple[Request, ...]:
     """Returns requests number `first` and following: prompts of 1 to 13 tokens, caps of `least_cap` and
     one more in turn. For every third request, half of all tokens are an EOS."""
-    eos = (frozenset(range(0, vocab_size, 2)), frozenset[int](), frozenset[int]())
+    eos = (half_of(vocab_size), frozenset[int](), frozenset[int]())
     return tuple(
         Request(f"r{n}", cut_prompt(vocab_size, 7 * n, 1 + 5 * n % 13), least_cap + n % 2, eos[n % 3])
         for n in range(first, first + count)
     )
+
+
+def half_of(vocab_size: int) -> frozenset[int]:
+    """Returns every other token: as EOS ids they end an answer within a few."""
+    return frozenset(range(0, vocab_size, 2))
 
 
 def around(limit: int) -> tuple[int, ...]:

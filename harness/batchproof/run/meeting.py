@@ -152,8 +152,7 @@ class Meetings:
     def missing(self) -> list[Meeting]:
         """The meetings that must occur and were not shown; none of an engine without a trace, which
         shows few. Whom a preemption takes, and who gets drafts, is the engine's choice."""
-        owed = (each for each in self._unshown() if not any(_who_is_to_be_interrupted(each)))
-        return [each for each in owed if dict(each).get("drafts", "off") == "off"]
+        return [each for each in self._unshown() if not _is_a_choice(each)]
 
     def _unshown(self) -> list[Meeting]:
         can = self._trial.capabilities
@@ -229,6 +228,11 @@ def _who_is_to_be_interrupted(meeting: Meeting) -> Iterator[set[int]]:
         for name, value in meeting:
             if name in WHO_ASKS and value not in (PLAIN[name], "first token", "inside"):
                 yield WHO_ASKS[name]
+
+
+def _is_a_choice(meeting: Meeting) -> bool:
+    has_drafts = any(name == "drafts" and value != PLAIN[name] for name, value in meeting)
+    return has_drafts or any(_who_is_to_be_interrupted(meeting))
 
 
 def _is_in(value: Value, served: Served) -> bool:
