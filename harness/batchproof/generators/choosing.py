@@ -108,7 +108,11 @@ def deciding_among_the_prompt(oracle: Oracle, fields: AbstractSet[str]) -> Workl
         seen = {prompt[0], prompt[-1]}
         unseen = sorted({*range(oracle.subject.vocab_size)} - {*prompt})[:: 1 + 40 * text][:2]
         few = frozenset(seen.union(unseen))
-        ways = [SamplingParams(allowed_token_ids=few, repetition_penalty=r) for r in (0.5, 1.5, 4.0)]
+        ways = [
+            SamplingParams(allowed_token_ids=few, repetition_penalty=r, frequency_penalty=f)
+            for r in (0.5, 1.5, 4.0)
+            for f in (0.0, 2.0)  # behind the other: their order decides
+        ]
         stops = ((prompt[-1], answer[0]), answer[2:4])
         for each in (stops, (answer[:1], answer[1:4])):
             ways.append(SamplingParams(stop_token_sequences=each))

@@ -18,6 +18,7 @@ from math import ceil
 from covertable import make
 
 from batchproof.api import Capability, EngineConfig, Request
+from batchproof.decoding.speculation import proposed_instead
 from batchproof.generators.choosing import STRONG
 from batchproof.generators.strategies import half_of, text_tokens
 from batchproof.oracle.choosing import is_drawn, sampling_of
@@ -35,6 +36,7 @@ NUM_REQUESTS = 4
 OLDEST, OWNER, SHARER, LAST = range(NUM_REQUESTS)
 NAMES = tuple(f"r{place}" for place in range(NUM_REQUESTS))
 ASKING, ENDING = (OWNER, SHARER, LAST), (SHARER, LAST)
+LASTING = (OLDEST, OWNER)  # they outgrow a small pool even if the others end at once
 LONGER_CAP = 24  # for an answer that is to repeat itself
 NUM_TEXTS = 12  # of which one is looked for whose answer repeats itself
 BEHIND = 3  # tokens of an answer that are looked at behind its cap
@@ -142,7 +144,7 @@ def _set_prompts(plan: Plan, value: str) -> None:
             prompt += plan.text(12, max(0, plan.budget + 2 - len(prompt)))
         if value == "repeats":
             prompt = (prompt[: 2 + place % 2] * len(prompt))[: len(prompt)]
-        cap = rng.randint(size + 3, size + 6) + (LARGEST_DRAFT if place == OWNER else 0)
+        cap = rng.randint(size + 3, size + 6) + (LARGEST_DRAFT if place in LASTING else 0)
         plan.requests.append(Request(NAMES[place], prompt, cap))
 
 
@@ -172,7 +174,7 @@ def _set_parameters(plan: Plan, value: str) -> None:
         token = plan.rng.randrange(plan.vocab_size)
         last = plan.requests[place].prompt_token_ids[-3:]  # penalties see the prompt, or do not
         some = dict.fromkeys((token, *last, *((token + 2 * n) % plan.vocab_size for n in range(12))))
-        falling = tuple((each, STRONG - 0.2 * n) for n, each in enumerate(some))
+        falling = tuple((each, STRONG - n) for n, each in enumerate(some))
         match value:
             case "bias":  # for one of them against its own answer
                 bans = tuple((each, -STRONG) for each in sorted({*plan.continued(place)[1:]}))
@@ -183,11 +185,11 @@ def _set_parameters(plan: Plan, value: str) -> None:
             case "repetition":
                 penalty = (4.0, 0.5, 1.5)[number]
                 plan.choose(place, logit_bias=falling, repetition_penalty=penalty)
-            case "penalties" if has_drafts:  # those are right until a token comes again
+            case "penalties" if has_drafts and place == OWNER:  # right until a token comes again
                 plan.choose(place, frequency_penalty=2.0, presence_penalty=2.0 * number)
-            case "penalties":  # which let each token come twice: without either, once or for ever
-                rate = (2.0, 1.0, 1.5)[number]
-                asked = {"frequency_penalty": rate, "presence_penalty": -rate}
+            case "penalties":  # about as strong as the steps of the bias: each count decides
+                rate, other = ((2.0, -2.0), (1.5, -1.5), (2.0, -1.5))[number]
+                asked = {"frequency_penalty": rate, "presence_penalty": other}
                 plan.choose(place, logit_bias=falling, **asked)
             case "one token":
                 name, least = (("top_k", 1), ("top_p", 1e-6), ("min_p", 1.0))[number]
@@ -244,10 +246,12 @@ def _set_logprobs(plan: Plan, value: str) -> None:
 
 
 def _set_pool(plan: Plan, value: str) -> None:
-    """Lets the pool hold the largest request, and the prompts of those that run, which outgrow it."""
+    """Lets the pool hold the largest request, and the prompts of those that run, which outgrow it: at
+    the latest the two that last."""
     if value == "tight":
         size, can_share = plan.block_size, "prefix_caching" in plan.limits
-        lives = (len(each.prompt_token_ids) + each.max_new_tokens for each in plan.requests)
+        lives = [ceil((len(each.prompt_token_ids) + each.max_new_tokens) / size) for each in plan.requests]
+        num_lasting = sum(lives[place] for place in LASTING) - can_share  # the first block
         admitted = [each.prompt_token_ids for each in plan.requests[: plan.max_num_seqs]]
         full = {
             (0 if can_share else place, prompt[:end])
@@ -255,7 +259,7 @@ def _set_pool(plan: Plan, value: str) -> None:
             for end in range(size, len(prompt) + 1, size)
         }
         num_held = len(full) + len(admitted) + plan.rng.randint(0, 1)
-        plan.limits["num_blocks"] = max(ceil(max(lives) / size), num_held)
+        plan.limits["num_blocks"] = max(*lives, min(num_held, num_lasting - 3))
 
 
 def _set_arrival(plan: Plan, value: str) -> None:
@@ -417,7 +421,8 @@ def calls_of(
     block_sizes: Sequence[int] = SMALL_BLOCKS,
 ) -> tuple[Workload, Workload]:
     """Returns two calls for one engine: the workload, and its requests once more, with the same ids and
-    without an abort. With `prefixes=turn` one of these continues the owner's answer."""
+    without an abort. With `prefixes=turn` one of these continues the owner's answer, and if that was
+    drafted, another goes on with a draft that was rejected."""
     rng = random.Random(seed)
     plan = Plan(oracle, rng, rng.choice(block_sizes))
     for name, dimension in DIMENSIONS.items():
@@ -436,8 +441,21 @@ def calls_of(
     if plan.has_turn:  # it needs no larger pool than the owner
         owner = plan.requests[OWNER]
         said = plan.continued(OWNER)[: owner.max_new_tokens]
-        again[LAST] = Request(again[LAST].request_id, (*owner.prompt_token_ids, *said), 1)
+        again[LAST] = Request(NAMES[LAST], (*owner.prompt_token_ids, *said), 1)
+        if config.draft_agreement is not None:
+            again[SHARER] = _behind_a_rejected_draft(plan, said, config.draft_agreement)
     return first, replace(first, requests=tuple(again), aborts=())
+
+
+def _behind_a_rejected_draft(plan: Plan, said: tuple[int, ...], agreement: float) -> Request:
+    """Returns a request whose prompt is the owner's, the beginning of what it said, and a draft that
+    ends a block: what was fed then must not be found."""
+    prompt = plan.requests[OWNER].prompt_token_ids
+    num_said = 1 + (-len(prompt) - 2) % plan.block_size
+    prompt += said[:num_said]
+    right = plan.oracle.right_tokens(prompt, 1)[0]
+    drafted = proposed_instead(right, plan.vocab_size, agreement)
+    return Request(NAMES[SHARER], (*prompt, drafted, *plan.text(15, 1)), 3)
 
 
 def without(values: Values, name: str) -> Values | None:

@@ -170,9 +170,9 @@ class Meetings:
         design = covering(self.choices, self._seed, self.strength)
         for values in design[: ceil(share * len(design))]:
             self._serve(values)
-        if share == 1.0 and Capability.TRACING not in self._trial.capabilities:
-            for meeting in meetings(self.choices, self.strength):
-                if any(_who_is_to_be_interrupted(meeting)):  # which only a trace shows
+        if share == 1.0:
+            for meeting in meetings(self.choices, 2):
+                if any(_who_is_to_be_interrupted(meeting)):  # among other features it may show less
                     self._serve(alone(meeting))
         self._judge_draws()
 
