@@ -19,7 +19,12 @@ from hypothesis import strategies as st
 
 from batchproof.api import Capability, Completion, EngineConfig, Request, SamplingParams
 from batchproof.checks.broken import require
-from batchproof.checks.draws import frequency_findings, ignored_seed_findings, seed_findings
+from batchproof.checks.draws import (
+    frequency_findings,
+    ignored_seed_findings,
+    repeated_draw_findings,
+    seed_findings,
+)
 from batchproof.checks.happened import has_preemption
 from batchproof.generators.choosing import (
     bad_parameters,
@@ -29,8 +34,9 @@ from batchproof.generators.choosing import (
     interleaved,
     kinds_of_draws,
     mixed_workloads,
+    with_long_lists,
 )
-from batchproof.generators.strategies import text_tokens
+from batchproof.generators.strategies import longest_context, text_tokens
 from batchproof.oracle.distributions import answer_probabilities, flat_enough
 from batchproof.oracle.oracle import Oracle
 from batchproof.run.trial import Trial
@@ -41,6 +47,9 @@ pytestmark = pytest.mark.promise(id="P19")
 # With 5,400 draws a shift of 5 % is seen with probability 0.99. Built-in engines get fewer.
 NUM_DRAWS = 5400 if settings().max_examples >= 10 else 600
 CALL = 256  # draws in one call
+LONG_ANSWER = 253 if settings().max_examples >= 10 else 140  # tokens
+HOT = 1e4  # all tokens are about as likely
+NEAR_SEEDS = (0, 1, 2, 256)
 SEED_BITS = (1, 1 << 7, 1 << 8, 1 << 15, 1 << 16, 1 << 30)  # each of which makes another seed
 
 
@@ -63,7 +72,9 @@ def test_the_prompt_counts_where_it_should(trial: Trial) -> None:
 
 @pytest.mark.needs("logit_processing")
 @pytest.mark.long_model
-@pytest.mark.parametrize("workload", [for_hundreds_of_tokens, in_hundreds_of_rows])
+@pytest.mark.parametrize(
+    "workload", [for_hundreds_of_tokens, in_hundreds_of_rows, with_long_lists]
+)
 def test_parameters_hold_at_every_size(
     trial: Trial, workload: Callable[[Oracle, AbstractSet[str]], Workload]
 ) -> None:
@@ -98,6 +109,23 @@ def test_drawn_tokens_have_their_probabilities(trial: Trial) -> None:
                 shares = answer_probabilities(trial.oracle, request)
                 counts = Counter(each.token_ids for each in drawn[kind.name])
                 require(frequency_findings(request, counts, shares))
+
+
+@pytest.mark.needs("sampling")
+@pytest.mark.quick_models
+def test_draws_of_long_answers_do_not_repeat(trial: Trial) -> None:
+    """Draws hundreds of tokens so hot that all are about as likely, with seeds that are alike."""
+    prompt = text_tokens(5, trial.subject.vocab_size)[:3]
+    cap = min(LONG_ANSWER, longest_context(trial.oracle) - len(prompt))
+    can_seed = Capability.SEEDED_SAMPLING in trial.capabilities
+    wanted = tuple(
+        Request(f"r{i}", prompt, cap, sampling=SamplingParams(HOT, seed=seed if can_seed else None))
+        for i, seed in enumerate(NEAR_SEEDS)
+    )
+    workload = Workload(wanted, EngineConfig(max_num_seqs=len(wanted)))
+    completions = trial.check(workload).completions
+    with trial.reporting(workload):
+        require(repeated_draw_findings(wanted, completions, trial.oracle))
 
 
 @pytest.mark.needs("seeded_sampling")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+import torch
 
 from batchproof.api import Completion, Request
 from batchproof.findings.finding import Facts, Finding, Rule, found
@@ -11,6 +14,7 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.statistics import binomial_bound, g_test
 
 RISK = 1e-7  # chance at which an honest engine is blamed; a test asks a few times
+LEAST_REPEATED = 32  # tokens
 LEAST_EXPECTED = 25.0  # of a cell; smaller ones are taken together
 
 Answer = tuple[int, ...]
@@ -72,6 +76,36 @@ def ignored_seed_findings(
         name, tokens = requests[0].request_id, before[0].token_ids
         facts: Facts = {"num_requests": len(requests), "seed": seed, "other": other}
         yield found(Rule.SEED_IGNORED, name, **facts, before=tokens)
+
+
+def repeated_draw_findings(
+    requests: Sequence[Request], completions: Sequence[Completion], oracle: Oracle
+) -> Iterator[Finding]:
+    """Yields a finding for each answer whose draws are its own, or another's, some tokens before: the
+    shortest such distance. Each token is drawn where none has twice the share of another.
+
+    Equal random numbers give equal tokens, or, to an engine that sorts before it draws, tokens of equal
+    rank.
+    """
+    tokens = [torch.tensor(each.token_ids) for each in completions]
+    ranks = [
+        (logits > logits.gather(1, drawn[:, None])).sum(dim=1)
+        for request, drawn in zip(requests, tokens, strict=True)
+        for logits in (oracle.score(request.prompt_token_ids, tuple(drawn.tolist())),)
+    ]
+    longest, share = max(map(len, tokens)), 2 / oracle.subject.vocab_size
+    risk = RISK / (2 * len(tokens) ** 2 * longest)
+    budgets = [binomial_bound(num, share, risk) for num in range(longest + 1)]
+    for place, other in product(range(len(tokens)), repeat=2):
+        for lag in range(place == other, len(tokens[place]) - LEAST_REPEATED):
+            pairs = [(drawn[place][lag:], drawn[other]) for drawn in (tokens, ranks)]
+            num_equal = max(int((new == old[: len(new)]).sum()) for new, old in pairs)
+            num = len(tokens[place]) - lag
+            if num_equal > budgets[num]:
+                names = (completions[each].request_id for each in (place, other))
+                facts = {"num_equal": num_equal, "num": num, "lag": lag, "budget": budgets[num]}
+                yield found(Rule.REPEATED_DRAWS, next(names), **facts, other=next(names))
+                break
 
 
 def seed_findings(

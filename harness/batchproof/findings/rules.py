@@ -242,6 +242,12 @@ class Rule(Enum):
         "all {num_requests} requests with seed {seed} are answered as with seed {other}; request "
         "{request_id!r}: {before}"
     )
+    REPEATED_DRAWS = drawing(
+        "repeated-draws", **ints("num_equal", "num", "lag", "budget"), other=str
+    ).says(
+        "of {num} tokens drawn for request {request_id!r}, {num_equal} are those of {other!r} {lag} "
+        "tokens before; chance allows {budget}"
+    )
     FREQUENCIES = drawing(
         "frequencies", statistic=float, degrees=int, p_value=float, cells=LINES, sampling=str
     ).says(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request, SamplingParams
 from batchproof.generators.strategies import (
+    around_powers,
     cut_prompt,
     half_of,
     longest_context,
@@ -153,6 +154,34 @@ def for_hundreds_of_tokens(oracle: Oracle, fields: AbstractSet[str]) -> Workload
     return Workload(_within(wanted, fields))
 
 
+def with_long_lists(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
+    """Returns requests that name many tokens in one field: an answer ends with the whole of a long stop
+    sequence, or with the last of many, and the last of many tokens has the only bias that counts, or is
+    the best that is allowed."""
+    vocab_size = oracle.subject.vocab_size
+    prompt = text_tokens(9, vocab_size)[:5]
+    longest = min(257, longest_context(oracle) - len(prompt)) - 8
+    answer = oracle.right_tokens(prompt, longest + 8)
+    wanted: list[Request] = []
+    for size in (each for each in around_powers(3, longest) if each <= longest):
+        stop = answer[4 : 4 + size]
+        missed = tuple((token,) for token in range(vocab_size) if token not in answer[:6])[: size - 1]
+        biases = [(token, -1.0) for token in range(size - 1) if token < vocab_size - 1]
+        last = (vocab_size - 1, STRONG)
+        ways = {
+            "length": SamplingParams(stop_token_sequences=(stop,)),
+            "stops": SamplingParams(stop_token_sequences=(*missed, answer[4:6])),
+            "biases": SamplingParams(logit_bias=(*biases, last)),
+            "allowed": SamplingParams(
+                allowed_token_ids=frozenset(range(vocab_size - size, vocab_size)), logit_bias=(last,)
+            ),
+        }
+        for name, asked in ways.items():
+            cap = size + 6 if name == "length" else 6
+            wanted.append(Request(f"{name}-{size}", prompt, cap, sampling=asked))
+    return Workload(_within(wanted, fields), EngineConfig(max_num_seqs=len(wanted)))
+
+
 def in_hundreds_of_rows(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
     """Returns 300 requests for as many slots, each with a bias of its own, if that is a field."""
     vocab_size = oracle.subject.vocab_size
@@ -266,7 +295,8 @@ def kinds_of_draws(
         Kind("top-k", 1, 1, SamplingParams(temperature, top_k=likeliest)),
         Kind("top-p", 4, 1, SamplingParams(2 * temperature, top_p=nucleus), has_seeds),
         Kind("min-p", 4, 1, SamplingParams(temperature, min_p=least)),
-        Kind("both", 8, 1, SamplingParams(temperature, top_p=within, min_p=least)),
+        Kind("top-p after min-p", 8, 1, SamplingParams(temperature, top_p=within, min_p=least)),
+        Kind("top-p after top-k", 8, 1, SamplingParams(temperature, top_p=within, top_k=likeliest)),
         Kind("greedy", 32, 2, None),
     ]
     tokens, even = two_tokens(oracle, prompt, num)

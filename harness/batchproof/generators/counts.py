@@ -113,6 +113,15 @@ def _sharers(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
     return Workload((first,), config), Workload((*sharers, *others), config)
 
 
+def _prefix_blocks(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
+    """Two prompts of blocks that hold a token each: the second halves are equal, the first are not."""
+    size = min(size, longest_context(oracle) - 3)
+    first, other, end = (cut_prompt(oracle.subject.vocab_size, n, size // 2) for n in (size, 0, 1))
+    pair = [Request(f"r{n}", start + end + (n,), 2) for n, start in enumerate((first, other))]
+    config = EngineConfig(max_num_seqs=2, block_size=1, num_blocks=4 * size, prefix_caching=True)
+    return tuple(Workload(tuple(each), config) for each in (pair[:1], pair[1:], pair))
+
+
 def _with_sizes(
     oracle: Oracle, first: int, sizes: Sequence[tuple[int, int]], config: EngineConfig
 ) -> Workload:
@@ -127,6 +136,10 @@ def _with_sizes(
 
 def _rows(value: str) -> Callable[[StepRecord], int]:
     return lambda record: sum(getattr(row, value) for row in record.rows)
+
+
+def _taken_over(record: StepRecord) -> list[int]:
+    return [row.context_len for row in record.rows if row.request_id in record.admitted]
 
 
 # A step with drafts, which are lawful unasked, counts as the steps that its tokens take without.
@@ -144,12 +157,9 @@ COUNTS = {
     "slots": Count(Promise.P5, _slots, 8, 13, 2, lambda step: len(step.rows)),
     "tokens held": Count(Promise.P5, _tokens_held, 8, 16, 3, _rows("cached_len")),
     "sharers": Count(
-        Promise.P5,
-        _sharers,
-        8,
-        12,
-        3,
-        lambda step: sum(row.context_len > 0 for row in step.rows if row.request_id in step.admitted),
-        is_owed=False,
+        Promise.P5, _sharers, 8, 12, 3, lambda step: sum(map(bool, _taken_over(step))), is_owed=False
+    ),
+    "blocks of a prefix": Count(
+        Promise.P5, _prefix_blocks, 7, 12, 3, lambda step: max(_taken_over(step), default=0), is_owed=False
     ),
 }
