@@ -100,10 +100,15 @@ def test_many_tokens_at_once_keep_parity(trial: Trial) -> None:
 
 @pytest.mark.promise(id="P5")
 @pytest.mark.shows("prefix_caching", "preemption")
-@pytest.mark.parametrize("name", ["sharers", "blocks of a prefix"])
-def test_prefixes_of_any_size_keep_parity(trial: Trial, name: str) -> None:
-    """Shares one block with ever more requests, and ever longer prefixes with one."""
-    sweep(trial, name)
+def test_many_sharers_of_a_block_keep_parity(trial: Trial) -> None:
+    sweep(trial, "sharers")
+
+
+@pytest.mark.promise(id="P5")
+@pytest.mark.shows("prefix_caching", "preemption")
+def test_prompts_that_end_alike_for_many_blocks_keep_parity(trial: Trial) -> None:
+    """Blocks of equal tokens are shared only if all before them are equal."""
+    sweep(trial, "blocks of a prefix")
 
 
 @pytest.mark.promise(id="P9")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import PreTrainedModel, StaticCache
 
-from batchproof.api import EngineConfig, Request
+from batchproof.api import Completion, EngineConfig, Request
 from batchproof.errors import UnsupportedModelError
 from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import EMBEDDED
 from batchproof.run.engine_names import PEERS, SERVED, served_by
 from batchproof.run.registry import resolve_engine
 from batchproof_engines.reference import reference
+from batchproof_engines.trial_batch import probe_logits, probe_tokens
 from batchproof_lab.model_sweep.toys import Toy
 from tests.selftest.conftest import LaboratoryFor, needs_psutil
 
@@ -74,6 +77,58 @@ def test_a_model_that_an_engine_would_answer_wrongly_is_refused(
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=words):
         resolve_engine(name).factory(built(model), EngineConfig())
+
+
+class _Changed:
+    """The reference, with changed answers."""
+
+    def __init__(
+        self, model: PreTrainedModel, config: EngineConfig, change: Callable[[Completion], Completion]
+    ) -> None:
+        self._engine, self._change = reference(model, config), change
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        return [self._change(each) for each in self._engine.generate(requests)]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_trial_batch_allows_what_rounding_does_and_no_more(dtype: torch.dtype) -> None:
+    model = load_model("gpt2-random", torch.device("cpu"), dtype).model
+
+    def probe(change: Callable[[Completion], Completion]) -> None:
+        name = change.__name__
+        probe_logits(name, model, lambda model, config: _Changed(model, config, change))
+        probe_tokens(name, model, None, lambda config: _Changed(model, config, change))
+
+    def right(given: Completion) -> Completion:
+        return given
+
+    def shifted(given: Completion) -> Completion:
+        return given if given.logits is None else replace(given, logits=given.logits + 1.0)
+
+    def other_tokens(given: Completion) -> Completion:
+        others = tuple(token ^ 1 for token in given.token_ids)
+        return given if given.logits is not None else replace(given, token_ids=others)
+
+    probe(right)
+    with pytest.raises(UnsupportedModelError, match="in a batch its logits differ by"):
+        probe(shifted)
+    with pytest.raises(UnsupportedModelError, match="in a batch it chooses tokens that are"):
+        probe(other_tokens)
+
+
+@pytest.mark.parametrize("num_positions", [5, 16])
+def test_a_model_of_few_positions_is_served(num_positions: int) -> None:
+    model = Toy("gpt2", changes={"n_positions": num_positions}).build(seed=0)
+    requests = [Request("r", (1, 2), num_positions - 2)]
+    first, second = (
+        resolve_engine(each).factory(model, EngineConfig()).generate(requests)
+        for each in ("reference", "ragged")
+    )
+    assert first == second
 
 
 @pytest.mark.parametrize(

@@ -102,9 +102,9 @@ def repeated_draw_findings(
             num_equal = max(int((new == old[: len(new)]).sum()) for new, old in pairs)
             num = len(tokens[place]) - lag
             if num_equal > budgets[num]:
-                names = (completions[each].request_id for each in (place, other))
-                facts = {"num_equal": num_equal, "num": num, "lag": lag, "budget": budgets[num]}
-                yield found(Rule.REPEATED_DRAWS, next(names), **facts, other=next(names))
+                facts: Facts = {"num_equal": num_equal, "num": num, "lag": lag, "budget": budgets[num]}
+                name, source = (completions[each].request_id for each in (place, other))
+                yield found(Rule.REPEATED_DRAWS, name, **facts, other=source)
                 break
 
 
@@ -135,6 +135,7 @@ def seed_findings(
             num_changed=len(changed),
             num_requests=len(requests),
             budget=budget,
+            seeds=sorted({sampling_of(each).seed or 0 for each, *_ in changed}),
             relation=relation,
             before=was.token_ids,
             after=now.token_ids,

@@ -20,6 +20,7 @@ from batchproof.diagnosis.hypotheses import Family, answers_of, is_wrong, named_
 from batchproof.diagnosis.mistakes.choices import choice_mistakes
 from batchproof.diagnosis.mistakes.ends import end_mistakes
 from batchproof.diagnosis.mistakes.logprobs import logprob_mistakes
+from batchproof.diagnosis.mistakes.returned import returned_mistakes
 from batchproof.diagnosis.reruns import (
     SHOWN,
     Call,
@@ -157,10 +158,10 @@ def _by_the_rule(failure: Failure, oracle: Oracle) -> Diagnosis | None:
     if failure.rule in ABOUT_FORM:
         return Diagnosis(Cause.UNKNOWN, headline(failure.finding))
     if failure.rule is Rule.SEED:
-        way = failure.finding.facts["relation"]
-        return Diagnosis(
-            Cause.SAMPLING, f"draws depend on more than the seed: they change if served {way}"
-        )
+        facts = failure.finding.facts
+        is_zero = facts["seeds"] in ((0,), [0])
+        what = "draws with seed 0 alone" if is_zero else "draws depend on more than the seed: they"
+        return Diagnosis(Cause.SAMPLING, f"{what} change if served {facts['relation']}")
     if failure.rule is Rule.SEED_IGNORED:
         facts = failure.finding.facts
         seed, other = (int(str(facts[name])) for name in ("seed", "other"))
@@ -227,8 +228,10 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     """Names a mistake under which the reference gives the wrong tokens or logits, else what the reruns
     show."""
     reruns.run()
-    if any(request.sampling for call in reruns.calls for request in call.workload.requests):
-        named = _named(reruns, choice_mistakes, Cause.SAMPLING)
+    requests = [request for call in reruns.calls for request in call.workload.requests]
+    families = [choice_mistakes] if any(each.sampling for each in requests) else []
+    for family in (*families, returned_mistakes):
+        named = _named(reruns, family, Cause.SAMPLING)
         if named:
             return named
     shown = reruns.cause()

@@ -21,7 +21,7 @@ from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.oracle.choosing import Past, past_of
 from batchproof.oracle.oracle import Oracle
 
-NUM_OTHERS = 12  # requests whose parameters, rows or ends are tried
+NUM_OTHERS = 12  # requests whose rows are tried
 NUM_COMPARED = 8  # answers on which a mistake is tried besides
 MOST_RIVALS = 3
 UNJUDGED = (FinishReason.ERROR, FinishReason.ABORTED)
@@ -75,10 +75,15 @@ class Answer:
         return past_of(self.request, self.tokens, self.logits.shape[1])
 
     @cached_property
-    def others(self) -> list[Answer]:
+    def neighbours(self) -> list[Answer]:
         """The answers to other requests, those of the same call first."""
         others = [each for each in self.peers if each is not self]
-        return sorted(others, key=lambda each: (each.call != self.call, -each.call))[:NUM_OTHERS]
+        return sorted(others, key=lambda each: (each.call != self.call, -each.call))
+
+    @property
+    def others(self) -> list[Answer]:
+        """The first neighbours: so many as the oracle can be asked about."""
+        return self.neighbours[:NUM_OTHERS]
 
     @cached_property
     def has_drafts(self) -> bool:

@@ -352,9 +352,11 @@ class Reruns:
         nothing."""
         if self.is_repeatable is False:
             return Cause.RACE, "the same calls give different answers"
-        for without, shown in SHOWN.items():
-            if self.is_right.get(without):
-                return shown
+        right = [each for each in SHOWN if self.is_right.get(each)]
+        if right:
+            cause, text = SHOWN[right[0]]
+            more = " and ".join(each.value for each in right[1:])
+            return cause, f"{text}; it is also right {more}" if more else text
         if self.is_right.get(Without.NEIGHBOURS) and self.movers:
             return self._leak_or_stale(self.movers)
         if self.is_right.get(Without.NEIGHBOURS) and self.movers is not None:

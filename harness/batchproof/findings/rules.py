@@ -232,10 +232,16 @@ class Rule(Enum):
         "{sampling}",
     )
     SEED = drawing(
-        "seed", **ints("num_changed", "num_requests", "budget"), relation=str, before=INTS, after=INTS
+        "seed",
+        **ints("num_changed", "num_requests", "budget"),
+        seeds=INTS,
+        relation=str,
+        before=INTS,
+        after=INTS,
     ).says(
         "{num_changed} of {num_requests} requests with a seed are answered differently "
         "{relation}; chance allows {budget}",
+        "seeds of these requests: {seeds}",
         "first request {request_id!r}: before {before}, after {after}",
     )
     SEED_IGNORED = drawing("seed-ignored", **ints("num_requests", "seed", "other"), before=INTS).says(

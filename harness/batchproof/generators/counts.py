@@ -160,6 +160,12 @@ COUNTS = {
         Promise.P5, _sharers, 8, 12, 3, lambda step: sum(map(bool, _taken_over(step))), is_owed=False
     ),
     "blocks of a prefix": Count(
-        Promise.P5, _prefix_blocks, 7, 12, 3, lambda step: max(_taken_over(step), default=0), is_owed=False
+        Promise.P5,
+        _prefix_blocks,
+        7,
+        12,
+        3,
+        lambda step: max(_taken_over(step), default=0),
+        is_owed=False,
     ),
 }

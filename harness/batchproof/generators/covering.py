@@ -250,7 +250,8 @@ def _set_pool(plan: Plan, value: str) -> None:
     the latest the two that last."""
     if value == "tight":
         size, can_share = plan.block_size, "prefix_caching" in plan.limits
-        lives = [ceil((len(each.prompt_token_ids) + each.max_new_tokens) / size) for each in plan.requests]
+        lengths = (len(each.prompt_token_ids) + each.max_new_tokens for each in plan.requests)
+        lives = [ceil(length / size) for length in lengths]
         num_lasting = sum(lives[place] for place in LASTING) - can_share  # the first block
         admitted = [each.prompt_token_ids for each in plan.requests[: plan.max_num_seqs]]
         full = {

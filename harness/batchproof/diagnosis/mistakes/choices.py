@@ -3,9 +3,11 @@ order, by what is known of the past, and by drafts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise, permutations
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,7 +23,29 @@ from batchproof.oracle.oracle import centred
 Given = Iterator[tuple[str, Tensor]]  # a mistake, and the logits that tokens are chosen from
 BOUNDS: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # what lets all tokens through
 AFTER = ("min_tokens", "repetition_penalty", "frequency_penalty", "presence_penalty")
+SATURATED = (1, 7, 15, 31, 63, 127, 255)
+Stage = Callable[[Tensor, Request, Past], Tensor]
+NO_OTHER: Mapping[str, Any] = MappingProxyType({})
 PLAIN = "tokens are chosen without the request's parameters"
+
+
+def _penalised(change: Callable[[Tensor, float], Tensor]) -> Stage:
+    def stage(values: Tensor, request: Request, past: Past) -> Tensor:
+        is_seen = (past.prompt + past.counts) > 0
+        return torch.where(is_seen, change(values, sampling_of(request).repetition_penalty), values)
+
+    return stage
+
+
+def _each_time(values: Tensor, request: Request, past: Past) -> Tensor:
+    return values - sampling_of(request).presence_penalty * past.counts
+
+
+SLIPS: tuple[tuple[str, str, Stage], ...] = (
+    ("repetition_penalty", "divides logits below 0 as well", _penalised(operator.truediv)),
+    ("repetition_penalty", "multiplies logits above 0 as well", _penalised(operator.mul)),
+    ("presence_penalty", "is taken off each time that a token is produced", _each_time),
+)
 
 
 def choice_mistakes(own: Answer) -> Iterator[Hypothesis]:
@@ -50,12 +74,15 @@ def _values(
     own: Answer,
     request: Request | None = None,
     stages: tuple[str, ...] = tuple(STAGES),
-    pasts: Mapping[str, Past] | None = None,
+    pasts: Mapping[str, Past] = NO_OTHER,
+    slips: Mapping[str, Stage] = NO_OTHER,
 ) -> Tensor:
-    """Returns what the stages make of the logits, `(n, vocab)`; `pasts`: of those that know another."""
+    """Returns what the stages make of the logits, `(n, vocab)`; `pasts`: of those that know another,
+    `slips`: of those that compute something else."""
     values = own.logits
     for name in stages:
-        values = STAGES[name](values, request or own.request, (pasts or {}).get(name, own.past))
+        stage = slips.get(name, STAGES[name])
+        values = stage(values, request or own.request, pasts.get(name, own.past))
     return values
 
 
@@ -69,6 +96,7 @@ def _given(own: Answer) -> Given:
             changed = replace(asked, logit_bias=tuple(one_each.items()))
             mistake = f"of a token that logit_bias names twice only the {words} counts"
             yield mistake, _values(own, replace(own.request, sampling=changed))
+    yield from _slips(own)
     if active:
         yield PLAIN, own.logits
     for name in active if len(active) > 1 else ():
@@ -89,16 +117,46 @@ def _given(own: Answer) -> Given:
         yield f"{name} is applied {side} {place}", _values(own, stages=tuple(rest))
 
 
+def _slips(own: Answer) -> Given:
+    """Yields the usual slips in the formula of one stage."""
+    asked, most = sampling_of(own.request), int(own.past.counts.max())
+    for name, words, slip in SLIPS:
+        if name in asked.changed:
+            yield f"{name} {words}", _values(own, slips={name: slip})
+    held_back = own.request.eos_token_ids - {*own.tokens[: asked.min_tokens]}
+    if held_back != own.request.eos_token_ids:
+        changed = replace(own.request, eos_token_ids=held_back)
+        yield "min_tokens does not hold back every EOS id", _values(own, changed)
+    if "frequency_penalty" in asked.changed:
+        for num in (num for num in SATURATED if num < most):
+            for words, counts in (
+                (f"counts a token no more than {num} times", own.past.counts.clamp(max=num)),
+                (f"counts from 0 again at {num + 1}", own.past.counts % (num + 1)),
+            ):
+                past = replace(own.past, counts=counts)
+                yield f"frequency_penalty {words}", _values(own, pasts={"frequency_penalty": past})
+    for num in (1 << exponent for exponent in range(12)):
+        if num < len(asked.logit_bias):
+            first = replace(asked, logit_bias=asked.logit_bias[:num])
+            words = f"only the first {num} entries of logit_bias count"
+            yield words, _values(own, replace(own.request, sampling=first))
+
+
 def _of_others(own: Answer) -> Given:
     """Yields choices by the parameters of each other request, by all and then by one field alone."""
-    asked = sampling_of(own.request)
-    for other in own.others:
+    asked, place = sampling_of(own.request), own.peers.index(own)
+    for other in own.neighbours:
         its, whose = sampling_of(other.request), repr(other.request.request_id)
         if not its.changes_logits or its == asked:
             continue
         eos = own.request.eos_token_ids | other.request.eos_token_ids
         changed = replace(own.request, eos_token_ids=eos, sampling=its)
         yield f"tokens are chosen by the parameters of {whose}", _values(own, changed)
+        away = own.peers.index(other) - place
+        if other.call == own.call and abs(away) > 1:
+            side = "behind" if away > 0 else "before"
+            words = f"tokens are chosen by the parameters of the request {abs(away)} {side}"
+            yield words, _values(own, changed)
         for name in set(STAGES) & {*its.changed}:
             one: dict[str, Any] = {name: getattr(its, name)}
             values = _values(own, replace(changed, sampling=replace(asked, **one)))
@@ -145,6 +203,8 @@ def _drawn(own: Answer) -> Given:
         alone = let_through(**{each: BOUNDS[each] for each in BOUNDS if each != name})
         words = f"{name} is cut from all tokens, not from what the other bounds leave"
         yield words, alone & let_through(**{name: BOUNDS[name]})
+    if "top_k" in active:
+        yield "top_k is one too large", let_through(top_k=asked.top_k + 1)
     for name in active:
         yield f"{name} is left out", let_through(**{name: BOUNDS[name]})
     yield "the temperature is applied twice", let_through(temperature=asked.temperature**2)

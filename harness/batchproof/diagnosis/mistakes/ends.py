@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from math import inf
 from typing import Any, NamedTuple
 
@@ -42,17 +43,20 @@ def end_mistakes(own: Answer) -> Iterator[Hypothesis]:
     asked, tokens = sampling_of(own.request), tuple(own.completion.token_ids)
     cap, num, reason = own.request.max_new_tokens, len(tokens), own.completion.finish_reason
     right = Ending(own.request.eos_token_ids, asked.stop_token_sequences, asked.min_tokens, cap)
-    for mistake, changes in (("", {}), *_changes(own, right), *_of_others(own, right)):
-        is_given = right._replace(**changes).end_of(tokens) == (num, reason)
-        yield Hypothesis(mistake, RIGHT if is_given else WRONG)
     behind = _continued(own, num + 4)
     is_cut = any(right.end_of(behind) == (n, FinishReason.STOP) for n in range(num + 1, num + 5))
     is_at_cap = num == cap
-    for mistake, is_given in (
+    at_the_end = (
+        ("", right.end_of(tokens) == (num, reason)),
         ("an EOS exactly at the cap is reported as the cap", is_at_cap and tokens[-1] in right.eos),
         ("an EOS behind the cap ends it", is_at_cap and not right.eos.isdisjoint(behind[num:])),
         ("what ends the answer is left out of it", reason is FinishReason.STOP and is_cut),
-    ):
+    )
+    changed = (
+        (mistake, right._replace(**changes).end_of(tokens) == (num, reason))
+        for mistake, changes in (*_changes(own, right), *_of_others(own, right))
+    )
+    for mistake, is_given in (*at_the_end, *changed):
         yield Hypothesis(mistake, RIGHT if is_given else WRONG)
 
 
@@ -72,9 +76,11 @@ def _changes(own: Answer, right: Ending) -> Iterator[tuple[str, dict[str, Any]]]
     yield "the cap is one too high", {"cap": cap + 1}
     yield "the cap is one too low", {"cap": cap - 1}
     yield "the cap counts the prompt", {"cap": cap - own.num_prompt}
+    yield from _too_long(own)
     yield "its EOS ids are not looked for", {"eos": frozenset()}
     yield "its stop sequences are not looked for", {"stops": ()}
     yield "the first token is not compared with EOS ids", {"unseen": {1}}
+    yield "not all of its EOS ids are looked for", {"eos": eos - {*own.completion.token_ids[:-1]}}
     if own.has_drafts:
         yield "only the last token of a step is looked at", {"unseen": lengths - lasts}
         yield (
@@ -99,8 +105,19 @@ def _changes(own: Answer, right: Ending) -> Iterator[tuple[str, dict[str, Any]]]
     yield "the shortest cap of the call is taken for all", {"cap": min(caps)}
 
 
+def _too_long(own: Answer) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields lengths and numbers of stop sequences beyond which the last ones are not seen."""
+    every = [sampling_of(each.request).stop_token_sequences for each in (own, *own.peers)]
+    stops = every[0]
+    for length in sorted({len(each) - 1 for each in chain(*every) if len(each) > 2}):
+        seen = tuple(each for each in stops if len(each) <= length)
+        yield f"a stop sequence of more than {length} tokens is not seen", {"stops": seen}
+    for num in sorted({len(each) - 1 for each in every if len(each) > 2}):
+        yield f"only the first {num} stop sequences are seen", {"stops": stops[:num]}
+
+
 def _of_others(own: Answer, right: Ending) -> Iterator[tuple[str, dict[str, Any]]]:
-    for its, whose in ((other.request, repr(other.request.request_id)) for other in own.others):
+    for its, whose in ((other.request, repr(other.request.request_id)) for other in own.neighbours):
         asked, cap = sampling_of(its), its.max_new_tokens
         yield f"it is ended by the EOS ids of {whose}", {"eos": right.eos | its.eos_token_ids}
         yield f"the EOS ids are those of {whose}", {"eos": its.eos_token_ids}

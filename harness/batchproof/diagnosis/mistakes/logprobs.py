@@ -105,6 +105,7 @@ def _others(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
         yield f"they are of the token {words} the one chosen", told._replace(tokens=tokens)
     ordered = told.logits.sort(descending=True).values
     yield "they are looked up in the sorted logprobs", told._replace(logits=ordered)
+    yield from _repeated(own, told)
     for other in own.others:
         places, whose = [min(at, len(other.ids) - 1) for at in told.places], other.request.request_id
         its = told._replace(tokens=[other.ids[at] for at in places])
@@ -119,6 +120,26 @@ def _others(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
     yield from _counted(own, told)
     for words, edit in _edits():
         yield words, told._replace(given=[edit(each) for each in told.given])
+
+
+def _repeated(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
+    """Yields entries that are whole those of another token of the same request."""
+    num = own.num_prompt
+
+    def of(places: Sequence[int]) -> Told:
+        behind = own.behind[[max(0, at - 1) for at in places]]
+        return told._replace(tokens=[own.ids[at] for at in places], logits=behind)
+
+    firsts = [each.first for each in own.outputs]
+    lasts = {first: at for at, first in enumerate(firsts)}
+    last_of_step = [at if at < num else num + lasts[firsts[at - num]] for at in told.places]
+    yield "they are those of the last token of their step", of(last_of_step)
+    bound = 2 * own.oracle.logit_bound
+    for start in range(2, num):
+        anew = of([at if at < start or at >= num else at - start + 1 for at in told.places])
+        if not anew.misses(bound):
+            yield "those of the prompt begin anew in the middle of it", anew
+            return
 
 
 def _counted(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
@@ -177,7 +198,10 @@ def _rows(own: Answer, told: Told) -> Iterator[tuple[str, Tensor]]:
     padded = torch.nn.functional.pad(own.behind, (0, 0, 1, 1), value=torch.nan)
     yield "of the position before", padded[places - 1]
     yield "of the position behind", padded[places + 1]
-    yield "of the first token of their step", of_answer(own.logits[[o.first for o in own.outputs]])
+    firsts = [each.first for each in own.outputs]
+    lasts = [max(at for at, each in enumerate(firsts) if each == first) for first in firsts]
+    yield "of the first token of their step", of_answer(own.logits[firsts])
+    yield "of the last token of their step", of_answer(own.logits[lasts])
     yield from ((words, of_answer(rows)) for words, rows in _of_batch(own))
     agreement = own.calls[own.call].workload.config.draft_agreement
     if agreement is not None:

@@ -44,7 +44,8 @@ def _within_the_sequence(suspect: Suspect) -> Iterator[tuple[str, Tensor]]:
     own, gap, by_then = table.among_own(), table.distance(), table.fed_by_then()
     up_to_own, is_prefill = own & (gap >= 0), ~table.is_decode()[:, None]
     yield "a query also sees the key of the next token", right | (own & by_then & (gap == -1))
-    yield "the tokens of a prompt see each other in both directions", right | (own & by_then)
+    both = own & by_then & table.in_window(window)
+    yield "the tokens of a prompt see each other in both directions", right | both
     yield "a query does not see its own key", right & ((gap > 0) | (table.index == 0))
     yield "a query does not see the key before its own", right & (gap != 1)
     first_rows = torch.where(table.query_len > 1, table.context_len, 0)[:, None]
