@@ -144,6 +144,17 @@ def test_an_unusual_model_is_served_as_by_the_reference(model: str, name: str) -
     assert first == second
 
 
+def test_generate_takes_a_larger_cache_for_a_longer_prompt() -> None:
+    model = load_model("gpt2-long", torch.device("cpu"), torch.float32).model
+    engines = [
+        resolve_engine(each).factory(model, EngineConfig()) for each in ("generate-static", "reference")
+    ]
+    for length in (3, 300):
+        request = Request("r", tuple(i % 256 for i in range(length)), 3)
+        first, second = (each.generate([request]) for each in engines)
+        assert first == second
+
+
 def test_generate_compiles_one_step_for_one_static_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """It serves all batches, padded or not, full or not, short or long."""
     model = load_model("gpt2-random", torch.device("cpu"), torch.float32).model

@@ -26,6 +26,7 @@ from batchproof.api import (
 from batchproof.errors import EngineHang, UsageError
 from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
+from batchproof_engines.adapters.openai import text_for
 from batchproof_lab.suite_run import run_suite
 from tests.selftest.adapters.stand_in_server import MODEL, Handler, StandIn, answer, right_tokens
 
@@ -232,6 +233,7 @@ def test_a_server_that_says_nothing_runs_into_a_limit(build: Build, server: Stan
 def test_a_stepped_request_comes_token_by_token(build: Build, server: StandIn) -> None:
     server.token_s = 0.02
     engine = build("&stream=true")
+    assert Capability.STEPPING in engine.capabilities
     for request in REQUESTS:
         engine.add(request)
     with pytest.raises(ValueError, match="request_id 'a' is live already"):
@@ -315,6 +317,9 @@ def test_a_server_without_the_model_or_that_is_gone_is_reported(build: Build, se
     server.listed = ["tiny", "small"]
     with pytest.raises(UsageError, match="lists no model 'gpt2-hash': there is tiny, small; listed="):
         build()
+    server.listed = []
+    with pytest.raises(UsageError, match="/models lists no model; name it: 'openai"):
+        text_for(server.base_url)
     engine = build("&stream=true&listed=false")
     server.shutdown()
     server.socket.close()
@@ -324,8 +329,9 @@ def test_a_server_without_the_model_or_that_is_gone_is_reported(build: Build, se
     with pytest.raises(RuntimeError, match="connection refused"):
         engine.step()
     assert not engine.has_unfinished
-    with pytest.raises(UsageError, match=r"no such engine there: GET .*/models: the server is not"):
-        build()
+    for options in ("", "&listed=false"):
+        with pytest.raises(UsageError, match=r"no such engine there: GET .*/models: the server is not"):
+            build(options)
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
