@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from batchproof.api import Capability, Request, SamplingParams
 from batchproof.generators.choosing import mixed_workloads, with_logprobs
-from batchproof.generators.strategies import workloads
+from batchproof.generators.strategies import around_powers, workloads
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
@@ -25,6 +25,18 @@ def test_logprobs_are_the_models_own(trial: Trial, data: st.DataObject) -> None:
     """Lets some requests of a batch ask for them, each for another number of likeliest tokens."""
     drawn = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=2))
     trial.check(data.draw(with_logprobs(drawn, trial.capabilities)))
+
+
+@pytest.mark.one_model
+def test_as_many_of_the_likeliest_are_given_as_are_asked_for(trial: Trial) -> None:
+    """Asks for numbers around each power of two, up to the whole vocabulary."""
+    fields, vocab_size = trial.offer[1], trial.subject.vocab_size
+    wanted = (
+        Request(f"r{num}", (5, 6, num % vocab_size), 2, sampling=asked.within(fields))
+        for num in (*around_powers(2, vocab_size - 1), vocab_size)
+        for asked in (SamplingParams(logprobs=num, prompt_logprobs=num),)
+    )
+    trial.check(Workload(tuple(wanted)))
 
 
 PROMPT = pytest.param("prompt_logprobs", marks=pytest.mark.needs("prompt_logprobs"))

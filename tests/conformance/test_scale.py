@@ -26,6 +26,7 @@ from batchproof.generators.strategies import (
     short_requests,
     wide_workloads,
 )
+from batchproof.models.embedded import QUICK_STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
@@ -90,6 +91,19 @@ def test_many_sequences_at_once_keep_parity(trial: Trial) -> None:
         with blame(Promise.P5, f"beside others in {slots} slots"):
             trial.check(Workload(wanted, EngineConfig(max_num_seqs=slots)))
     sweep(trial, "slots")
+
+
+@pytest.mark.promise(id="P5")
+@pytest.mark.needs("stepping")
+@pytest.mark.also_on(QUICK_STATE_MODEL)
+def test_a_batch_that_grows_while_it_decodes_keeps_parity(trial: Trial) -> None:
+    """One request arrives in each step until all slots are taken, and none ends before."""
+    num = 66 if IS_NAMED else 18
+    wanted = (
+        Request(f"r{n}", cut_prompt(trial.subject.vocab_size, 7 * n, 1 + n % 3), num - n + 2)
+        for n in range(num)
+    )
+    trial.check(Workload(tuple(wanted), EngineConfig(max_num_seqs=num), tuple(range(num))))
 
 
 @pytest.mark.promise(id="P5")

@@ -157,7 +157,11 @@ def _counted(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
         for (one, _), is_first in zip(pairs, is_before, strict=True)
     ]
     words = "the token chosen stands before the likeliest"
-    yield words, told._replace(given=rest, num_top=[len(one.top) for one in rest])
+    nums = [min(max(len(one.top), num - 1), num) for one, (_, num) in zip(rest, pairs, strict=True)]
+    yield words, told._replace(given=rest, num_top=nums)
+    most = max(len(one.top) for one in told.given)
+    nums = [min(num, most) for num in told.num_top]
+    yield f"no more than {most} of the likeliest are given", told._replace(num_top=nums)
     beyond = [
         one._replace(rank=rank) if one.rank == num + 1 < rank else one
         for (one, num), rank in zip(pairs, ranks, strict=True)
