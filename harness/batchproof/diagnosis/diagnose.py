@@ -102,7 +102,8 @@ def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Di
             if reruns.is_right_without_drafts():
                 return _of_drafts(reruns, family)
             reruns.change()
-            shown = reruns.cause()
+            # Another draw may be right by chance.
+            shown = None if is_drawn(symptom.request) else reruns.cause()
             return _named_or(reruns, family, shown and (cause, shown[1]), cause)
     return None
 

@@ -155,7 +155,13 @@ def _set_prefixes(plan: Plan, value: str) -> None:
     size = plan.block_size
     owner = (*plan.requests[OWNER].prompt_token_ids, *plan.text(13, 2 * size))
     tail = plan.text(14, plan.rng.randint(1, 2 * size))
-    shared = {"equal": owner, "longer": (*owner, *tail), "half": (*owner[:size], *tail), "turn": owner}
+    shared = {
+        "equal": owner,
+        "longer": (*owner, *tail),
+        "half": (*owner[:size], *tail),
+        "turn": owner,
+        "reordered": (*owner[size - 1 :: -1], *owner[size:]),  # the first block
+    }
     oldest = (*owner[:size], *plan.requests[OLDEST].prompt_token_ids)  # it runs beside all others
     plan.change(OLDEST, prompt_token_ids=oldest)
     plan.change(OWNER, prompt_token_ids=owner)
@@ -303,7 +309,8 @@ DIMENSIONS: Mapping[str, Dimension] = {
     "chunks": Dimension(_set_chunks, {"off": (), **_each(("some blocks", "least"), "chunked_prefill")}),
     "prompts": Dimension(_set_prompts, _each(("short", "edges", "long", "repeats"))),
     "prefixes": Dimension(
-        _set_prefixes, {"off": (), **_each(("equal", "longer", "half", "turn"), "prefix_caching")}
+        _set_prefixes,
+        {"off": (), **_each(("equal", "longer", "half", "turn", "reordered"), "prefix_caching")},
     ),
     "drafts": Dimension(
         _set_drafts,

@@ -41,7 +41,19 @@ def _each_time(values: Tensor, request: Request, past: Past) -> Tensor:
     return values - sampling_of(request).presence_penalty * past.counts
 
 
+def _finite(name: str) -> Stage:
+    def stage(values: Tensor, request: Request, past: Past) -> Tensor:
+        changed = STAGES[name](values, request, past)
+        return changed.masked_fill(changed == -torch.inf, -100.0)
+
+    return stage
+
+
 SLIPS: tuple[tuple[str, str, Stage], ...] = (
+    *(
+        (name, "leaves what it excludes a finite logit, such as -100", _finite(name))
+        for name in ("allowed_token_ids", "min_tokens")
+    ),
     ("repetition_penalty", "divides logits below 0 as well", _penalised(operator.truediv)),
     ("repetition_penalty", "multiplies logits above 0 as well", _penalised(operator.mul)),
     ("presence_penalty", "is taken off each time that a token is produced", _each_time),
