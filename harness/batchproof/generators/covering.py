@@ -160,7 +160,7 @@ def _set_prefixes(plan: Plan, value: str) -> None:
         "longer": (*owner, *tail),
         "half": (*owner[:size], *tail),
         "turn": owner,
-        "reordered": (*owner[size - 1 :: -1], *owner[size:]),  # the first block
+        "reordered": (*owner[:size], *owner[2 * size - 1 : size - 1 : -1], *owner[2 * size :]),
     }
     oldest = (*owner[:size], *plan.requests[OLDEST].prompt_token_ids)  # it runs beside all others
     plan.change(OLDEST, prompt_token_ids=oldest)
@@ -476,7 +476,8 @@ def alone(meeting: Meeting) -> Values:
     """Returns values of all dimensions of which none is less plain than the meeting needs."""
     values = {**PLAIN, **dict(meeting)}
     if values["abort"] != "off" and values["arrival"] == "one call":
-        values["arrival"] = "stepped"
+        # A prefix may be cached no longer than it is used.
+        values["arrival"] = "stepped" if values["prefixes"] == "off" else "late"
     if values["abort"] == "waiting" and values["slots"] == "each":
         values["slots"] = "two"
     if values["abort"] == "prefill" and values["chunks"] == "off":
