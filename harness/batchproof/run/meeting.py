@@ -179,7 +179,7 @@ class Meetings:
     def serve_missing(self) -> None:
         """Serves each meeting by itself that the design did not show. Raises as `serve_design` does."""
         for meeting in self._unshown():
-            for _ in range(NUM_TRIES):
+            for _ in range(NUM_TRIES if _is_a_choice(meeting) else 3 * NUM_TRIES):
                 if meeting not in self.counts[self.strength]:
                     self._serve(alone(meeting))
         self._judge_draws()
