@@ -55,12 +55,12 @@ def serve_steps(
             for request, arrival in zip(workload.requests, arrivals, strict=True):
                 if arrival == step:
                     engine.add(request)
-            for request_id, when in workload.aborts:
-                if when == step:
-                    engine.abort(request_id)
-                    aborted.add(request_id)
+            leaving = [request_id for request_id, when in workload.aborts if when == step]
+            for request_id in leaving:
+                engine.abort(request_id)
+            aborted.update(leaving)
             trace_lens.append(len(getattr(engine, "trace", ())))
-            if engine.has_unfinished:  # a client has no other reason to call `step`
+            if engine.has_unfinished or leaving:  # whose ids are free behind a step
                 events += ((step, event) for event in checked_events(engine.step()))
             step += 1
             if step > workload.step_bound:

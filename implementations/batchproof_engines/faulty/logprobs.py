@@ -32,6 +32,14 @@ class LogprobsOfProcessedLogits(Sampler):
         return choice._replace(logprobs=self.logprobs(changed, choice.token_id, asked.logprobs or 0))
 
 
+@planted(Promise.P18, Cause.LOGPROBS, "InternLM/lmdeploy#1548")
+class NoMoreThanTwentyOfTheLikeliest(Sampler):
+    """Of the likeliest tokens no more than twenty are given, whatever is asked for."""
+
+    def logprobs(self, logits: Tensor, token_id: int, num: int) -> TokenLogprobs:
+        return super().logprobs(logits, token_id, min(num, 20))
+
+
 @planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm#29216")
 class LogprobsOfTheRowBefore(Sampler):
     """Logprobs are read one row off."""

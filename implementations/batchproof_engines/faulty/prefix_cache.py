@@ -17,6 +17,14 @@ class BlocksKnownByTheirOwnTokens(BlockManager):
         return super().prefix(sequence, column)[column * self.block_size :]
 
 
+@planted(Promise.P5, Cause.STALE, "kekzl/imp#1301")
+class BlocksForgetWhatIsFarBefore(BlockManager):
+    """A block is looked up by its own tokens and those of the 31 blocks before it."""
+
+    def prefix(self, sequence: Sequence, column: int) -> Prefix:
+        return super().prefix(sequence, column)[max(0, column - 31) * self.block_size :]
+
+
 @planted(Promise.P8, Cause.STALE, "GeeeekExplorer/nano-vllm#163")
 class EvictedPrefixIsStillFound(BlockManager):
     """A block that is reassigned can still be found under what it held before."""

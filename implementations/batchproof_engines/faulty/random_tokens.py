@@ -95,6 +95,14 @@ class SeedsOfSixteenBits(Sampler):
         return super().noise(None if seed is None else seed & 0xFFFF, index, size)
 
 
+@planted(Promise.P19, Cause.SAMPLING, "NVIDIA/TensorRT-Edge-LLM#212")
+class RandomNumbersRepeatAfter64Tokens(Sampler):
+    """The random numbers of a seed come from a table of 64, which starts anew."""
+
+    def noise(self, seed: int | None, index: int, size: int) -> np.ndarray:
+        return super().noise(seed, index % 64, size)
+
+
 @planted(Promise.P19, Cause.SAMPLING, "vllm-project/vllm#19940")
 class SeedsStartAnewAfterAPreemption(ShiftedEngine):
     """A resumed request gets a new generator, which draws the first numbers of its seed again."""

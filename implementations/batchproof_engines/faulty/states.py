@@ -51,6 +51,18 @@ class StateIsLeftToTheNextTenant(StatesByLane):
         return piece.lane in self.lanes
 
 
+@planted_in_states(Promise.P5, "ml-explore/mlx-lm#1129")
+class StatesStayBehindWhenTheBatchGrows(StatesByLane):
+    """A seventeenth sequence gets a larger store, and the others there the states of the first."""
+
+    def write(self, group: list[Piece], states: States) -> None:
+        before = [*self.lanes]
+        super().write(group, states)
+        if len(before) <= 16 < len(self.lanes):
+            first = self.lanes[before[0]]
+            self.lanes |= {lane: joined([(first, 0)]) for lane in before}
+
+
 class _LeftByAborted(StateIsLeftToTheNextTenant):
     def __init__(self) -> None:
         super().__init__()
