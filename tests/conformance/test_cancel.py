@@ -57,7 +57,7 @@ def test_a_request_may_be_cancelled_at_any_step(trial: Trial, data: st.DataObjec
 
 def test_finished_and_unknown_ids_are_ignored(trial: Trial) -> None:
     requests = (Request("quick", (1, 2, 3), 1), Request("slow", (4, 5), 8))
-    aborts = (("quick", 4), ("nobody", 2), ("slow-but-not-quite", 3))
+    aborts = (("quick", 4), ("nobody", 2), ("slow-but-not-quite", 3), ("slo", 3), ("low", 3))
     check_cancelled(trial, Workload(requests, EngineConfig(), (0, 0), aborts))
 
 

@@ -32,6 +32,7 @@ from batchproof.generators.covering import (
     OWNER,
     PLAIN,
     SMALL_BLOCKS,
+    Choices,
     Meeting,
     Value,
     Values,
@@ -122,6 +123,9 @@ MAY: Mapping[Value, Capability | None] = {
 }
 
 
+ABOUT_PROMPTS = {("logprobs", "of prompts"), ("parameters", "repetition")}
+
+
 class Meetings:
     """What has met on an engine, as workloads are served to it."""
 
@@ -172,8 +176,8 @@ class Meetings:
             self._serve(values)
         if share == 1.0:
             for meeting in meetings(self.choices, 2):
-                if any(_who_is_to_be_interrupted(meeting)):  # among other features it may show less
-                    self._serve(alone(meeting))
+                for values in _by_itself(meeting, self.choices):
+                    self._serve(values)
         self._judge_draws()
 
     def serve_missing(self) -> None:
@@ -228,6 +232,18 @@ def _who_is_to_be_interrupted(meeting: Meeting) -> Iterator[set[int]]:
         for name, value in meeting:
             if name in WHO_ASKS and value not in (PLAIN[name], "first token", "inside"):
                 yield WHO_ASKS[name]
+
+
+def _by_itself(meeting: Meeting, choices: Choices) -> Iterator[Values]:
+    """Yields what is served besides, since among other features these meetings may show less: who is
+    interrupted, also in the middle of a prompt, and a draft that was rejected and comes in a prompt."""
+    if any(_who_is_to_be_interrupted(meeting)):
+        yield alone(meeting)
+        if ABOUT_PROMPTS & {*meeting} and "least" in choices["chunks"]:
+            slow = {"chunks": "least", "prompts": "long", "slots": "two"}
+            yield from ({**alone(meeting), **slow},) * NUM_TRIES
+    if ("prefixes", "turn") in meeting and any(name == "drafts" for name, _ in meeting):
+        yield alone(meeting)
 
 
 def _is_a_choice(meeting: Meeting) -> bool:
