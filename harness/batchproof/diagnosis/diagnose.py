@@ -104,7 +104,9 @@ def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Di
             reruns.change()
             # Another draw may be right by chance.
             shown = None if is_drawn(symptom.request) else reruns.cause()
-            return _named_or(reruns, family, shown and (cause, shown[1]), cause)
+            if shown and shown[0] is not Cause.STALE:  # which is no matter of parameters
+                shown = cause, shown[1]
+            return _named_or(reruns, family, shown, cause)
     return None
 
 

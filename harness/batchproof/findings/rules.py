@@ -241,7 +241,6 @@ class Rule(Enum):
     ).says(
         "{num_changed} of {num_requests} requests with a seed are answered differently "
         "{relation}; chance allows {budget}",
-        "seeds of these requests: {seeds}",
         "first request {request_id!r}: before {before}, after {after}",
     )
     SEED_IGNORED = drawing("seed-ignored", **ints("num_requests", "seed", "other"), before=INTS).says(

@@ -60,6 +60,11 @@ class Draw(NamedTuple):
     request: Request
     alone: Completion
     among_others: Completion
+    values: Values  # of the workload
+
+    @property
+    def has_changed(self) -> bool:
+        return self.alone.token_ids != self.among_others.token_ids
 
 
 @dataclass(frozen=True)
@@ -195,8 +200,8 @@ class Meetings:
         self._doubtful.clear()
         if self._draws:
             with self._trial.reporting(self._trial.history.last_workload):
-                wanted, before, after = zip(*self._draws, strict=True)
-                relation = "where other features meet"
+                wanted, before, after, _ = zip(*self._draws, strict=True)
+                relation = _what_changed(self._draws)
                 require(seed_findings(wanted, before, after, self._trial.oracle, relation))
 
     def _serve(self, values: Values) -> None:
@@ -208,7 +213,7 @@ class Meetings:
             raise _explained(self._trial, values, failure, *call) from None
         draws = served.draws or ()
         self._draws += draws
-        if any(each.alone.token_ids != each.among_others.token_ids for each in draws):
+        if any(each.has_changed for each in draws):
             self._doubtful.append(values)
         had = sorted(each for each in values.items() if _is_in(each, served))
         moved = served.interrupted()
@@ -269,10 +274,22 @@ def _served(trial: Trial, values: Values, seed: int, block_sizes: Sequence[int])
     # any order: there the same seed may draw another.
     if trial.subject.oracle is not None or Capability.SEEDED_SAMPLING not in trial.capabilities:
         return Served(outcomes, trace, None)
-    return Served(outcomes, trace, tuple(_draws(trial, calls, outcomes)))
+    return Served(outcomes, trace, tuple(_draws(trial, values, calls, outcomes)))
 
 
-def _draws(trial: Trial, calls: Sequence[Workload], outcomes: Sequence[Outcome]) -> Iterator[Draw]:
+def _what_changed(draws: Sequence[Draw]) -> str:
+    """Returns which values all draws have that are others than alone, and not all draws."""
+    among, everywhere = (
+        set.intersection(*({*each.values.items()} for each in some)) if some else set()
+        for some in ([each for each in draws if each.has_changed], draws)
+    )
+    found = sorted(among - everywhere - {*PLAIN.items()})
+    return f"where {' meets '.join(map('='.join, found))}" if found else "where other features meet"
+
+
+def _draws(
+    trial: Trial, values: Values, calls: Sequence[Workload], outcomes: Sequence[Outcome]
+) -> Iterator[Draw]:
     """Serves each request that has a seed on a fresh engine that has room, and yields its answer there
     and those among others, unless it was aborted."""
     seeded = [each for each in calls[-1].requests if sampling_of(each).seed is not None]
@@ -285,7 +302,7 @@ def _draws(trial: Trial, calls: Sequence[Workload], outcomes: Sequence[Outcome])
         for request, given in zip(call.requests, outcome.completions, strict=True):
             same = known.get(request)
             if same is not None and given.finish_reason is not FinishReason.ABORTED:
-                yield Draw(request, same, given)
+                yield Draw(request, same, given, values)
 
 
 def _explained(

@@ -211,10 +211,10 @@ def _drawn(own: Answer) -> Given:
     active = [name for name in BOUNDS if name in asked.changed]
     yield "", let_through()
     yield PLAIN, own.logits >= own.logits.amax(-1, keepdim=True) - 2 * off
-    for name in reversed(active) if len(active) > 1 else ():
-        alone = let_through(**{each: BOUNDS[each] for each in BOUNDS if each != name})
-        words = f"{name} is cut from all tokens, not from what the other bounds leave"
-        yield words, alone & let_through(**{name: BOUNDS[name]})
+    if "top_p" in active and len(active) > 1:
+        alone = let_through(top_k=BOUNDS["top_k"], min_p=BOUNDS["min_p"])
+        words = "top_p is cut from all tokens, not from what the other bounds leave"
+        yield words, alone & let_through(top_p=BOUNDS["top_p"])
     if "top_k" in active:
         yield "top_k is one too large", let_through(top_k=asked.top_k + 1)
     for name in active:

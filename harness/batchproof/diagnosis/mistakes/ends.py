@@ -46,11 +46,16 @@ def end_mistakes(own: Answer) -> Iterator[Hypothesis]:
     behind = _continued(own, num + 4)
     is_cut = any(right.end_of(behind) == (n, FinishReason.STOP) for n in range(num + 1, num + 5))
     is_at_cap = num == cap
-    at_the_end = (
-        ("", right.end_of(tokens) == (num, reason)),
-        ("an EOS exactly at the cap is reported as the cap", is_at_cap and tokens[-1] in right.eos),
-        ("an EOS behind the cap ends it", is_at_cap and not right.eos.isdisjoint(behind[num:])),
-        ("what ends the answer is left out of it", reason is FinishReason.STOP and is_cut),
+    is_right, ends_at_cap = right.end_of(tokens) == (num, reason), is_at_cap and tokens[-1] in right.eos
+    is_stop = reason is FinishReason.STOP
+    at_the_end = (  # a right answer is one of the mistake's unless that would show in it
+        ("", is_right),
+        ("an EOS exactly at the cap is reported as the cap", ends_at_cap != (is_right and is_stop)),
+        (
+            "an EOS behind the cap ends it",
+            is_right != (is_at_cap and not right.eos.isdisjoint(behind[num:])),
+        ),
+        ("what ends the answer is left out of it", is_cut if is_stop else is_right),
     )
     changed = (
         (mistake, right._replace(**changes).end_of(tokens) == (num, reason))
@@ -73,6 +78,9 @@ def _changes(own: Answer, right: Ending) -> Iterator[tuple[str, dict[str, Any]]]
     lengths = frozenset(range(1, len(own.completion.token_ids) + 1))
     lasts = {*(each.first for each in own.outputs), len(own.completion.token_ids)}
     caps = [each.request.max_new_tokens for each in own.peers if each.call == own.call]
+    if eos & {*own.tokens[:least]}:
+        held = {"unseen": frozenset(range(1, least + 1))}
+        yield "min_tokens does not hold back every EOS id, which ends nothing then", held
     yield "the cap is one too high", {"cap": cap + 1}
     yield "the cap is one too low", {"cap": cap - 1}
     yield "the cap counts the prompt", {"cap": cap - own.num_prompt}
@@ -80,7 +88,8 @@ def _changes(own: Answer, right: Ending) -> Iterator[tuple[str, dict[str, Any]]]
     yield "its EOS ids are not looked for", {"eos": frozenset()}
     yield "its stop sequences are not looked for", {"stops": ()}
     yield "the first token is not compared with EOS ids", {"unseen": {1}}
-    yield "not all of its EOS ids are looked for", {"eos": eos - {*own.completion.token_ids[:-1]}}
+    if len(eos) > 1:
+        yield "not all of its EOS ids are looked for", {"eos": eos - {*own.completion.token_ids[:-1]}}
     if own.has_drafts:
         yield "only the last token of a step is looked at", {"unseen": lengths - lasts}
         yield (
