@@ -23,7 +23,7 @@ from batchproof.oracle.oracle import centred
 Given = Iterator[tuple[str, Tensor]]  # a mistake, and the logits that tokens are chosen from
 BOUNDS: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # what lets all tokens through
 AFTER = ("min_tokens", "repetition_penalty", "frequency_penalty", "presence_penalty")
-SATURATED = (1, 7, 15, 31, 63, 127, 255)
+SATURATED = (255, 127, 63, 31, 15, 7, 1)
 Stage = Callable[[Tensor, Request, Past], Tensor]
 NO_OTHER: Mapping[str, Any] = MappingProxyType({})
 PLAIN = "tokens are chosen without the request's parameters"
@@ -116,9 +116,15 @@ def _given(own: Answer) -> Given:
     yield from _of_others(own)
     knowing = tuple(name for name in active if name in AFTER)
     groups = [*((name,) for name in knowing), *([knowing] if len(knowing) > 1 else [])]
-    for words, past in _pasts(own) if groups else ():
-        for names in groups:
-            yield f"{', '.join(names)}: {words}", _values(own, pasts=dict.fromkeys(names, past))
+    nothing = replace(own.past, counts=0 * own.past.counts, num_produced=0 * own.past.num_produced)
+    for names in groups:
+        unseen = _values(own, pasts=dict.fromkeys(names, nothing))
+        yield f"{', '.join(names)}: no produced token is seen", unseen
+        for words, past in _pasts(own):
+            values = _values(own, pasts=dict.fromkeys(names, past))
+            # Another's tokens explain nothing where none at all would do the same.
+            if "past is that of" not in words or not torch.equal(values.argmax(-1), unseen.argmax(-1)):
+                yield f"{', '.join(names)}: {words}", values
     for name in active:
         twice = tuple(each for s in STAGES for each in ((s, s) if s == name else (s,)))
         yield f"{name} is applied twice", _values(own, stages=twice)
@@ -135,15 +141,20 @@ def _slips(own: Answer) -> Given:
     for name, words, slip in SLIPS:
         if name in asked.changed:
             yield f"{name} {words}", _values(own, slips={name: slip})
+    if asked.min_tokens > 255:
+        short = replace(own.request, sampling=replace(asked, min_tokens=asked.min_tokens % 256))
+        yield "min_tokens is kept in 8 bits", _values(own, short)
     held_back = own.request.eos_token_ids - {*own.tokens[: asked.min_tokens]}
     if held_back != own.request.eos_token_ids:
         changed = replace(own.request, eos_token_ids=held_back)
         yield "min_tokens does not hold back every EOS id", _values(own, changed)
     if "frequency_penalty" in asked.changed:
         for num in (num for num in SATURATED if num < most):
+            seen = own.past.counts
             for words, counts in (
-                (f"counts a token no more than {num} times", own.past.counts.clamp(max=num)),
-                (f"counts from 0 again at {num + 1}", own.past.counts % (num + 1)),
+                (f"counts below 0 from {num + 1} on", seen - 2 * (num + 1) * (seen > num)),
+                (f"counts a token no more than {num} times", seen.clamp(max=num)),
+                (f"counts from 0 again at {num + 1}", seen % (num + 1)),
             ):
                 past = replace(own.past, counts=counts)
                 yield f"frequency_penalty {words}", _values(own, pasts={"frequency_penalty": past})
@@ -215,8 +226,11 @@ def _drawn(own: Answer) -> Given:
         alone = let_through(top_k=BOUNDS["top_k"], min_p=BOUNDS["min_p"])
         words = "top_p is cut from all tokens, not from what the other bounds leave"
         yield words, alone & let_through(top_p=BOUNDS["top_p"])
-    if "top_k" in active:
-        yield "top_k is one too large", let_through(top_k=asked.top_k + 1)
+    if active:
+        more = let_through()
+        behind = values.masked_fill(more, -torch.inf).argmax(-1, keepdim=True)
+        words = f"{' and '.join(active)} let one token too many through"
+        yield words, more.scatter(1, behind, values.gather(1, behind) > -torch.inf)
     for name in active:
         yield f"{name} is left out", let_through(**{name: BOUNDS[name]})
     yield "the temperature is applied twice", let_through(temperature=asked.temperature**2)

@@ -128,11 +128,9 @@ def _too_long(own: Answer) -> Iterator[tuple[str, dict[str, Any]]]:
 def _of_others(own: Answer, right: Ending) -> Iterator[tuple[str, dict[str, Any]]]:
     for its, whose in ((other.request, repr(other.request.request_id)) for other in own.neighbours):
         asked, cap = sampling_of(its), its.max_new_tokens
-        yield f"it is ended by the EOS ids of {whose}", {"eos": right.eos | its.eos_token_ids}
-        yield f"the EOS ids are those of {whose}", {"eos": its.eos_token_ids}
         stops = asked.stop_token_sequences
+        yield f"it is ended by the EOS ids of {whose}", {"eos": right.eos | its.eos_token_ids}
         yield f"it is ended by a stop sequence of {whose}", {"stops": right.stops + stops}
-        yield f"the stop sequences are those of {whose}", {"stops": stops}
         yield f"the cap is that of {whose}", {"cap": cap}
         yield f"the cap is that of {whose}, and is met a token late", {"cap": cap + 1}
         yield f"min_tokens is that of {whose}", {"least": asked.min_tokens}
