@@ -32,13 +32,15 @@ class ReservesOneAhead(Scheduler):
 
 @odd
 class KeepsABlockFree(Scheduler):
-    """One block stays free as long as more than one request runs."""
+    """One block stays free as long as more than one request runs, unless the pool holds the whole lives
+    of all."""
 
     def _fits(self, plan: dict[Sequence, int]) -> bool:
-        total = self._config.num_blocks
-        if total is None or len({*self.running, *plan}) == 1:
+        total, live = self._config.num_blocks, {*self.running, *plan}
+        if total is None or len(live) == 1:
             return super()._fits(plan)
-        return self._num_used(plan) < total
+        lives = sum(self._whole_life(each.request) for each in live)
+        return lives <= total or self._num_used(plan) < total
 
 
 @odd
