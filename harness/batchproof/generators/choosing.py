@@ -301,6 +301,7 @@ def kinds_of_draws(
     ]
     tokens, even = two_tokens(oracle, prompt, num)
     kinds.append(Kind("pair", 2, 2, SamplingParams(even, allowed_token_ids=tokens), has_seeds))
+    kinds.append(Kind("hot", 16, 1, SamplingParams(100.0 * even, allowed_token_ids=tokens)))
     return [each for each in kinds if each.sampling is None or not each.sampling.beyond(fields)]
 
 
