@@ -32,9 +32,13 @@ def test_as_many_of_the_likeliest_are_given_as_are_asked_for(trial: Trial) -> No
     """Asks for numbers around each power of two, up to the whole vocabulary."""
     fields, vocab_size = trial.offer[1], trial.subject.vocab_size
     wanted = (
-        Request(f"r{num}", (5, 6, num % vocab_size), 2, sampling=asked.within(fields))
+        Request(
+            f"r{num}",
+            (5, 6, num % vocab_size),
+            2,
+            sampling=SamplingParams(logprobs=num, prompt_logprobs=num).within(fields),
+        )
         for num in (*around_powers(2, vocab_size - 1), vocab_size)
-        for asked in (SamplingParams(logprobs=num, prompt_logprobs=num),)
     )
     trial.check(Workload(tuple(wanted)))
 

@@ -88,10 +88,11 @@ def repeated_draw_findings(
     rank.
     """
     tokens = [torch.tensor(each.token_ids) for each in completions]
+    asked = [(r.prompt_token_ids, c.token_ids) for r, c in zip(requests, completions, strict=True)]
+    scores = oracle.score_all(asked)
     ranks = [
         (logits > logits.gather(1, drawn[:, None])).sum(dim=1)
-        for request, drawn in zip(requests, tokens, strict=True)
-        for logits in (oracle.score(request.prompt_token_ids, tuple(drawn.tolist())),)
+        for logits, drawn in zip(scores, tokens, strict=True)
     ]
     longest, share = max(map(len, tokens)), 2 / oracle.subject.vocab_size
     risk = RISK / (2 * len(tokens) ** 2 * longest)
@@ -135,7 +136,7 @@ def seed_findings(
             num_changed=len(changed),
             num_requests=len(requests),
             budget=budget,
-            seeds=sorted({sampling_of(each).seed or 0 for each, *_ in changed}),
+            seeds=tuple(sorted({sampling_of(each).seed or 0 for each, *_ in changed})),
             relation=relation,
             before=was.token_ids,
             after=now.token_ids,

@@ -17,7 +17,7 @@ from batchproof.checks.answers import structure_findings
 from batchproof.checks.draws import RISK
 from batchproof.diagnosis.explain import evidence_of, explain, rounding_of
 from batchproof.diagnosis.hypotheses import Family, answers_of, is_wrong, named_mistake
-from batchproof.diagnosis.mistakes.choices import choice_mistakes
+from batchproof.diagnosis.mistakes.choices import BOUNDS, choice_mistakes
 from batchproof.diagnosis.mistakes.ends import end_mistakes
 from batchproof.diagnosis.mistakes.logprobs import logprob_mistakes
 from batchproof.diagnosis.mistakes.returned import returned_mistakes
@@ -162,7 +162,7 @@ def _by_the_rule(failure: Failure, oracle: Oracle) -> Diagnosis | None:
         return Diagnosis(Cause.UNKNOWN, headline(failure.finding))
     if failure.rule is Rule.SEED:
         facts = failure.finding.facts
-        is_zero = facts["seeds"] in ((0,), [0])
+        is_zero = facts["seeds"] == (0,)
         what = "draws with seed 0 alone" if is_zero else "draws depend on more than the seed: they"
         return Diagnosis(Cause.SAMPLING, f"{what} change if served {facts['relation']}")
     if failure.rule is Rule.SEED_IGNORED:
@@ -190,9 +190,9 @@ def _of_draws(scene: Scene, oracle: Oracle) -> Diagnosis:
         if not is_drawn(request):
             continue
         num, shares = len(answers), answer_probabilities(oracle, request)
-        asked = sampling_of(request)  # a bound that is cut wrongly may leave one token
-        is_cut = asked.min_p > 0 or asked.top_p < 1 or asked.top_k > 0
-        if num > 16 and max(shares.values()) < 0.9 and len({*answers}) == 1 and not is_cut:
+        # A bound that is cut wrongly may leave one token.
+        may_be_cut = not BOUNDS.keys().isdisjoint(sampling_of(request).changed)
+        if num > 16 and max(shares.values()) < 0.9 and len({*answers}) == 1 and not may_be_cut:
             return Diagnosis(
                 Cause.SAMPLING, f"{num} requests, of other seeds or none, draw the same answer"
             )

@@ -163,17 +163,17 @@ def with_long_lists(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
     longest = min(257, longest_context(oracle) - len(prompt)) - 8
     answer = oracle.right_tokens(prompt, longest + 8)
     wanted: list[Request] = []
-    for size in (each for each in around_powers(3, longest) if each <= longest):
+    for size in around_powers(3, longest):
         stop = answer[4 : 4 + size]
         missed = tuple((token,) for token in range(vocab_size) if token not in answer[:6])[: size - 1]
-        biases = [(token, -1.0) for token in range(size - 1) if token < vocab_size - 1]
+        biases = [(token, -1.0) for token in range(min(size, vocab_size) - 1)]
         last = (vocab_size - 1, STRONG)
         ways = {
             "length": SamplingParams(stop_token_sequences=(stop,)),
             "stops": SamplingParams(stop_token_sequences=(*missed, answer[4:6])),
             "biases": SamplingParams(logit_bias=(*biases, last)),
             "allowed": SamplingParams(
-                allowed_token_ids=frozenset(range(vocab_size - size, vocab_size)), logit_bias=(last,)
+                allowed_token_ids=frozenset(range(vocab_size)[-size:]), logit_bias=(last,)
             ),
         }
         for name, asked in ways.items():
@@ -300,8 +300,10 @@ def kinds_of_draws(
         Kind("greedy", 32, 2, None),
     ]
     tokens, even = two_tokens(oracle, prompt, num)
-    kinds.append(Kind("pair", 2, 2, SamplingParams(even, allowed_token_ids=tokens), has_seeds))
-    kinds.append(Kind("hot", 16, 1, SamplingParams(100.0 * even, allowed_token_ids=tokens)))
+    kinds += (
+        Kind("pair", 2, 2, SamplingParams(even, allowed_token_ids=tokens), has_seeds),
+        Kind("hot", 16, 1, SamplingParams(100.0 * even, allowed_token_ids=tokens)),
+    )
     return [each for each in kinds if each.sampling is None or not each.sampling.beyond(fields)]
 
 

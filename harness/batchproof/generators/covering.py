@@ -266,6 +266,7 @@ def _set_pool(plan: Plan, value: str) -> None:
             for end in range(size, len(prompt) + 1, size)
         }
         num_held = len(full) + len(admitted) + plan.rng.randint(0, 1)
+        # The one that ends later holds some blocks less than its whole life when the other ends.
         plan.limits["num_blocks"] = max(*lives, min(num_held, num_lasting - 3))
 
 

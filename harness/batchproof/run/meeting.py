@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import ceil
@@ -99,6 +99,8 @@ class Served:
 
 # Who asks for something, by dimension.
 WHO_ASKS = {"parameters": {*ASKING}, "ends": {*ENDING}, "logprobs": {OWNER, LAST}}
+# What depends on the whole of a prompt, of which a preemption may leave a part.
+ABOUT_PROMPTS = {("logprobs", "of prompts"), ("parameters", "repetition")}
 Evidence = Callable[[Served], bool]
 # What shows that a dimension, or one of its values, had its effect. Other values are in the workload as
 # it stands: a prompt is as long as it is, and parameters are judged by the answer.
@@ -126,9 +128,6 @@ MAY: Mapping[Value, Capability | None] = {
     ("prefixes", "half"): None,
     ("abort", "waiting"): Capability.SCHEDULING,
 }
-
-
-ABOUT_PROMPTS = {("logprobs", "of prompts"), ("parameters", "repetition")}
 
 
 class Meetings:
@@ -172,7 +171,8 @@ class Meetings:
         return [each for each in possible if each not in shown and free.isdisjoint(each)]
 
     def serve_design(self, share: float = 1.0) -> None:
-        """Serves the covering design, or this share of it, and judges all answers.
+        """Serves the covering design, with what shows more by itself, or this share of the design, and
+        judges all answers.
 
         Raises `ConformanceFailure` of the fewest values that show it, and what `Trial.check` raises.
         """
@@ -284,7 +284,11 @@ def _what_changed(draws: Sequence[Draw]) -> str:
         for some in ([each for each in draws if each.has_changed], draws)
     )
     found = sorted(among - everywhere - {*PLAIN.items()})
-    return f"where {' meets '.join(map('='.join, found))}" if found else "where other features meet"
+    return _where(found) if found else "where other features meet"
+
+
+def _where(values: Iterable[Value]) -> str:
+    return f"where {' meets '.join(map('='.join, values))}"
 
 
 def _draws(
@@ -320,8 +324,7 @@ def _explained(
                 if is_plainer or smaller.failure.rule is failure.failure.rule:
                     values, failure = fewer, smaller
     needed = {name: value for name, value in values.items() if value != PLAIN[name]}
-    met = " meets ".join(map("=".join, needed.items()))
-    appeared = f"where {met}" if met else "in a plain workload"
+    appeared = _where(needed.items()) if needed else "in a plain workload"
     promise = failure.failure.promise
     if promise in ABOUT_ONE_ANSWER:
         about = {each for name in needed if (each := DIMENSIONS[name].promise) is not None}

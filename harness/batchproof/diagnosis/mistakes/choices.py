@@ -7,7 +7,6 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise, permutations
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,9 +22,8 @@ from batchproof.oracle.oracle import centred
 Given = Iterator[tuple[str, Tensor]]  # a mistake, and the logits that tokens are chosen from
 BOUNDS: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # what lets all tokens through
 AFTER = ("min_tokens", "repetition_penalty", "frequency_penalty", "presence_penalty")
-SATURATED = (255, 127, 63, 31, 15, 7, 1)
+SATURATED = (255, 127, 63, 31, 15, 7, 1)  # the most that so many bits hold
 Stage = Callable[[Tensor, Request, Past], Tensor]
-NO_OTHER: Mapping[str, Any] = MappingProxyType({})
 PLAIN = "tokens are chosen without the request's parameters"
 
 
@@ -86,15 +84,15 @@ def _values(
     own: Answer,
     request: Request | None = None,
     stages: tuple[str, ...] = tuple(STAGES),
-    pasts: Mapping[str, Past] = NO_OTHER,
-    slips: Mapping[str, Stage] = NO_OTHER,
+    pasts: Mapping[str, Past] | None = None,
+    slips: Mapping[str, Stage] | None = None,
 ) -> Tensor:
     """Returns what the stages make of the logits, `(n, vocab)`; `pasts`: of those that know another,
     `slips`: of those that compute something else."""
     values = own.logits
     for name in stages:
-        stage = slips.get(name, STAGES[name])
-        values = stage(values, request or own.request, pasts.get(name, own.past))
+        stage = (slips or {}).get(name, STAGES[name])
+        values = stage(values, request or own.request, (pasts or {}).get(name, own.past))
     return values
 
 
@@ -115,16 +113,7 @@ def _given(own: Answer) -> Given:
         yield f"{name} is left out", _values(own, stages=tuple(s for s in STAGES if s != name))
     yield from _of_others(own)
     knowing = tuple(name for name in active if name in AFTER)
-    groups = [*((name,) for name in knowing), *([knowing] if len(knowing) > 1 else [])]
-    nothing = replace(own.past, counts=0 * own.past.counts, num_produced=0 * own.past.num_produced)
-    for names in groups:
-        unseen = _values(own, pasts=dict.fromkeys(names, nothing))
-        yield f"{', '.join(names)}: no produced token is seen", unseen
-        for words, past in _pasts(own):
-            values = _values(own, pasts=dict.fromkeys(names, past))
-            # Another's tokens explain nothing where none at all would do the same.
-            if "past is that of" not in words or not torch.equal(values.argmax(-1), unseen.argmax(-1)):
-                yield f"{', '.join(names)}: {words}", values
+    yield from _of_the_past(own, knowing) if knowing else ()
     for name in active:
         twice = tuple(each for s in STAGES for each in ((s, s) if s == name else (s,)))
         yield f"{name} is applied twice", _values(own, stages=twice)
@@ -137,7 +126,7 @@ def _given(own: Answer) -> Given:
 
 def _slips(own: Answer) -> Given:
     """Yields the usual slips in the formula of one stage."""
-    asked, most = sampling_of(own.request), int(own.past.counts.max())
+    asked = sampling_of(own.request)
     for name, words, slip in SLIPS:
         if name in asked.changed:
             yield f"{name} {words}", _values(own, slips={name: slip})
@@ -149,8 +138,8 @@ def _slips(own: Answer) -> Given:
         changed = replace(own.request, eos_token_ids=held_back)
         yield "min_tokens does not hold back every EOS id", _values(own, changed)
     if "frequency_penalty" in asked.changed:
-        for num in (num for num in SATURATED if num < most):
-            seen = own.past.counts
+        seen = own.past.counts
+        for num in (num for num in SATURATED if num < seen.max()):
             for words, counts in (
                 (f"counts below 0 from {num + 1} on", seen - 2 * (num + 1) * (seen > num)),
                 (f"counts a token no more than {num} times", seen.clamp(max=num)),
@@ -167,7 +156,7 @@ def _slips(own: Answer) -> Given:
 
 def _of_others(own: Answer) -> Given:
     """Yields choices by the parameters of each other request, by all and then by one field alone."""
-    asked, place = sampling_of(own.request), own.peers.index(own)
+    asked, places = sampling_of(own.request), {each: at for at, each in enumerate(own.peers)}
     for other in own.neighbours:
         its, whose = sampling_of(other.request), repr(other.request.request_id)
         if not its.changes_logits or its == asked:
@@ -175,7 +164,7 @@ def _of_others(own: Answer) -> Given:
         eos = own.request.eos_token_ids | other.request.eos_token_ids
         changed = replace(own.request, eos_token_ids=eos, sampling=its)
         yield f"tokens are chosen by the parameters of {whose}", _values(own, changed)
-        away = own.peers.index(other) - place
+        away = places[other] - places[own]
         if other.call == own.call and abs(away) > 1:
             side = "behind" if away > 0 else "before"
             words = f"tokens are chosen by the parameters of the request {abs(away)} {side}"
@@ -184,6 +173,25 @@ def _of_others(own: Answer) -> Given:
             one: dict[str, Any] = {name: getattr(its, name)}
             values = _values(own, replace(changed, sampling=replace(asked, **one)))
             yield f"{name} is that of {whose}", values
+
+
+def _of_the_past(own: Answer, knowing: tuple[str, ...]) -> Given:
+    """Yields choices in which one of these stages, or all of them, know another past."""
+    pasts, pasts_of_others = [*_pasts(own)], [*_pasts_of_others(own)]
+    nothing = replace(own.past, counts=0 * own.past.counts, num_produced=0 * own.past.num_produced)
+    for names in (*((name,) for name in knowing), *([knowing] if len(knowing) > 1 else [])):
+        stages = ", ".join(names)
+        unseen = _values(own, pasts=dict.fromkeys(names, nothing))
+        yield f"{stages}: no produced token is seen", unseen
+        for words, past in pasts:
+            yield f"{stages}: {words}", _values(own, pasts=dict.fromkeys(names, past))
+        for whose, theirs, both in pasts_of_others:
+            values = _values(own, pasts=dict.fromkeys(names, theirs))
+            # It explains nothing where no token at all would do the same.
+            if not torch.equal(values.argmax(-1), unseen.argmax(-1)):
+                yield f"{stages}: the past is that of {whose}", values
+            values = _values(own, pasts=dict.fromkeys(names, both))
+            yield f"{stages}: tokens of {whose} count as well", values
 
 
 def _pasts(own: Answer) -> Iterator[tuple[str, Past]]:
@@ -199,17 +207,18 @@ def _pasts(own: Answer) -> Iterator[tuple[str, Past]]:
     yield words, Past(prompt + old, counts - old, num - num[resumed])
     yield "all produced tokens count as prompt", Past(prompt + counts, 0 * counts, 0 * num)
     yield "tokens of the same step are not seen", Past(prompt, counts[firsts], num[firsts])
+
+
+def _pasts_of_others(own: Answer) -> Iterator[tuple[str, Past, Past]]:
+    """Yields whose it is, the past of each other request by then, and that together with one's own."""
+    num, counts, prompt = own.past.num_produced, own.past.counts, own.past.prompt
     for other in own.others:
-        its, whose = (
-            past_of(other.request, (*other.tokens, 0), counts.shape[1]),
-            other.request.request_id,
-        )
+        its = past_of(other.request, (*other.tokens, 0), counts.shape[1])
         then = [len(other.tokens)] * len(num)
         if own.call == other.call:
             then = [sum(each.step < one.step for each in other.outputs) for one in own.outputs]
-        yield f"the past is that of {whose!r}", Past(its.prompt, its.counts[then], num)
         both = Past(prompt + its.prompt, counts + its.counts[then], num)
-        yield f"tokens of {whose!r} count as well", both
+        yield repr(other.request.request_id), Past(its.prompt, its.counts[then], num), both
 
 
 def _drawn(own: Answer) -> Given:
@@ -219,18 +228,17 @@ def _drawn(own: Answer) -> Given:
     def let_through(**changes: Any) -> Tensor:
         return kept(values, replace(asked, **changes), off)
 
-    active = [name for name in BOUNDS if name in asked.changed]
-    yield "", let_through()
+    active, right = [name for name in BOUNDS if name in asked.changed], let_through()
+    yield "", right
     yield PLAIN, own.logits >= own.logits.amax(-1, keepdim=True) - 2 * off
     if "top_p" in active and len(active) > 1:
         alone = let_through(top_k=BOUNDS["top_k"], min_p=BOUNDS["min_p"])
         words = "top_p is cut from all tokens, not from what the other bounds leave"
         yield words, alone & let_through(top_p=BOUNDS["top_p"])
     if active:
-        more = let_through()
-        behind = values.masked_fill(more, -torch.inf).argmax(-1, keepdim=True)
+        behind = values.masked_fill(right, -torch.inf).argmax(-1, keepdim=True)
         words = f"{' and '.join(active)} let one token too many through"
-        yield words, more.scatter(1, behind, values.gather(1, behind) > -torch.inf)
+        yield words, right.scatter(1, behind, values.gather(1, behind) > -torch.inf)
     for name in active:
         yield f"{name} is left out", let_through(**{name: BOUNDS[name]})
     yield "the temperature is applied twice", let_through(temperature=asked.temperature**2)

@@ -46,15 +46,12 @@ def end_mistakes(own: Answer) -> Iterator[Hypothesis]:
     behind = _continued(own, num + 4)
     is_cut = any(right.end_of(behind) == (n, FinishReason.STOP) for n in range(num + 1, num + 5))
     is_at_cap = num == cap
-    is_right, ends_at_cap = right.end_of(tokens) == (num, reason), is_at_cap and tokens[-1] in right.eos
-    is_stop = reason is FinishReason.STOP
-    at_the_end = (  # a right answer is one of the mistake's unless that would show in it
+    is_right, is_stop = right.end_of(tokens) == (num, reason), reason is FinishReason.STOP
+    has_eos, has_more = tokens[-1] in right.eos, not right.eos.isdisjoint(behind[num:])
+    at_the_end = (  # where the mistake would show, it gives a wrong answer, else the right one
         ("", is_right),
-        ("an EOS exactly at the cap is reported as the cap", ends_at_cap != (is_right and is_stop)),
-        (
-            "an EOS behind the cap ends it",
-            is_right != (is_at_cap and not right.eos.isdisjoint(behind[num:])),
-        ),
+        ("an EOS exactly at the cap is reported as the cap", is_right != (is_at_cap and has_eos)),
+        ("an EOS behind the cap ends it", is_right != (is_at_cap and has_more)),
         ("what ends the answer is left out of it", is_cut if is_stop else is_right),
     )
     changed = (

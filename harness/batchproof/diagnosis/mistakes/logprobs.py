@@ -130,9 +130,7 @@ def _repeated(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
         behind = own.behind[[max(0, at - 1) for at in places]]
         return told._replace(tokens=[own.ids[at] for at in places], logits=behind)
 
-    firsts = [each.first for each in own.outputs]
-    lasts = {first: at for at, first in enumerate(firsts)}
-    last_of_step = [at if at < num else num + lasts[firsts[at - num]] for at in told.places]
+    last_of_step = [at if at < num else num + own.lasts[at - num] for at in told.places]
     yield "they are those of the last token of their step", of(last_of_step)
     bound = 2 * own.oracle.logit_bound
     for start in range(2, num):
@@ -202,10 +200,8 @@ def _rows(own: Answer, told: Told) -> Iterator[tuple[str, Tensor]]:
     padded = torch.nn.functional.pad(own.behind, (0, 0, 1, 1), value=torch.nan)
     yield "of the position before", padded[places - 1]
     yield "of the position behind", padded[places + 1]
-    firsts = [each.first for each in own.outputs]
-    lasts = [max(at for at, each in enumerate(firsts) if each == first) for first in firsts]
-    yield "of the first token of their step", of_answer(own.logits[firsts])
-    yield "of the last token of their step", of_answer(own.logits[lasts])
+    yield "of the first token of their step", of_answer(own.logits[[o.first for o in own.outputs]])
+    yield "of the last token of their step", of_answer(own.logits[own.lasts])
     yield from ((words, of_answer(rows)) for words, rows in _of_batch(own))
     agreement = own.calls[own.call].workload.config.draft_agreement
     if agreement is not None:

@@ -28,10 +28,6 @@ def returned_mistakes(own: Answer) -> Iterator[Hypothesis]:
         off = (shown - centred(rows)).abs().amax(-1)
         return frozenset((~(off <= bound)).nonzero()[:, 0].tolist())
 
-    def unlike(rows: Tensor) -> frozenset[int]:
-        """Returns the steps whose logits are none of these rows."""
-        return frozenset(at for at in range(len(shown)) if not _is_among(shown[at], rows, bound))
-
     wrong = missed(own.logits)
     yield Hypothesis("", wrong)
     values = own.logits
@@ -43,10 +39,7 @@ def returned_mistakes(own: Answer) -> Iterator[Hypothesis]:
     yield Hypothesis("the logits of the step behind are returned", missed(own.logits.roll(-1, 0)))
     whose = {f"those of {each.request.request_id!r}": [each] for each in own.others}
     for words, others in (*whose.items(), ("those of other requests", own.others)):
-        rows = torch.cat([own.logits, *(each.logits for each in others)])
+        rows = centred(torch.cat([own.logits, *(each.logits for each in others)]))
+        of_none = (at for at in wrong if not ((rows - shown[at]).abs().amax(-1) <= bound).any())
         mistake = f"the logits returned were overwritten by {words}"
-        yield Hypothesis(mistake, unlike(rows) & wrong, cause=Cause.ROUTING)
-
-
-def _is_among(row: Tensor, rows: Tensor, bound: float) -> bool:
-    return bool(((centred(rows) - row).abs().amax(-1) <= bound).any())
+        yield Hypothesis(mistake, frozenset(of_none), cause=Cause.ROUTING)
