@@ -69,10 +69,10 @@ def layer_s(crowd: Crowd, attend: Attend, cells: Tensor) -> float:
     first one is no attention to these cells, (num_seqs, seq_len)."""
     layer, compared, device = crowd.layers[0], slice(NUM_COMPARED), crowd.query.device
     keys, values = (
-        each.flatten(0, 1)[cells[compared]].transpose(1, 2) for each in (layer.keys, layer.values)
+        each.flatten(0, 1)[cells[compared]].transpose(1, 2).float() for each in (layer.keys, layer.values)
     )
-    given = (each.float() for each in (crowd.query[compared, :, None], keys, values))
-    right = attend_dense(*given, crowd.form, None, is_causal=False)[:, :, 0]
+    query = crowd.query[compared, :, None].float()
+    right = attend_dense(query, keys, values, crowd.form, None, is_causal=False)[:, :, 0]
     off = float((attend(layer)[compared].float() - right).abs().max() / right.abs().max())
     if not off <= MOST_OFF:
         raise ArithmeticError(f"off by {off:.2g} of the largest value")

@@ -132,16 +132,16 @@ class Setting:
         on_demand = ("--engine", UNPREPARED)
         tried = ("-m", "tests.gpu.versions", self.device)
         steps = (
-            Step("versions", 50, tried, OWN_LINES),
+            Step("versions", 40, tried, OWN_LINES),
             self._ladder,
-            Step("kernels", 85, kernels, PYTEST_LINES),
-            self._conformance("float32", 130, PROMISES, *on_demand, *table),
-            self._conformance("bfloat16", 65, IN_16_BIT, *own, *models, "--dtype", "bfloat16"),
-            self._conformance("float16", 55, IN_16_BIT, *own, *models, "--dtype", "float16"),
-            self._conformance("other engines", 45, "smoke or (parity and generated)", *others, *small),
+            Step("kernels", 65, kernels, PYTEST_LINES),
+            self._conformance("float32", 145, PROMISES, *on_demand, *table),
+            self._conformance("bfloat16", 130, IN_16_BIT, *own, *models, "--dtype", "bfloat16"),
+            self._conformance("other engines", 65, "smoke or (parity and generated)", *others, *small),
+            self._conformance("float16", 75, IN_16_BIT, *own, *small, "--dtype", "float16"),
         )
         fake = ("-m", "tests.selftest.device.steps", "gpt2", "--layers", "1")
-        return (*steps, Step("lifetimes", 60, fake, ".", r"^gpt2")) if self.is_dry else steps
+        return (*steps, Step("lifetimes", 20, fake, ".", r"^gpt2")) if self.is_dry else steps
 
     @property
     def _ladder(self) -> Step:

@@ -50,8 +50,8 @@ def _build_s(engine: str, model: PreTrainedModel) -> float:
     built = resolve_engine(engine).factory(model, EngineConfig())
     synchronise(model.device)
     seconds = perf_counter() - began
-    if built.notes:
-        raise RuntimeError(f"the engine does without some of its options: {'; '.join(built.notes)}")
+    if notes := getattr(built, "notes", ()):
+        raise RuntimeError(f"the engine does without some of its options: {'; '.join(notes)}")
     return seconds
 
 

@@ -133,7 +133,7 @@ class Recorder:
                 run = self._finished_run(table, self._outputs.artifacts)
                 replace_text(self._outputs.artifacts / "summary.md", summary_page(run))
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         """Prints the table engine x promise, what limits its meaning, verdicts and files."""
         outcomes = self._outcomes()
         write = terminalreporter.write_line
@@ -141,6 +141,8 @@ class Recorder:
             terminalreporter.section("Batchproof: engine x promise")
             for line, is_bad in summary_lines(outcomes):
                 write(line, red=is_bad)
+        elif exitstatus == pytest.ExitCode.INTERRUPTED:
+            pass  # what is selected may not be known yet
         elif (words := self._empty_selection(terminalreporter)) is not None:
             write(words, red=not self._entries)
         asked = self._config.stash[ASKED]

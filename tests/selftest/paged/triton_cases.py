@@ -127,7 +127,7 @@ def test_a_token_sees_its_own_sequence_and_reads_nothing_else(
     shape, block_size, splits, form = CASES[case]
     monkeypatch.setattr(triton_decode, "splits_for", lambda *_: splits)
     pool = BlockPool(3, block_size, 110, poison=float("nan"), device=DEVICE, kernels="triton")
-    rehearsal = Rehearsal(pool, shape, on_device(form), dtype, block_size, 110, DEVICE)
+    rehearsal = Rehearsal(pool, shape, on_device(form), dtype, block_size, 110, device=DEVICE)
     if IS_INTERPRETED:
         rehearsal.rounding *= 2  # it cuts off where hardware rounds to the nearest
     tell(rehearsal, LENGTHS)
@@ -140,7 +140,7 @@ def test_tiles_of_the_chosen_size_are_read_alike(
     shape: Shape, block_size: int, form: AttentionForm, dtype: torch.dtype
 ) -> None:
     pool = BlockPool(3, block_size, 110, poison=float("nan"), device=DEVICE, kernels="triton")
-    tell(Rehearsal(pool, shape, form, dtype, block_size, 110, DEVICE), (5, 130, 1, 65))
+    tell(Rehearsal(pool, shape, form, dtype, block_size, 110, device=DEVICE), (5, 130, 1, 65))
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -151,7 +151,7 @@ def test_rows_of_a_captured_step_that_the_host_does_not_know_are_served_as_well(
     shape, block_size, splits, form = CASES[case]
     monkeypatch.setattr(triton_decode, "splits_for", lambda *_: splits)
     pool = CapturedPool(3, block_size, 110, poison=float("nan"), device=DEVICE, kernels="triton")
-    tell(Rehearsal(pool, shape, on_device(form), torch.float32, block_size, 110, DEVICE), LENGTHS)
+    tell(Rehearsal(pool, shape, on_device(form), torch.float32, block_size, 110, device=DEVICE), LENGTHS)
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -188,8 +188,8 @@ def test_a_decode_writes_its_own_cell_and_a_padding_row_nothing(
     cache = LayerCache(before[0].to(DEVICE), before[1].to(DEVICE))
     rows = DecodeRows(torch.arange(4, device=DEVICE), torch.tensor(seq_lens, device=DEVICE), 11)
     out = torch.full((4, 2, 8), 7.0, device=DEVICE)
-    inputs = (each.to(DEVICE) for each in (query, *fed))
-    given = LayerPass(*inputs, cache, tables.to(DEVICE), on_device(form), out)
+    asked, keys, values = (each.to(DEVICE) for each in (query, *fed))
+    given = LayerPass(asked, keys, values, cache, tables.to(DEVICE), on_device(form), out)
     triton_decode.decode(given, rows, splits)
     for stored, right in zip((cache.keys, cache.values), after, strict=True):
         assert torch.equal(stored.cpu().view(torch.int32), right.view(torch.int32))
