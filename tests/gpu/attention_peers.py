@@ -69,7 +69,8 @@ def layer_s(crowd: Crowd, attend: Attend, cells: Tensor) -> float:
     first one is no attention to these cells, (num_seqs, seq_len)."""
     layer, compared, device = crowd.layers[0], slice(NUM_COMPARED), crowd.query.device
     keys, values = (
-        each.flatten(0, 1)[cells[compared]].transpose(1, 2).float() for each in (layer.keys, layer.values)
+        each.flatten(0, 1)[cells[compared]].transpose(1, 2).float()
+        for each in (layer.keys, layer.values)
     )
     query = crowd.query[compared, :, None].float()
     right = attend_dense(query, keys, values, crowd.form, None, is_causal=False)[:, :, 0]

@@ -133,7 +133,9 @@ class Recorder:
                 run = self._finished_run(table, self._outputs.artifacts)
                 replace_text(self._outputs.artifacts / "summary.md", summary_page(run))
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, exitstatus: int
+    ) -> None:
         """Prints the table engine x promise, what limits its meaning, verdicts and files."""
         outcomes = self._outcomes()
         write = terminalreporter.write_line

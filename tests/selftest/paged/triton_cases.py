@@ -151,7 +151,8 @@ def test_rows_of_a_captured_step_that_the_host_does_not_know_are_served_as_well(
     shape, block_size, splits, form = CASES[case]
     monkeypatch.setattr(triton_decode, "splits_for", lambda *_: splits)
     pool = CapturedPool(3, block_size, 110, poison=float("nan"), device=DEVICE, kernels="triton")
-    tell(Rehearsal(pool, shape, on_device(form), torch.float32, block_size, 110, device=DEVICE), LENGTHS)
+    kernels = Rehearsal(pool, shape, on_device(form), torch.float32, block_size, 110, device=DEVICE)
+    tell(kernels, LENGTHS)
 
 
 @pytest.mark.usefixtures("small_tiles")
