@@ -268,7 +268,7 @@ def test_an_aborted_request_is_held_to_what_it_drew(
 
 
 def test_a_hang_says_which_request_waits(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchproof.diagnosis.diagnose.HANG_TIME_LIMIT_S", 0.5)
+    monkeypatch.setattr("batchproof.diagnosis.conduct.HANG_TIME_LIMIT_S", 0.5)
     trial = trial_of(lab, resolve_engine("fault:only_slot_waits_for_itself"))
     trial.lab.time_limit_s = 1.0
     found = diagnosed(trial, workload(max_num_seqs=1, max_num_batched_tokens=8))

@@ -137,17 +137,18 @@ def cell_table_of(
             packed = 0
             for number, row in enumerate(record.rows):
                 seq = numbers.get(row.request_id)
-                if seq is None or row.context_len + row.query_len > len(sequences[seq].token_ids):
+                num_kept = row.cached_len - row.context_len  # without rejected drafts
+                if seq is None or row.cached_len > len(sequences[seq].token_ids):
                     return None
-                for offset in range(row.query_len):
+                for offset in range(num_kept):
                     index = row.context_len + offset
                     token = sequences[seq].token_ids[index]
                     lens = (row.context_len, row.query_len)
                     cell = (seq, index, token, step, number, packed, epochs[seq], *lens, is_reused)
                     cells.append(cell)
                     packed += 1
-                if row.is_sampled:
-                    samples.append(Sample(len(cells) - 1, seq, num_outputs[seq]))
+                for cell_at in range(len(cells) - row.num_sampled, len(cells)):
+                    samples.append(Sample(cell_at, seq, num_outputs[seq]))
                     num_outputs[seq] += 1
             step += 1
     if not cells:
@@ -172,31 +173,6 @@ def _with_reused_keys(
             yield StepRecord(reused, (), (), (), record.preempted), True
         yield (replace(record, preempted=()) if reused else record), False
         begun |= {row.request_id for row in record.rows}
-
-
-def plain_schedule(workload: Workload, completions: Sequence[Completion]) -> list[StepRecord]:
-    """Returns the schedule assumed for an engine without a trace: first come first served, whole
-    prompts, one token of each sequence in each step."""
-    waiting = [
-        (request, len(completion.token_ids))
-        for request, completion in zip(workload.requests, completions, strict=True)
-        if completion.token_ids
-    ]
-    running: list[tuple[Request, int, int]] = []  # request, outputs to come, keys cached
-    trace: list[StepRecord] = []
-    while waiting or running:
-        while waiting and len(running) < workload.config.max_num_seqs:
-            request, num_outputs = waiting.pop(0)
-            running.append((request, num_outputs, 0))
-        rows = tuple(
-            RowRecord(r.request_id, cached, 1 if cached else len(r.prompt_token_ids), True)
-            for r, _, cached in running
-        )
-        trace.append(StepRecord(rows, tuple(r.request_id for r, _ in waiting), (), (), ()))
-        stepped = zip(running, rows, strict=True)
-        left = [(r, todo - 1, row.context_len + row.query_len) for (r, todo, _), row in stepped]
-        running = [each for each in left if each[1]]
-    return trace
 
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # kinds of layers, as transformers names them

@@ -9,15 +9,22 @@ Three sources, the strongest first:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from batchproof.api import EngineConfig, FinishReason, Request
+from batchproof.api import FinishReason
 from batchproof.checks.answers import structure_findings
-from batchproof.checks.draws import RISK
+from batchproof.diagnosis.conduct import (
+    cause_of_exception,
+    cause_of_refusal,
+    explain_hang,
+    of_conduct,
+    stories,
+)
+from batchproof.diagnosis.draws import of_frequencies, of_ignored_seed, of_seed
 from batchproof.diagnosis.explain import evidence_of, explain, rounding_of
-from batchproof.diagnosis.hypotheses import Family, answers_of, is_wrong, named_mistake
-from batchproof.diagnosis.mistakes.choices import BOUNDS, choice_mistakes
+from batchproof.diagnosis.hypotheses import Answer, Family, answers_of, is_wrong, named_mistake
+from batchproof.diagnosis.mistakes.choices import choice_mistakes
 from batchproof.diagnosis.mistakes.ends import end_mistakes
 from batchproof.diagnosis.mistakes.logprobs import logprob_mistakes
 from batchproof.diagnosis.mistakes.returned import returned_mistakes
@@ -29,37 +36,38 @@ from batchproof.diagnosis.reruns import (
     Reruns,
     Symptom,
     Without,
-    is_bad,
-    only,
     symptoms_of,
 )
 from batchproof.diagnosis.sizes import size_words
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.findings.finding import Failure, Scene
+from batchproof.findings.finding import Failure
 from batchproof.findings.finding_text import headline
 from batchproof.findings.rules import CAUSE_OF_PROMISE, Replay, Rule
-from batchproof.oracle.choosing import is_drawn, sampling_of
-from batchproof.oracle.distributions import answer_probabilities
+from batchproof.oracle.choosing import is_drawn
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.run.trial import Trial
-from batchproof.statistics import binomial_bound
-from batchproof.workload.workloads import Workload
 
 TIME_LIMIT_S = 20.0
-HANG_TIME_LIMIT_S = 1.0
 # Rules about the form of what comes back, which shows no mistake of the computation.
 ABOUT_FORM = {
     *(Rule.RETURN_TYPE, Rule.COMPLETION_TYPE, Rule.COMPLETION_FIELD),
     *(Rule.STEP_TYPE, Rule.EVENT_TYPE, Rule.EVENT_FIELD, Rule.TRACE_TYPE),
 }
 NONE = "no mistake of the list gives this answer"
+MOST_NEEDS = 2  # that a line tells
 WITHOUT_DRAFTS = "it is right without speculation"
 # Rules about what is made of logits.
 FAMILY_OF: Mapping[Rule, Family] = {
     **dict.fromkeys((Rule.PROCESSED, Rule.FORBIDDEN), choice_mistakes),
     **dict.fromkeys((Rule.LOGPROB, Rule.RANK, Rule.TOP_LOGPROBS), logprob_mistakes),
     **dict.fromkeys((Rule.LOGPROBS_MISSING, Rule.PROMPT_LOGPROBS_MISSING), logprob_mistakes),
+}
+BY_RULE: Mapping[Rule, Callable[[Rerunner, Failure], Diagnosis]] = {
+    Rule.HANG: explain_hang,
+    Rule.SEED: of_seed,
+    Rule.SEED_IGNORED: of_ignored_seed,
+    Rule.FREQUENCIES: of_frequencies,
 }
 # Causes that a rerun can show of an answer with right tokens and a wrong end.
 BESIDE_ENDS = (Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.INPUT)
@@ -71,14 +79,20 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
     An engine call that has begun is not cut short, so the limit may be exceeded by one call.
     """
     rerunner = Rerunner(trial, limit_s)
+    found = _diagnosed(rerunner, failure, limit_s)
+    return replace(found, evidence=(*found.evidence, *stories(rerunner, failure)))
+
+
+def _diagnosed(rerunner: Rerunner, failure: Failure, limit_s: float) -> Diagnosis:
     try:
-        if failure.rule is Rule.HANG:
-            return explain_hang(rerunner, failure)
-        if failure.rule.replay is Replay.CRASH:
-            return cause_of_exception(rerunner, failure)
+        if failure.rule in BY_RULE or failure.rule.replay is Replay.CRASH:
+            return BY_RULE.get(failure.rule, cause_of_exception)(rerunner, failure)
         family = FAMILY_OF.get(failure.rule)
         named = family and _of_right_logits(rerunner, failure, family)
-        return named or _by_the_rule(failure, trial.oracle) or _investigate(rerunner, failure)
+        if named:
+            return named
+        own = _by_the_rule(failure)
+        return of_conduct(rerunner, failure, own) if own else _investigate(rerunner, failure)
     except OutOfTimeError:
         if failure.rule is Rule.HANG:
             return Diagnosis(Cause.LIVENESS, Cause.LIVENESS.value)
@@ -90,13 +104,18 @@ def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Di
     family is wrong, neither when it is run again nor as it was given."""
     cause, name = CAUSE_OF_PROMISE[failure.rule.promise], failure.finding.request_id
 
+    def first_miss(own: Answer) -> int:
+        misses = next(family(own)).misses
+        at = [m[0] - own.num_prompt if isinstance(m, tuple) else m for m in misses]
+        return max(0, min((each for each in at if isinstance(each, int)), default=0))
+
     def symptoms(calls: Sequence[Call], oracle: Oracle) -> list[Symptom]:
         wrong = (a for a in answers_of(calls, oracle) if is_wrong(family, a))
-        found = [Symptom(a.call, a.request, 0, is_content=True) for a in wrong]
+        found = [Symptom(a.call, a.request, first_miss(a), is_content=True) for a in wrong]
         return sorted(found, key=lambda each: each.request.request_id != name)
 
     given = [Call(r.workload, r.completions, ()) for r in failure.scene.runs if r.completions]
-    for calls in (*_reruns(rerunner, failure.scene), given):
+    for calls in (*rerunner.reruns(failure.scene), given):
         for symptom in symptoms(calls, rerunner.trial.oracle)[:1]:
             reruns = Reruns(rerunner, calls, symptom, symptoms_of=symptoms)
             if reruns.is_right_without_drafts():
@@ -106,7 +125,8 @@ def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Di
             shown = None if is_drawn(symptom.request) else reruns.cause()
             if shown and shown[0] is not Cause.STALE:  # which is no matter of parameters
                 shown = cause, shown[1]
-            return _named_or(reruns, family, shown, cause)
+            named = _named(reruns, family, cause)
+            return named or _explained(reruns) or _named_or(reruns, family, shown, cause)
     return None
 
 
@@ -130,6 +150,9 @@ def _of_drafts(reruns: Reruns, family: Family) -> Diagnosis:
     if named:
         return named
     reruns.change()
+    explained = _explained(reruns) if family is choice_mistakes else None
+    if explained:
+        return replace(explained, text=f"{explained.text}; {WITHOUT_DRAFTS}")
     needs = "".join(f", and {each.value}" for each in SHOWN if reruns.is_right.get(each))
     return _named_or(reruns, family, (Cause.SPECULATION, f"{WITHOUT_DRAFTS}{needs}"), Cause.SPECULATION)
 
@@ -142,68 +165,22 @@ def _named(
     answers = [a for calls in reran for a in answers_of(calls, oracle) if a.request.request_id == name]
     for own in answers_of(reruns.calls, oracle):
         if own.request.request_id == name and is_wrong(family, own):
-            named = named_mistake(reruns.rerunner, family, own, answers, cause)
+            named = named_mistake(reruns.rerunner, family, own, answers, cause, reruns.is_right)
             if named is None:
                 return None
             facts = (*named.evidence, *evidence, *reruns.facts)
-            return replace(named, text=f"{named.text} (request {name!r})", evidence=facts)
+            needs = [each.value for each in SHOWN if reruns.is_right.get(each)][:MOST_NEEDS]
+            text = f"{named.text} (request {name!r})"
+            text += f"; it is right {' or '.join(needs)}" if needs else ""
+            return replace(named, text=text, evidence=facts)
     return None
 
 
-def _reruns(rerunner: Rerunner, scene: Scene) -> Iterator[list[Call]]:
-    for runs in _workloads_to_rerun(scene):
-        calls = rerunner.run(runs)
-        if calls is not None:
-            yield calls
-
-
-def _by_the_rule(failure: Failure, oracle: Oracle) -> Diagnosis | None:
+def _by_the_rule(failure: Failure) -> Diagnosis | None:
     if failure.rule in ABOUT_FORM:
         return Diagnosis(Cause.UNKNOWN, headline(failure.finding))
-    if failure.rule is Rule.SEED:
-        facts = failure.finding.facts
-        is_zero = facts["seeds"] == (0,)
-        what = "draws with seed 0 alone" if is_zero else "draws depend on more than the seed: they"
-        return Diagnosis(Cause.SAMPLING, f"{what} change if served {facts['relation']}")
-    if failure.rule is Rule.SEED_IGNORED:
-        facts = failure.finding.facts
-        seed, other = (int(str(facts[name])) for name in ("seed", "other"))
-        bit = (seed ^ other).bit_length() - 1
-        lost = f"bit {bit} and beyond of a seed are lost" if bit else "seeds are not used"
-        return Diagnosis(Cause.SAMPLING, f"{lost}: {seed} draws as {other} does")
-    if failure.rule is Rule.FREQUENCIES:
-        return _of_draws(failure.scene, oracle)
     own = failure.rule.own_cause(failure.promise)
     return Diagnosis(own, headline(failure.finding)) if own else None
-
-
-def _of_draws(scene: Scene, oracle: Oracle) -> Diagnosis:
-    """Names what requests that are equal but for seeds share, and each answer or token should have."""
-    groups: dict[Request, list[tuple[int, ...]]] = {}
-    for run in scene.runs:
-        for request, given in zip(run.workload.requests, run.completions, strict=False):
-            asked = replace(sampling_of(request), seed=None)
-            groups.setdefault(replace(request, request_id="", sampling=asked), []).append(
-                given.token_ids
-            )
-    for request, answers in groups.items():
-        if not is_drawn(request):
-            continue
-        num, shares = len(answers), answer_probabilities(oracle, request)
-        # A bound that is cut wrongly may leave one token.
-        may_be_cut = not BOUNDS.keys().isdisjoint(sampling_of(request).changed)
-        if num > 16 and max(shares.values()) < 0.9 and len({*answers}) == 1 and not may_be_cut:
-            return Diagnosis(
-                Cause.SAMPLING, f"{num} requests, of other seeds or none, draw the same answer"
-            )
-        got, chance = (
-            sum(share for answer, share in found if len({*answer}) == 1)
-            for found in (((each, 1) for each in answers), shares.items())
-        )
-        if request.max_new_tokens > 1 and got > (most := binomial_bound(num, chance, RISK)):
-            text = f"{got} of {num} answers repeat one token, but chance allows {most}"
-            return Diagnosis(Cause.SAMPLING, f"the tokens of an answer share random numbers: {text}")
-    return Diagnosis(Cause.UNKNOWN, NONE)
 
 
 def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
@@ -243,15 +220,12 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     if reruns.is_repeatable is False or failure.rule is Rule.LOGITS_FINITE:
         cause, text = shown or (Cause.UNKNOWN, headline(failure.finding))
         return Diagnosis(cause, text, tuple(reruns.facts))
-    size = size_words(reruns) if reruns.has_many else None
+    size = size_words(reruns) if reruns.is_large else None  # while there is time
+    explained = _explained(reruns, size)
+    if explained:
+        return explained
+    size = size if reruns.is_large else size_words(reruns)
     evidence = evidence_of(reruns)
-    explanation = evidence and explain(reruns, *evidence)
-    if explanation:
-        text = f"{explanation.text} (request {reruns.symptom.request.request_id!r})"
-        cause = _narrowed(explanation.cause, reruns)
-        size = size or size_words(reruns)
-        facts = (explanation.words(), *([size] if size else []), *reruns.facts)
-        return Diagnosis(cause, text, facts)
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
     # Unlike rounding, it may still be an error that comes with the length.
     if rounding and (rounding.is_alike or reruns.shows_with_half() is not False):
@@ -263,7 +237,6 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     likely = failure.rule.likely_cause(failure.promise)
     if shown is None and likely in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
         shown = likely, likely.value
-    size = size or size_words(reruns)
     if size:
         shown = (shown[0], f"{shown[1]}; {size}") if shown else (Cause.SIZE, size)
     if shown is None:
@@ -274,7 +247,7 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
 def _wrong_answer(rerunner: Rerunner, failure: Failure) -> tuple[Sequence[Call], Symptom] | None:
     """Reruns the failure. Returns the calls and a wrong answer, preferably one of the failed request;
     None if every answer is right."""
-    for calls in _reruns(rerunner, failure.scene):
+    for calls in rerunner.reruns(failure.scene):
         symptoms = symptoms_of(calls, rerunner.trial.oracle)
         symptoms.sort(
             key=lambda s: (not s.is_content, s.request.request_id != failure.finding.request_id)
@@ -282,20 +255,6 @@ def _wrong_answer(rerunner: Rerunner, failure: Failure) -> tuple[Sequence[Call],
         if symptoms:
             return calls, symptoms[0]
     return None
-
-
-def _workloads_to_rerun(scene: Scene) -> Iterator[list[Workload]]:
-    """Yields the failed runs, first through `generate`, which can return logits, then the runs that
-    they were compared with."""
-    for runs in (scene.runs, scene.other):
-        workloads = [run.workload for run in runs]
-        if not workloads:
-            continue
-        if any(each.needs_stepping for each in workloads) and not any(
-            each.aborts for each in workloads
-        ):
-            yield [each.together() for each in workloads]
-        yield workloads
 
 
 def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
@@ -310,6 +269,19 @@ def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
     if likely in (None, Cause.RACE) and failure.rule not in (Rule.STATED, Rule.LOGITS_MISSING):
         return Diagnosis(Cause.RACE, right)
     return Diagnosis(likely or Cause.UNKNOWN, what, (right,))
+
+
+def _explained(reruns: Reruns, size: str | None = None) -> Diagnosis | None:
+    """Names the mistake under which the reference gives the tokens, logits or logprobs, and the size
+    from which on it is made."""
+    evidence = evidence_of(reruns)
+    explanation = evidence and explain(reruns, *evidence)
+    if not explanation:
+        return None
+    text = f"{explanation.text} (request {reruns.symptom.request.request_id!r})"
+    size = size or size_words(reruns)
+    facts = (explanation.words(), *([size] if size else []), *reruns.facts)
+    return Diagnosis(_narrowed(explanation.cause, reruns), text, facts)
 
 
 def _wrong_end(failure: Failure, reruns: Reruns) -> Diagnosis:
@@ -341,92 +313,6 @@ def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
     if reruns.is_right.get(Without.PREEMPTIONS):
         return Cause.PREEMPTION
     return Cause.CHUNK if reruns.is_right.get(Without.CHUNKS) else cause
-
-
-def cause_of_exception(rerunner: Rerunner, failure: Failure) -> Diagnosis:
-    """Returns CANCEL or INPUT if the engine raises nothing without aborts or bad requests, else CRASH.
-
-    Raises `OutOfTimeError`.
-    """
-    text = headline(failure.finding)
-    runs = [run.workload for run in failure.scene.runs]
-    oracle = rerunner.trial.oracle
-    changes = (
-        (Cause.CANCEL, "with nothing aborted", [replace(each, aborts=()) for each in runs]),
-        (Cause.INPUT, "without the bad request", [_good(each, oracle) for each in runs]),
-    )
-    for cause, words, changed in changes:
-        asked = [each for each in changed if each.requests]
-        if changed != runs and (not asked or rerunner.run(asked) is not None):
-            return Diagnosis(cause, text, (f"{words} it raises nothing",))
-    frames = failure.finding.facts.get("frames")  # innermost last; the headline says what was raised
-    where = frames[-1] if isinstance(frames, tuple) and frames else "an unknown place"
-    return Diagnosis(Cause.CRASH, f"it was raised at {where}")
-
-
-def cause_of_refusal(rerunner: Rerunner, failure: Failure) -> Diagnosis:
-    """Returns INPUT if the engine answers the refused request alone, or a smaller one: it takes a good
-    request for a bad one. An engine that refuses everything shows no more than that.
-
-    Raises `OutOfTimeError`.
-    """
-    workload, name = failure.scene.workload, failure.finding.request_id
-    of_this_id = (r for r in workload.requests if r.request_id == name)
-    refused = next(r for r in of_this_id if not is_bad(r, rerunner.trial.oracle))
-    smallest = replace(
-        refused, prompt_token_ids=refused.prompt_token_ids[:1], max_new_tokens=1, sampling=None
-    )
-    cause, facts = Cause.UNKNOWN, []
-    for words, request in (("alone", refused), ("a prompt of one token with a cap of 1", smallest)):
-        calls = rerunner.run([only(workload, request)])
-        if calls is None:
-            continue
-        is_refused = any(each.finish_reason is FinishReason.ERROR for each in calls[0].completions)
-        facts.append(f"{words}, on a fresh engine: {'refused as well' if is_refused else 'answered'}")
-        cause = cause if is_refused else Cause.INPUT
-    return Diagnosis(cause, headline(failure.finding), tuple(facts))
-
-
-def _good(workload: Workload, oracle: Oracle) -> Workload:
-    """Returns the workload without bad requests and without the later ones of a live id."""
-    first = {each.request_id: each for each in reversed(workload.requests)}.values()
-    kept = [r for r in workload.requests if any(r is each for each in first) and not is_bad(r, oracle)]
-    return workload if len(kept) == len(workload.requests) else workload.with_requests(kept)
-
-
-def explain_hang(rerunner: Rerunner, hang: Failure) -> Diagnosis:
-    """Returns the cause of a hang: an abort, or the limits.
-
-    Raises `OutOfTimeError`.
-    """
-    text = headline(hang.finding)
-    runs = [run.workload for run in hang.scene.runs]
-    if any(each.aborts for each in runs):
-        calls = rerunner.run([replace(each, aborts=()) for each in runs])
-        if calls is not None:
-            facts = (text, "with nothing aborted it ends")
-            return Diagnosis(Cause.CANCEL, "after an abort it does not end", facts)
-    return Diagnosis(Cause.LIVENESS, text, tuple(_who_waits(rerunner, runs[-1])))
-
-
-def _who_waits(rerunner: Rerunner, workload: Workload) -> list[str]:
-    """Returns lines that name the requests that hang alone, and the limits without which they end."""
-    facts: list[str] = []
-    alone = [workload.together().with_requests([request]) for request in workload.requests]
-    stuck = [each for each in alone if rerunner.run([each], HANG_TIME_LIMIT_S) is None]
-    if not stuck:
-        return ["each of its requests alone ends"]
-    names = ", ".join(repr(each.requests[0].request_id) for each in stuck)
-    facts.append(f"alone on a fresh engine these do not end either: {names}")
-    given, roomy = workload.config, EngineConfig()
-    for limit in ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "max_model_len"):
-        was, value = getattr(given, limit), getattr(roomy, limit)
-        changes = {limit: value}
-        if limit == "max_num_seqs":  # a step holds a token of each
-            changes["max_num_batched_tokens"] = max(given.max_num_batched_tokens, value)
-        if was != value and rerunner.run([stuck[0].with_config(**changes)], HANG_TIME_LIMIT_S):
-            facts.append(f"with {limit} {value} instead of {was} it ends")
-    return facts
 
 
 def fed_too_early(call: Call, symptom: Symptom) -> Diagnosis | None:

@@ -8,7 +8,7 @@ also gives what is wrong of most other answers, and least that is not so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from batchproof.api import Completion, FinishReason, Request
-from batchproof.diagnosis.reruns import Call, Rerunner, is_bad
+from batchproof.diagnosis.reruns import Call, Rerunner, Without, is_bad
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.oracle.choosing import Past, past_of
 from batchproof.oracle.oracle import Oracle
@@ -131,6 +131,7 @@ class Hypothesis(NamedTuple):
     misses: frozenset[Hashable]  # the places of the answer that it does not give
     width: float = 0.0  # the logarithm of how many answers it allows
     cause: Cause | None = None  # None: that of its family
+    needs: Without | None = None  # what it cannot be made without
 
 
 Family = Callable[[Answer], Iterator[Hypothesis]]
@@ -152,13 +153,19 @@ def is_wrong(family: Family, answer: Answer) -> bool:
 
 
 def named_mistake(
-    rerunner: Rerunner, family: Family, own: Answer, more: Sequence[Answer], cause: Cause
+    rerunner: Rerunner,
+    family: Family,
+    own: Answer,
+    more: Sequence[Answer],
+    cause: Cause,
+    is_right: Mapping[Without, bool | None],
 ) -> Diagnosis | None:
     """Returns the mistake that gives all that is wrong with the answer, and evidence; None if none
-    does. `more`: answers to the same request in reruns; `cause`: that of the family."""
+    does. `more`: answers to the same request in reruns; `cause`: that of the family; `is_right`: what
+    the answer is right without, which comes first if a mistake needs it."""
     tried = family(own)
     right = next(tried)
-    tested = rerunner.in_time(tried)
+    tested = (h for h in rerunner.in_time(tried) if not h.needs or is_right.get(h.needs) is not False)
     fits = {each.mistake: each for each in tested if not each.misses & right.misses}
     wrong: Places = {(own, at) for at in right.misses}
     missed: dict[str, Places] = {name: {(own, at) for at in fits[name].misses} for name in fits}
@@ -175,9 +182,11 @@ def named_mistake(
     if not fits:  # a mistake that leaves most of what is wrong unexplained is not the one
         return None
     where = {name: _where(wrong, missed[name]) for name in fits}
+    is_needed = {each for each in Without if is_right.get(each)}
+    num_missed = {name: 0 if where[name] else len(missed[name]) for name in fits}
     rank = {
-        name: (-num_fits[name], 0 if where[name] else len(missed[name]), fits[name].width)
-        for name in fits
+        name: (each.needs not in is_needed, -num_fits[name], num_missed[name], each.width)
+        for name, each in fits.items()
     }
     best, *rest = sorted(fits, key=lambda name: rank[name])
     lines = ["an oracle that makes it gives this very answer"]

@@ -21,11 +21,13 @@ from batchproof.api import (
     Limits,
     Request,
     StepRecord,
+    TokenEvent,
 )
 from batchproof.checks.answers import of_each, slack, structure_findings
-from batchproof.diagnosis.counterfactual import plain_schedule
+from batchproof.diagnosis.schedules import plain_schedule, schedule_of_events
 from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause
+from batchproof.findings.finding import Scene
 from batchproof.oracle.choosing import is_drawn, processed, sampling_of
 from batchproof.oracle.oracle import Oracle, centred
 from batchproof.run.serving import serve
@@ -48,13 +50,15 @@ class Call:
     workload: Workload
     completions: tuple[Completion, ...]
     trace: tuple[StepRecord, ...]
+    events: tuple[tuple[int, TokenEvent], ...] = ()
 
     def completion(self, request_id: str) -> Completion | None:
         return next((c for c in self.completions if c.request_id == request_id), None)
 
     def schedule(self) -> Sequence[StepRecord]:
-        """Returns the trace, or the simplest schedule within the limits if there is none."""
-        return self.trace or plain_schedule(self.workload, self.completions)
+        """Returns the trace, else what events show, else the simplest schedule within the limits."""
+        observed = self.trace or schedule_of_events(self.workload, self.events)
+        return observed or plain_schedule(self.workload, self.completions)
 
 
 class Rerunner:
@@ -67,6 +71,25 @@ class Rerunner:
     def in_time(self, values: Iterable[Value]) -> Iterator[Value]:
         """Yields the values until the time is used up."""
         return takewhile(lambda _: time.monotonic() <= self._end, values)
+
+    def reruns(self, scene: Scene) -> Iterator[list[Call]]:
+        """Yields the failed runs again, first through `generate`, which can return logits, then the
+        runs that they were compared with. Of drafts only events show an engine's steps, if it has no
+        trace."""
+        can = self.trial.capabilities
+        for runs in (scene.runs, scene.other):
+            given = [run.workload for run in runs]
+            ways = [given] if given else []
+            if any(each.config.num_speculative_tokens for each in given) and not (
+                Capability.TRACING in can or Capability.STEPPING not in can
+            ):
+                ways = [[_stepped(each) for each in given]]
+            elif any(w.needs_stepping for w in given) and not any(w.aborts for w in given):
+                ways = [[each.together() for each in given], given]
+            for workloads in ways:
+                calls = self.run(workloads)
+                if calls is not None:
+                    yield calls
 
     def run(self, calls: Sequence[Workload], seconds: float = RERUN_TIME_LIMIT_S) -> list[Call] | None:
         """Runs all workloads on one fresh engine.
@@ -84,13 +107,18 @@ class Rerunner:
             try:
                 for each in calls:
                     num_before = len(trial.trace_of(engine))
-                    completions = serve(engine, each, seconds).completions
-                    done.append(Call(each, completions, tuple(trial.trace_of(engine))[num_before:]))
+                    outcome = serve(engine, each, seconds)
+                    trace = tuple(trial.trace_of(engine))[num_before:]
+                    done.append(Call(each, outcome.completions, trace, outcome.events))
             finally:
                 trial.close(engine)
         except (EngineHang, Exception):
             return None
         return done
+
+
+def _stepped(workload: Workload) -> Workload:
+    return replace(workload, arrivals=workload.arrivals or (0,) * len(workload.requests))
 
 
 def same_answer(a: Completion | None, b: Completion | None) -> bool:
@@ -173,6 +201,7 @@ FEWEST_HALVED = 8  # tokens
 MORE = 8  # tokens of an answer
 NUM_REWRITTEN = 6  # requests whose contents are rewritten, one at a time
 MANY = 128  # requests
+LONG = 512  # tokens of a request
 
 
 class Without(Enum):
@@ -185,6 +214,9 @@ class Without(Enum):
     PREFIX_CACHE = "with prefix caching off"
     PREEMPTIONS = "with a pool that never runs full"
     CHUNKS = "with a budget that holds whole prompts"
+    PARAMETERS = "with neighbours that ask for no parameters"
+    SLOTS = "with a slot for each request"
+    DEPARTURES = "with neighbours that stay to its end"
 
 
 # What it shows if the answer is right without it, the most certain first.
@@ -195,7 +227,11 @@ SHOWN = {
     Without.BAD_REQUESTS: (Cause.INPUT, "a bad request beside it changes the answer"),
     Without.PREEMPTIONS: (Cause.PREEMPTION, "it is right while nothing is preempted"),
     Without.CHUNKS: (Cause.CHUNK, "it is right while no prompt is fed in parts"),
+    Without.PARAMETERS: (Cause.SAMPLING, "what its neighbours ask for changes the answer"),
+    Without.SLOTS: (Cause.STALE, "it is right while no slot is used again and no one waits"),
+    Without.DEPARTURES: (Cause.STALE, "it is right while no other request leaves before it"),
 }
+OF_PLACES = {Without.SLOTS, Without.DEPARTURES}  # what a neighbour says, if that matters, tells more
 
 
 @dataclass
@@ -229,6 +265,12 @@ class Reruns:
     def has_many(self) -> bool:
         """Whether it is rather their number that matters than what each of the requests says."""
         return sum(len(each.requests) for each in self.workloads) > MANY
+
+    @property
+    def is_large(self) -> bool:
+        """Whether sizes are tried before mistakes, each of which takes long."""
+        own = self.symptom.request
+        return self.has_many or len(own.prompt_token_ids) + own.max_new_tokens > LONG
 
     def answer_in(self, calls: Sequence[Call]) -> Completion | None:
         return calls[self.symptom.call].completion(self.symptom.request.request_id)
@@ -270,6 +312,20 @@ class Reruns:
         if has_chunks and config.max_num_batched_tokens < 4 * longest:
             roomy = EngineConfig().max_num_batched_tokens
             yield Without.CHUNKS, self._with_config(max_num_batched_tokens=roomy)
+        if len(here.requests) > 1 and not self.has_many:
+            yield from self._changes_of_neighbours()
+
+    def _changes_of_neighbours(self) -> Iterator[tuple[Without, list[Workload]]]:
+        here, own = self.here, self.symptom.request
+        others = [each for each in here.requests if each is not own]
+        if any(each.sampling for each in others):
+            plain = [each if each is own else replace(each, sampling=None) for each in here.requests]
+            yield Without.PARAMETERS, self._with_call(here.with_requests(plain))
+        if here.config.max_num_seqs < len(here.requests):
+            yield Without.SLOTS, self._with_config(max_num_seqs=len(here.requests))
+        room = self.rerunner.trial.subject.context_len
+        staying = [each if each is own else _staying(each, own, room) for each in here.requests]
+        yield Without.DEPARTURES, self._with_call(here.with_requests(staying))
 
     def _with_call(self, new: Workload) -> list[Workload]:
         return [new if number == self.symptom.call else w for number, w in enumerate(self.workloads)]
@@ -350,18 +406,19 @@ class Reruns:
     def cause(self) -> tuple[Cause, str] | None:
         """Returns the cause that the reruns alone suggest, and why; None if they suggest none. Reruns
         nothing."""
-        if self.is_repeatable is False:
-            return Cause.RACE, "the same calls give different answers"
         right = [each for each in SHOWN if self.is_right.get(each)]
+        if self.is_repeatable is False and Without.PARAMETERS not in right:
+            return Cause.RACE, "the same calls give different answers"
+        if self.is_right.get(Without.NEIGHBOURS) and self.movers and not {*right} - OF_PLACES:
+            return self._leak_or_stale(self.movers)
         if right:
             cause, text = SHOWN[right[0]]
             more = " and ".join(each.value for each in right[1:])
             return cause, f"{text}; it is also right {more}" if more else text
-        if self.is_right.get(Without.NEIGHBOURS) and self.movers:
-            return self._leak_or_stale(self.movers)
         if self.is_right.get(Without.NEIGHBOURS) and self.movers is not None:
             text = "it depends on how many or how long its neighbours are, not on what they say"
-            return Cause.PADDING, text
+            is_ragged = Capability.STEPPING in self.rerunner.trial.capabilities  # and has no pads
+            return Cause.UNKNOWN if is_ragged else Cause.PADDING, text
         return None
 
     def _leak_or_stale(self, movers: Sequence[str]) -> tuple[Cause, str]:
@@ -378,6 +435,14 @@ class Reruns:
         if here and any(steps.get(name, here)[0] > here[-1] for name in movers):
             return Cause.LEAK, f"{names}, which was to come later"
         return Cause.STALE, f"{names}, which had left before"
+
+
+def _staying(request: Request, own: Request, room: int) -> Request:
+    """Returns the request with a cap beyond that of `own`, where the context has room, and no end."""
+    most = min(own.max_new_tokens + MORE, room - len(request.prompt_token_ids))
+    asked = request.sampling and replace(request.sampling, stop_token_sequences=())
+    cap = max(request.max_new_tokens, most)
+    return replace(request, max_new_tokens=cap, eos_token_ids=frozenset(), sampling=asked)
 
 
 def _longer(request: Request, most: int) -> Request:

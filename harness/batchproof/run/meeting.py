@@ -60,6 +60,7 @@ class Draw(NamedTuple):
     request: Request
     alone: Completion
     among_others: Completion
+    call: Workload  # of these
     values: Values  # of the workload
 
     @property
@@ -199,9 +200,11 @@ class Meetings:
             self._serve(values)
         self._doubtful.clear()
         if self._draws:
-            with self._trial.reporting(self._trial.history.last_workload):
-                wanted, before, after, _ = zip(*self._draws, strict=True)
-                relation = _what_changed(self._draws)
+            latest = self._draws[::-1]  # whose runs are still known
+            shown = next((each for each in latest if each.has_changed), latest[0])
+            with self._trial.reporting(shown.call):
+                wanted, before, after, *_ = zip(*latest, strict=True)
+                relation = _what_changed(latest)
                 require(seed_findings(wanted, before, after, self._trial.oracle, relation))
 
     def _serve(self, values: Values) -> None:
@@ -306,7 +309,7 @@ def _draws(
         for request, given in zip(call.requests, outcome.completions, strict=True):
             same = known.get(request)
             if same is not None and given.finish_reason is not FinishReason.ABORTED:
-                yield Draw(request, same, given, values)
+                yield Draw(request, same, given, call, values)
 
 
 def _explained(

@@ -16,6 +16,7 @@ from batchproof.api import Request
 from batchproof.checks.answers import of_each, slack
 from batchproof.decoding.speculation import proposed_instead
 from batchproof.diagnosis.hypotheses import Answer, Hypothesis
+from batchproof.diagnosis.reruns import Without
 from batchproof.oracle.choosing import STAGES, Past, is_drawn, kept, past_of, sampling_of
 from batchproof.oracle.oracle import centred
 
@@ -66,13 +67,13 @@ def choice_mistakes(own: Answer) -> Iterator[Hypothesis]:
             yield Hypothesis(mistake, _places(~of_each(may_be, own.tokens)), width)
         return
     for mistake, values in _given(own):
-        off = values.amax(-1) - of_each(values, own.tokens)
-        missed = _places(~(off <= 2 * slack(own.request, own.oracle)))
+        missed = _not_given(own, values)
         if not mistake and own.has_drafts and not sampling_of(own.request).changes_logits:
             missed |= _misfit(own, own.logits)
         yield Hypothesis(mistake, missed)
         if not own.has_drafts and _places(_is_off(own, own.logits)):
             return  # it is the logits that are wrong, not what is made of them
+    yield from _cut_off(own)
     yield from _drafts(own) if own.has_drafts else ()
 
 
@@ -197,16 +198,59 @@ def _of_the_past(own: Answer, knowing: tuple[str, ...]) -> Given:
 def _pasts(own: Answer) -> Iterator[tuple[str, Past]]:
     num, counts, prompt = own.past.num_produced, own.past.counts, own.past.prompt
     newest = counts.diff(dim=0, prepend=counts[:1])
-    resumed, firsts = ([getattr(o, n) for o in own.outputs] for n in ("num_resumed", "first"))
+    firsts = [each.first for each in own.outputs]
     yield "the prompt is not seen", Past(0 * prompt, counts, num)
     yield "the prompt counts as produced", Past(prompt, counts + prompt, num + own.num_prompt)
     yield "the newest token is not seen", Past(prompt, counts - newest, num - 1)
     yield "the newest token counts twice", Past(prompt, counts + newest, num + 1)
-    old = counts[resumed]
-    words = "tokens from before the preemption count as prompt"
-    yield words, Past(prompt + old, counts - old, num - num[resumed])
     yield "all produced tokens count as prompt", Past(prompt + counts, 0 * counts, 0 * num)
     yield "tokens of the same step are not seen", Past(prompt, counts[firsts], num[firsts])
+
+
+def _resumed(own: Answer) -> Iterator[list[int]]:
+    """Yields for each output how many were known when the request was last preempted: by the trace, or
+    without one wherever a preemption may have been."""
+    if own.calls[own.call].trace:
+        known = [each.num_resumed for each in own.outputs]
+        yield from [known] if any(known) else []
+    elif own.calls[own.call].workload.config.num_blocks is not None:
+        places = range(len(own.tokens))
+        yield from ([at if place >= at else 0 for place in places] for at in places[1:])
+
+
+def _forgotten(past: Past, resumed: list[int]) -> Past:
+    num = past.num_produced - past.num_produced[resumed]
+    return Past(past.prompt, past.counts - past.counts[resumed], num)
+
+
+def _as_prompt(past: Past, resumed: list[int]) -> Past:
+    old = past.counts[resumed]
+    return replace(_forgotten(past, resumed), prompt=past.prompt + old)
+
+
+CUTS: dict[str, Callable[[Past, list[int]], Past]] = {
+    "tokens from before a preemption are not seen": _forgotten,
+    "tokens from before a preemption count as prompt": _as_prompt,
+}
+
+
+def _cut_off(own: Answer) -> Iterator[Hypothesis]:
+    """Yields mistakes at a preemption: stages that know another past from there on."""
+    knowing = [name for name in AFTER if name in sampling_of(own.request).changed]
+    for words, cut in CUTS.items() if knowing else ():
+        pasts = (dict.fromkeys(knowing, cut(own.past, known)) for known in _resumed(own))
+        missed = min(
+            (_not_given(own, _values(own, pasts=each)) for each in pasts), key=len, default=None
+        )
+        if missed is not None:
+            mistake = f"{', '.join(knowing)}: {words}"
+            yield Hypothesis(mistake, missed, needs=Without.PREEMPTIONS)
+
+
+def _not_given(own: Answer, values: Tensor) -> frozenset[int]:
+    """Returns the outputs whose token is not the best choice from these logits."""
+    off = values.amax(-1) - of_each(values, own.tokens)
+    return _places(~(off <= 2 * slack(own.request, own.oracle)))
 
 
 def _pasts_of_others(own: Answer) -> Iterator[tuple[str, Past, Past]]:
@@ -243,7 +287,7 @@ def _drawn(own: Answer) -> Given:
         yield f"{name} is left out", let_through(**{name: BOUNDS[name]})
     yield "the temperature is applied twice", let_through(temperature=asked.temperature**2)
     yield "the temperature comes behind the bounds", let_through(temperature=1.0)
-    for mistake, changed in _given(own):
+    for mistake, changed, *_ in _given(own):
         if mistake not in ("", PLAIN):
             yield mistake, kept(changed, asked, off)
     for other in (each for each in own.others if is_drawn(each.request)):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from batchproof.api import FinishReason
 from batchproof.diagnosis.hypotheses import Answer, Hypothesis
+from batchproof.diagnosis.reruns import Without
 from batchproof.oracle.choosing import is_drawn, sampling_of
 
 Tokens = tuple[int, ...]
@@ -25,12 +26,17 @@ class Ending(NamedTuple):
     cap: int
     unseen: frozenset[int] = frozenset()  # lengths at which EOS and stop sequences are not looked for
     before: Tokens = ()  # what a stop sequence may begin in
+    begins: int = 0  # tokens in which none may begin
+    is_kept: bool = False  # one that was seen too early ends the answer later
 
     def end_of(self, tokens: Tokens) -> tuple[float, FinishReason]:
         """Returns the length and the finish reason; infinite if these tokens do not end it."""
+        was_there = False
         for num in range(1, len(tokens) + 1):
-            sofar = self.before + tokens[:num]
-            is_stopped = num >= self.least and any(sofar[-len(each) :] == each for each in self.stops)
+            sofar = self.before + tokens[self.begins : num]
+            is_there = any(sofar[-len(each) :] == each for each in self.stops)
+            was_there |= is_there and self.is_kept
+            is_stopped = num >= self.least and (is_there or was_there)
             if num not in self.unseen and (is_stopped or tokens[num - 1] in self.eos):
                 return num, FinishReason.STOP
             if num >= self.cap:
@@ -60,6 +66,19 @@ def end_mistakes(own: Answer) -> Iterator[Hypothesis]:
     )
     for mistake, is_given in (*at_the_end, *changed):
         yield Hypothesis(mistake, RIGHT if is_given else WRONG)
+    is_cut_off = any(
+        right._replace(begins=at).end_of(tokens) == (num, reason) for at in _preempted_at(own)
+    )
+    mistake = "a stop sequence that begins before a preemption is not seen"
+    yield Hypothesis(mistake, RIGHT if is_cut_off else WRONG, needs=Without.PREEMPTIONS)
+
+
+def _preempted_at(own: Answer) -> set[int]:
+    """Returns the outputs before which it was preempted, or without a trace may have been."""
+    call = own.calls[own.call]
+    if call.trace or call.workload.config.num_blocks is None:
+        return {each.num_resumed for each in own.outputs} - {0}
+    return {*range(1, len(own.tokens))}
 
 
 def _continued(own: Answer, num: int) -> Tokens:
@@ -99,6 +118,7 @@ def _changes(own: Answer, right: Ending) -> Iterator[tuple[str, dict[str, Any]]]
     yield "only stop sequences of one token are seen", {"stops": tuple(s for s in stops if len(s) == 1)}
     yield "only the first stop sequence is seen", {"stops": stops[:1]}
     yield "min_tokens does not hold back stop sequences", {"least": 0}
+    yield "a stop sequence before min_tokens ends it at min_tokens", {"is_kept": True}
     yield "min_tokens counts the prompt", {"least": least - own.num_prompt}
     yield "min_tokens is one too low", {"least": least - 1}
     yield "min_tokens is one too high", {"least": least + 1}

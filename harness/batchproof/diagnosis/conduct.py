@@ -1,0 +1,179 @@
+"""Causes of conduct: of a broken rule of trace or events, a refusal, an exception, a hang; and what had
+happened to the requests that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from batchproof.api import EngineConfig, FinishReason
+from batchproof.checks.conduct import conduct_findings
+from batchproof.diagnosis.reruns import (
+    SHOWN,
+    Call,
+    OutOfTimeError,
+    Rerunner,
+    Reruns,
+    Symptom,
+    Without,
+    is_bad,
+    only,
+    symptoms_of,
+)
+from batchproof.diagnosis.sizes import size_words
+from batchproof.diagnosis.story import just_before, story_of
+from batchproof.findings.causes import Cause, Diagnosis
+from batchproof.findings.finding import Failure, Finding
+from batchproof.findings.finding_text import headline
+from batchproof.findings.rules import Rule
+from batchproof.oracle.oracle import Oracle
+from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Outcome, Workload
+
+HANG_TIME_LIMIT_S = 1.0
+
+
+def stories(rerunner: Rerunner, failure: Failure) -> Iterator[str]:
+    """Yields what had happened to the requests that the finding names, by a last rerun."""
+    runs, finding = [run.workload for run in failure.scene.runs], failure.finding
+    ids = {each.request_id for run in runs for each in run.requests}
+    named = {finding.request_id, *(each for each in finding.facts.values() if isinstance(each, str))}
+    try:
+        calls = rerunner.run(runs) if ids & named else None
+    except OutOfTimeError:
+        return
+    if not calls:
+        return
+    for symptom in symptoms_of(calls, rerunner.trial.oracle):
+        if symptom.request.request_id == finding.request_id and symptom.is_content:
+            line = just_before(calls[symptom.call], symptom.request.request_id, symptom.step)
+            yield from [line] if line else []
+            break
+    for name in sorted(ids & named):
+        line = story_of(calls, name)
+        yield from [line] if line else []
+
+
+def of_conduct(rerunner: Rerunner, failure: Failure, own: Diagnosis) -> Diagnosis:
+    """Adds what the break of a rule needs, if it is one of trace or events: without that it is kept."""
+    trial, workloads = rerunner.trial, [run.workload for run in failure.scene.runs]
+
+    def symptoms(calls: Sequence[Call], _: Oracle) -> list[Symptom]:
+        return [
+            Symptom(number, call.workload.requests[0], 0, is_content=False)
+            for number, call in enumerate(calls)
+            if any(each.rule is failure.rule for each in _conduct_of(call, trial))
+        ]
+
+    calls = None if failure.rule is Rule.PREFIX else rerunner.run(workloads)
+    for symptom in symptoms(calls, trial.oracle)[:1] if calls else ():
+        reruns = Reruns(rerunner, calls or (), symptom, symptoms_of=symptoms)
+        with suppress(OutOfTimeError):
+            reruns.change()
+            reruns.is_right[Without.NEIGHBOURS] = True  # so that it is their number that is less
+            size = size_words(reruns) if reruns.has_many else None
+            needs = [each.value for each in SHOWN if reruns.is_right.get(each)]
+            more = [f"it does not occur {' or '.join(needs)}"] if needs else []
+            more += [size] if size else []
+            facts = (*own.evidence, *reruns.facts)
+            return replace(own, text="; ".join((own.text, *more)), evidence=facts)
+    return own
+
+
+def _conduct_of(call: Call, trial: Trial) -> Iterator[Finding]:
+    outcome = Outcome(call.completions, call.events)
+    delay = trial.scheduling_delay
+    return conduct_findings(call.workload, outcome, call.trace, trial.capabilities, delay=delay)
+
+
+def cause_of_exception(rerunner: Rerunner, failure: Failure) -> Diagnosis:
+    """Returns CANCEL or INPUT if the engine raises nothing without aborts or bad requests, else CRASH.
+
+    Raises `OutOfTimeError`.
+    """
+    text = headline(failure.finding)
+    runs = [run.workload for run in failure.scene.runs]
+    oracle = rerunner.trial.oracle
+    changes = (
+        (Cause.CANCEL, "with nothing aborted", [replace(each, aborts=()) for each in runs]),
+        (Cause.INPUT, "without the bad request", [_good(each, oracle) for each in runs]),
+    )
+    for cause, words, changed in changes:
+        asked = [each for each in changed if each.requests]
+        if changed != runs and (not asked or rerunner.run(asked) is not None):
+            return Diagnosis(cause, text, (f"{words} it raises nothing",))
+    frames = failure.finding.facts.get("frames")  # innermost last; the headline says what was raised
+    where = frames[-1] if isinstance(frames, tuple) and frames else "an unknown place"
+    return Diagnosis(Cause.CRASH, f"it was raised at {where}")
+
+
+def cause_of_refusal(rerunner: Rerunner, failure: Failure) -> Diagnosis:
+    """Returns INPUT if the engine answers the refused request alone, or a smaller one: it takes a good
+    request for a bad one. An engine that refuses everything shows no more than that.
+
+    Raises `OutOfTimeError`.
+    """
+    workload, name = failure.scene.workload, failure.finding.request_id
+    of_this_id = (r for r in workload.requests if r.request_id == name)
+    refused = next(r for r in of_this_id if not is_bad(r, rerunner.trial.oracle))
+    smallest = replace(
+        refused, prompt_token_ids=refused.prompt_token_ids[:1], max_new_tokens=1, sampling=None
+    )
+    cause, facts = Cause.UNKNOWN, []
+    for words, request in (("alone", refused), ("a prompt of one token with a cap of 1", smallest)):
+        calls = rerunner.run([only(workload, request)])
+        if calls is None:
+            continue
+        is_refused = any(each.finish_reason is FinishReason.ERROR for each in calls[0].completions)
+        facts.append(f"{words}, on a fresh engine: {'refused as well' if is_refused else 'answered'}")
+        cause = cause if is_refused else Cause.INPUT
+    others = [r for r in workload.requests if r is refused or r.request_id != name]
+    if len(others) < len(workload.requests):
+        calls = rerunner.run([workload.with_requests(others)])
+        given = calls and calls[0].completion(refused.request_id)
+        if given and given.finish_reason is not FinishReason.ERROR:
+            facts.append("without the other requests of its id: answered")
+    return Diagnosis(cause, headline(failure.finding), tuple(facts))
+
+
+def _good(workload: Workload, oracle: Oracle) -> Workload:
+    """Returns the workload without bad requests and without the later ones of a live id."""
+    first = {each.request_id: each for each in reversed(workload.requests)}.values()
+    kept = [r for r in workload.requests if any(r is each for each in first) and not is_bad(r, oracle)]
+    return workload if len(kept) == len(workload.requests) else workload.with_requests(kept)
+
+
+def explain_hang(rerunner: Rerunner, hang: Failure) -> Diagnosis:
+    """Returns the cause of a hang: an abort, or the limits.
+
+    Raises `OutOfTimeError`.
+    """
+    text = headline(hang.finding)
+    runs = [run.workload for run in hang.scene.runs]
+    if any(each.aborts for each in runs):
+        calls = rerunner.run([replace(each, aborts=()) for each in runs])
+        if calls is not None:
+            facts = (text, "with nothing aborted it ends")
+            return Diagnosis(Cause.CANCEL, "after an abort it does not end", facts)
+    return Diagnosis(Cause.LIVENESS, text, tuple(_who_waits(rerunner, runs[-1])))
+
+
+def _who_waits(rerunner: Rerunner, workload: Workload) -> list[str]:
+    """Returns lines that name the requests that hang alone, and the limits without which they end."""
+    facts: list[str] = []
+    alone = [workload.together().with_requests([request]) for request in workload.requests]
+    stuck = [each for each in alone if rerunner.run([each], HANG_TIME_LIMIT_S) is None]
+    if not stuck:
+        return ["each of its requests alone ends"]
+    names = ", ".join(repr(each.requests[0].request_id) for each in stuck)
+    facts.append(f"alone on a fresh engine these do not end either: {names}")
+    given, roomy = workload.config, EngineConfig()
+    for limit in ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "max_model_len"):
+        was, value = getattr(given, limit), getattr(roomy, limit)
+        changes = {limit: value}
+        if limit == "max_num_seqs":  # a step holds a token of each
+            changes["max_num_batched_tokens"] = max(given.max_num_batched_tokens, value)
+        if was != value and rerunner.run([stuck[0].with_config(**changes)], HANG_TIME_LIMIT_S):
+            facts.append(f"with {limit} {value} instead of {was} it ends")
+    return facts
