@@ -119,13 +119,14 @@ def test_an_id_that_is_live_is_refused_and_the_live_one_goes_on(trial: Trial) ->
 @pytest.mark.needs("stepping")
 @pytest.mark.one_model
 def test_each_of_hundreds_of_live_ids_is_refused(trial: Trial) -> None:
+    """Tries the newest first, so that a list which is too short shows its length."""
     workload = Workload(short_requests(trial.subject.vocab_size, 300, first=0), EngineConfig(2))
     with trial.engine(workload.config) as built, trial.reporting(workload):
         engine = cast(SteppingEngine, built)
         for step, events in enumerate(steps(engine, workload)):
-            for each in workload.requests if step == 0 else ():
+            for num_newer, each in enumerate(reversed(workload.requests)) if step == 0 else ():
                 if not _has_ended(events, each.request_id):
-                    _require_live(engine, each.request_id)
+                    _require_live(engine, each.request_id, num_newer)
         trial.judge(workload.requests, assembled(workload, events))
 
 
@@ -133,7 +134,7 @@ def _has_ended(events: Sequence[TokenEvent], request_id: str) -> bool:
     return any(event.request_id == request_id and event.finish_reason for event in events)
 
 
-def _require_live(engine: SteppingEngine, request_id: str) -> None:
+def _require_live(engine: SteppingEngine, request_id: str, num_newer: int = 0) -> None:
     try:
         engine.add(Request(request_id, (9, 2), 4))
     except ValueError as refusal:
@@ -142,6 +143,7 @@ def _require_live(engine: SteppingEngine, request_id: str) -> None:
         what = f"raised {refusal!r}, which does not name it"
     else:
         what = "raised no ValueError"
+    what += f", but {num_newer} newer live ids were refused" if num_newer else ""
     raise broken(Rule.LIVE_ID, request_id, what=what)
 
 

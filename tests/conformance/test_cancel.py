@@ -94,5 +94,6 @@ def test_a_live_request_may_be_cancelled_after_its_id_was_refused(trial: Trial) 
         steps = [engine.step() for _ in range(workload.step_bound)]
         events = [(number, event) for number, step in enumerate(steps) for event in step]
         answer = assemble("other", [event for _, event in events])
-        require(late_token_findings(Outcome((answer,), tuple(events)), "same", 0))
+        late = late_token_findings(Outcome((answer,), tuple(events)), "same", 0)
+        require(each.under(Promise.P13, "after its id was refused to another") for each in late)
         trial.judge([other], Outcome((answer,)))

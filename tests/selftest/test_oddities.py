@@ -26,6 +26,7 @@ STRAINED = {
     "blocks": ("P1", "P9", "P10", "P11"),
     "choosing": ("P18", "P19"),
     "computing": ("P1", "P15", "P5", "P6"),
+    "drafting": ("P17", "P2", "P3", "P1"),
     "delivery": ("P4", "P14", "P1", "P13", "P1", "P1"),  # those of P13 and P14 can be stepped
     "lateness": ("P9", "P10", "P11", "P13", "P14"),
     "random_tokens": ("P19",),

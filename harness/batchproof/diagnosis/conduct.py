@@ -22,7 +22,7 @@ from batchproof.diagnosis.reruns import (
     symptoms_of,
 )
 from batchproof.diagnosis.sizes import size_words
-from batchproof.diagnosis.story import just_before, story_of
+from batchproof.diagnosis.story import just_before, step_line, story_of
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.finding import Failure, Finding
 from batchproof.findings.finding_text import headline
@@ -39,12 +39,13 @@ def stories(rerunner: Rerunner, failure: Failure) -> Iterator[str]:
     runs, finding = [run.workload for run in failure.scene.runs], failure.finding
     ids = {each.request_id for run in runs for each in run.requests}
     named = {finding.request_id, *(each for each in finding.facts.values() if isinstance(each, str))}
+    message = str(finding.facts.get("message", ""))  # of an exception
+    named |= {each for each in ids if repr(each) in message}
     try:
         calls = rerunner.run(runs) if ids & named else None
     except OutOfTimeError:
         return
-    if not calls:
-        return
+    calls = calls or rerunner.before
     for symptom in symptoms_of(calls, rerunner.trial.oracle):
         if symptom.request.request_id == finding.request_id and symptom.is_content:
             line = just_before(calls[symptom.call], symptom.request.request_id, symptom.step)
@@ -73,10 +74,12 @@ def of_conduct(rerunner: Rerunner, failure: Failure, own: Diagnosis) -> Diagnosi
             reruns.change()
             reruns.is_right[Without.NEIGHBOURS] = True  # so that it is their number that is less
             size = size_words(reruns) if reruns.has_many else None
-            needs = [each.value for each in SHOWN if reruns.is_right.get(each)]
+            needs = ["without speculation"] if reruns.is_right_without_drafts() else []
+            needs += [each.value for each in SHOWN if reruns.is_right.get(each)]
             more = [f"it does not occur {' or '.join(needs)}"] if needs else []
             more += [size] if size else []
-            facts = (*own.evidence, *reruns.facts)
+            in_step = step_line(reruns.calls[symptom.call], failure.finding.step or 0)
+            facts = (*own.evidence, *([in_step] if in_step else []), *reruns.facts)
             return replace(own, text="; ".join((own.text, *more)), evidence=facts)
     return own
 

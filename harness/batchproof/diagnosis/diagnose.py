@@ -29,6 +29,7 @@ from batchproof.diagnosis.mistakes.ends import end_mistakes
 from batchproof.diagnosis.mistakes.logprobs import logprob_mistakes
 from batchproof.diagnosis.mistakes.returned import returned_mistakes
 from batchproof.diagnosis.reruns import (
+    OF_PLACES,
     SHOWN,
     Call,
     OutOfTimeError,
@@ -146,10 +147,10 @@ def _named_or(
 
 def _of_drafts(reruns: Reruns, family: Family) -> Diagnosis:
     """Names the mistake of an answer that is right without speculation, else what it needs besides."""
+    reruns.change()
     named = _named(reruns, family, Cause.SPECULATION)
     if named:
         return named
-    reruns.change()
     explained = _explained(reruns) if family is choice_mistakes else None
     if explained:
         return replace(explained, text=f"{explained.text}; {WITHOUT_DRAFTS}")
@@ -300,6 +301,8 @@ def _wrong_end(failure: Failure, reruns: Reruns) -> Diagnosis:
         evidence = ("asked through generate: right",)
     reruns.run()
     reruns.movers = None  # the end depends on the tokens: a change of those says nothing about it
+    for each in OF_PLACES:  # nor does a change of who is beside it
+        reruns.is_right.pop(each, None)
     shown = reruns.cause()
     if shown and shown[0] in BESIDE_ENDS:
         return _named_or(reruns, end_mistakes, shown, shown[0], evidence)

@@ -46,6 +46,7 @@ from batchproof.oracle.oracle import centred
 
 # A mistake must bring the distance to the engine's logits down to this share of the honest one's.
 EXPLAINED_SHARE = 0.1
+ONCE_EXPLAINED_SHARE = 0.02  # where a single output shows it
 ROUNDING_SHARE = 0.5
 ROUNDING_LEAVES = 1e-3
 CLEARLY = 0.5  # the share of its badness that a mistake must have to replace an earlier one
@@ -322,7 +323,7 @@ def _tried(
             view = replace(view, samples=view.samples[:1])
             seen = observed.first()
         found = seen.explanation(mistake, centred(logits_of(subject, view)), extent)
-        if found:
+        if found and (extent != "one" or found.badness < ONCE_EXPLAINED_SHARE):
             return found
     return None
 

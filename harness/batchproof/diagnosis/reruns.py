@@ -66,6 +66,7 @@ class Rerunner:
 
     def __init__(self, trial: Trial, seconds: float) -> None:
         self.trial = trial
+        self.before: list[Call] = []  # the calls of the last rerun that came before one that failed
         self._end = time.monotonic() + seconds
 
     def in_time(self, values: Iterable[Value]) -> Iterator[Value]:
@@ -99,7 +100,8 @@ class Rerunner:
         """
         if time.monotonic() > self._end:
             raise OutOfTimeError
-        trial, done = self.trial, []
+        trial, done = self.trial, list[Call]()
+        self.before = done
         config = replace(calls[-1].config, return_logits=trial.has_logits)
         try:
             with time_limit(RERUN_TIME_LIMIT_S, "building the engine"):
@@ -325,7 +327,8 @@ class Reruns:
             yield Without.SLOTS, self._with_config(max_num_seqs=len(here.requests))
         room = self.rerunner.trial.subject.context_len
         staying = [each if each is own else _staying(each, own, room) for each in here.requests]
-        yield Without.DEPARTURES, self._with_call(here.with_requests(staying))
+        if any(each.max_new_tokens <= own.max_new_tokens for each in others):
+            yield Without.DEPARTURES, self._with_call(here.with_requests(staying))
 
     def _with_call(self, new: Workload) -> list[Workload]:
         return [new if number == self.symptom.call else w for number, w in enumerate(self.workloads)]

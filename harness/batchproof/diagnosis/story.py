@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 from batchproof.diagnosis.reruns import Call
@@ -63,6 +64,25 @@ def just_before(call: Call, request_id: str, output: int) -> str | None:
     return happened and f"just before token {output}, the first wrong one: {happened}"
 
 
+def step_line(call: Call, step: int) -> str | None:
+    """Returns who came, went on and left in a step of the trace, such as "in step 2: fed 'r0', 'r1',
+    finished 'r1'"."""
+    if step >= len(call.trace):
+        return None
+    record = call.trace[step]
+    groups = {
+        "admitted": record.admitted,
+        "fed": [each.request_id for each in record.rows],
+        "preempted": record.preempted,
+        "finished": record.finished,
+        "waiting": record.waiting,
+    }
+    told = [f"{words} {_names({*ids})}" for words, ids in groups.items() if ids]
+    drafts = [f"{row.num_accepted} of {row.num_drafted}" for row in record.rows if row.num_drafted]
+    told += [f"drafts accepted {', '.join(drafts[:4])}"] if drafts else []
+    return f"in step {step}: {', '.join(told)}"
+
+
 def _names(ids: set[str]) -> str:
     shown = sorted(ids)[:4]
     return ", ".join(map(repr, shown)) + (f" and {len(ids) - 4} more" if len(ids) > 4 else "")
@@ -70,6 +90,10 @@ def _names(ids: set[str]) -> str:
 
 def _moments(call: Call, request_id: str) -> Iterator[Moment]:
     yield from _of_trace(call, request_id) if call.trace else _of_events(call, request_id)
+    ends = {event.request_id for _, event in call.events if event.finish_reason is not None}
+    is_asked = any(each.request_id == request_id for each in call.workload.requests)
+    if is_asked and call.workload.needs_stepping and request_id not in ends:
+        yield Moment(inf, "and no event has ended it when nothing is unfinished any more")
     for name, step in call.workload.aborts:
         if name == request_id:
             yield Moment(step - 0.5, f"aborted before step {step}")
@@ -97,9 +121,6 @@ def _of_trace(call: Call, request_id: str) -> Iterator[Moment]:
 
 def _of_events(call: Call, request_id: str) -> Iterator[Moment]:
     own = [(step, event) for step, event in call.events if event.request_id == request_id]
-    is_asked = request_id in {each.request_id for each in call.workload.requests}
-    if call.events and is_asked and not own:
-        yield Moment(0, "added, but no event names it")
     if own and own[0][1].token_id is not None:
         yield Moment(own[0][0], f"first token in step {own[0][0]}")
     for (before, _), (step, _) in pairwise(own):

@@ -84,5 +84,5 @@ def assemble(request_id: str, events: Sequence[TokenEvent], was_aborted: bool = 
     if was_aborted:
         return Completion(request_id, token_ids, FinishReason.ABORTED, logprobs=logprobs)
     return Completion(
-        request_id, token_ids, FinishReason.ERROR, "its events never named a finish reason"
+        request_id, token_ids, FinishReason.ERROR, "no event ends it, and has_unfinished is false"
     )

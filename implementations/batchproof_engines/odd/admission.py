@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -47,6 +48,60 @@ class NibblesAtPrompts(Scheduler):
         assert isinstance(sequence, _InSmallChunks), "this scheduler makes no other sequences"
         is_last = num_new == sequence.num_missing_tokens
         return RowRecord(sequence.request_id, sequence.num_computed_tokens, num_new, is_last)
+
+
+@dataclass(slots=True, eq=False)
+class _InUnevenChunks(_InSmallChunks):
+    """Offers chunks whose size follows from where they begin."""
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return min(1 + self.num_computed_tokens % 5, self.num_missing_tokens)
+
+
+@odd
+class ChunksOfUnevenSizes(NibblesAtPrompts):
+    """Prompts are fed in chunks of one to five tokens, which differ from step to step."""
+
+    sequence_class = _InUnevenChunks
+
+
+@odd
+class ShortestPromptFirst(AtWill):
+    """Of those that wait the one with the fewest tokens to feed is admitted first."""
+
+    def schedule(self) -> SchedulerOutput:
+        self.waiting = deque(sorted(self.waiting, key=lambda each: each.num_uncomputed_tokens))
+        return super().schedule()
+
+
+@odd
+class AdmitsOneAStep(AtWill):
+    """No step admits more than one request."""
+
+    _num_running = 0
+
+    def schedule(self) -> SchedulerOutput:
+        self._num_running = len(self.running)
+        return super().schedule()
+
+    def _has_free_slot(self) -> bool:
+        return len(self.running) <= self._num_running and super()._has_free_slot()
+
+
+@odd
+class AdmitsInPairs(AtWill):
+    """While others run, a request waits until a second one does."""
+
+    lacks = AtWill.lacks | {Capability.PREEMPTION}  # the last one alone may never fill the pool
+    _is_open = True
+
+    def schedule(self) -> SchedulerOutput:
+        self._is_open = not self.running or len(self.waiting) > 1
+        return super().schedule()
+
+    def _has_free_slot(self) -> bool:
+        return self._is_open and super()._has_free_slot()
 
 
 @odd

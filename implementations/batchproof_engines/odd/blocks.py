@@ -1,7 +1,9 @@
-"""Unusual ways to own blocks: taken early, held in reserve, or taken from an unexpected sequence."""
+"""Unusual ways to own blocks: taken early, held in reserve, taken from an unexpected sequence, and
+shared or forgotten otherwise."""
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from dataclasses import replace
 
@@ -115,3 +117,46 @@ class RemembersPromptsOnly(BlockManager):
         sequence.num_computed_tokens = min(num_computed, len(sequence.request.prompt_token_ids))
         super().publish(sequence)
         sequence.num_computed_tokens = num_computed
+
+
+@odd
+class TakesBlocksAtRandom(BlockManager):
+    """Of the blank blocks a random one is taken, by a generator of its own with a fixed seed."""
+
+    def take(self) -> int:
+        random.Random(len(self.blank)).shuffle(self.blank)
+        return super().take()
+
+
+@odd
+class TakesOverHalfOfAPrefix(BlockManager):
+    """Of the blocks that a prompt could share it takes over the first half, and computes the others
+    again."""
+
+    def match(self, sequence: Sequence) -> list[int]:
+        hits = super().match(sequence)
+        return hits[: (len(hits) + 1) // 2]
+
+
+@odd
+class ForgetsAllAtOnce(BlockManager):
+    """When no block is blank the whole prefix cache is emptied."""
+
+    def take(self) -> int:
+        if self.cached and not self.blank:
+            for block in self.cached:
+                self.evict(block)
+            self.blank.extend(self.cached)
+            self.cached.clear()
+        return super().take()
+
+
+@odd
+class GrowsInLeaps(BlockManager):
+    """A pool without a limit grows by a hundred blocks at a time."""
+
+    def take(self) -> int:
+        if self.limit is None and not self.blank and not self.cached:
+            self.blank.extend(range(self.num_blocks, self.num_blocks + 100))
+            self.num_blocks += 100
+        return super().take()

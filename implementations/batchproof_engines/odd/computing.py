@@ -3,6 +3,7 @@ work."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 import torch
@@ -64,6 +65,50 @@ class RowsInReverse(RaggedEngine):
     def _forward(self, plan: SchedulerOutput) -> Tensor:
         turned = replace(plan, scheduled=plan.scheduled[::-1], rows=plan.rows[::-1])
         return super()._forward(turned).flip(0)
+
+
+@odd
+class PassesOfTwoRows(RaggedEngine):
+    """A step is as many passes as it takes with two rows in each."""
+
+    def _packed_logits(self, plan: SchedulerOutput) -> Tensor:
+        starts = range(0, len(plan.rows), 2)
+        spans = [slice(start, start + 2) for start in starts]
+        pairs = (replace(plan, scheduled=plan.scheduled[s], rows=plan.rows[s]) for s in spans)
+        return torch.cat([super(PassesOfTwoRows, self)._packed_logits(pair) for pair in pairs])
+
+
+@odd
+class OneTokenAPass(RaggedEngine):
+    """Each token of a step, of prompts too, is a pass of its own."""
+
+    def _packed_logits(self, plan: SchedulerOutput) -> Tensor:
+        alone = [
+            replace(
+                plan,
+                scheduled=((sequence, 1),),
+                rows=(replace(row, context_len=row.context_len + at, query_len=1),),
+            )
+            for (sequence, _), row in zip(plan.scheduled, plan.rows, strict=True)
+            for at in range(row.query_len)
+        ]
+        return torch.cat([super(OneTokenAPass, self)._packed_logits(each) for each in alone])
+
+
+@odd
+class ContextsInReverse(RaggedEngine):
+    """In a pass the cached keys stand in reverse, the last token of the last row first."""
+
+    def _gather(self, plan: SchedulerOutput) -> DynamicCache:
+        cache = super()._gather(plan)
+        return DynamicCache([(each.keys.flip(2), each.values.flip(2)) for each in cache.layers])
+
+    def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
+        return super()._mask(rows, self._window)
+
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
+        mask, num_cached = super()._mask(rows, window), sum(row.context_len for row in rows)
+        return torch.cat([mask[:, :num_cached].flip(1), mask[:, num_cached:]], dim=1)
 
 
 @odd

@@ -60,6 +60,14 @@ class PromptsInStretches(PromptsTokenByToken):
 
 
 @odd
+class GroupsOfEvenAndOddLengths(StatefulEngine):
+    """Rows share a pass only if their contexts are both even or both odd."""
+
+    def kind(self, piece: Piece) -> Hashable:
+        return super().kind(piece), piece.context_len % 2
+
+
+@odd
 class RecomputedFromTheStart(StatefulEngine):
     """No state is kept from step to step: each feeds all tokens of its sequences again."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from zlib import crc32
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -34,6 +35,22 @@ class WavesSortedByLength(StaticEngine):
 
     def place(self, request: Request) -> float:
         return len(request.prompt_token_ids)
+
+
+@odd
+class WavesOfTheLongestAnswersFirst(WavesSortedByLength):
+    """Static waves of similar caps: the longest answers come first."""
+
+    def place(self, request: Request) -> float:
+        return -request.max_new_tokens
+
+
+@odd
+class WavesInNoOrder(WavesSortedByLength):
+    """Static waves are drawn by a checksum of each prompt."""
+
+    def place(self, request: Request) -> float:
+        return crc32(repr(request.prompt_token_ids).encode())
 
 
 @odd

@@ -147,7 +147,9 @@ def _of_others(own: Answer, right: Ending) -> Iterator[tuple[str, dict[str, Any]
         asked, cap = sampling_of(its), its.max_new_tokens
         stops = asked.stop_token_sequences
         yield f"it is ended by the EOS ids of {whose}", {"eos": right.eos | its.eos_token_ids}
+        yield f"the EOS ids of {whose} are looked for, not its own", {"eos": its.eos_token_ids}
         yield f"it is ended by a stop sequence of {whose}", {"stops": right.stops + stops}
+        yield f"the stop sequences of {whose} are looked for, not its own", {"stops": stops}
         yield f"the cap is that of {whose}", {"cap": cap}
         yield f"the cap is that of {whose}, and is met a token late", {"cap": cap + 1}
         yield f"min_tokens is that of {whose}", {"least": asked.min_tokens}

@@ -158,7 +158,8 @@ def routing_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     by_step: dict[int, dict[int, int]] = {}
     for sample in table.samples:
         by_step.setdefault(int(table.step[sample.cell]), {})[sample.seq] = sample.cell
-    sampled = [by_step[int(table.step[cell])] for cell in own_cells]  # in the step of each own cell
+    # In the step of each own cell, which may be one of several.
+    sampled = [{**by_step[int(table.step[cell])], suspect.seq: cell} for cell in own_cells]
     for number, fed in enumerate(table.sequences):
         cells = [others.get(number, own) for own, others in zip(own_cells, sampled, strict=True)]
         text = f"it was given what belongs to {fed.request.request_id!r}"

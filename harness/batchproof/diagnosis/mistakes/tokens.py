@@ -18,6 +18,8 @@ def position_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     table, right = suspect.table, suspect.table.index
     for text, position in _positions(table):
         yield suspect.mistake(Cause.POSITION, text, position=position)
+    for text, position in _behind_a_prefix(table):
+        yield suspect.mistake(Cause.POSITION, text, position=position)
     text = "positions after a preemption are off by +1"
     after_break = torch.where(table.epoch > 0, right + 1, right)
     yield suspect.mistake(Cause.PREEMPTION, text, position=after_break)
@@ -45,6 +47,22 @@ def _positions(table: CellTable) -> Iterator[tuple[str, Tensor]]:
     restarted = torch.where(is_output, right - num_prompt, right)
     yield "positions of decodes count from 0 again", restarted
     yield "all positions are 0", torch.zeros_like(right)
+
+
+def _behind_a_prefix(table: CellTable) -> Iterator[tuple[str, Tensor]]:
+    """Yields positions that lack the tokens taken over from a prefix cache."""
+    num_taken = torch.zeros(len(table.sequences), dtype=torch.long)
+    num_taken.index_add_(0, table.seq, table.is_reused)
+    taken, is_output = num_taken[table.seq], table.index >= table.num_prompt_tokens()
+    is_fed, is_later = table.is_reused == 0, table.context_len > taken
+    for words, where in (
+        ("behind a prefix", is_fed),
+        ("behind a prefix, from its second chunk on,", is_later & ~is_output),
+        ("of decodes behind a prefix", is_output),
+    ):
+        low = table.index - taken * where
+        yield f"positions {words} do not count the tokens taken over", low
+        yield f"positions {words} count the tokens taken over twice", table.index + taken * where
 
 
 def feeding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
