@@ -21,8 +21,9 @@ from batchproof.diagnosis.conduct import (
     of_conduct,
     stories,
 )
+from batchproof.diagnosis.counterfactual import Suspect
 from batchproof.diagnosis.draws import of_frequencies, of_ignored_seed, of_seed
-from batchproof.diagnosis.explain import evidence_of, explain, rounding_of
+from batchproof.diagnosis.explain import Observed, evidence_of, explain, rounding_of
 from batchproof.diagnosis.hypotheses import Answer, Family, answers_of, is_wrong, named_mistake
 from batchproof.diagnosis.mistakes.choices import choice_mistakes
 from batchproof.diagnosis.mistakes.ends import end_mistakes
@@ -126,36 +127,26 @@ def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Di
             shown = None if is_drawn(symptom.request) else reruns.cause()
             if shown and shown[0] is not Cause.STALE:  # which is no matter of parameters
                 shown = cause, shown[1]
-            named = _named(reruns, family, cause)
-            return named or _explained(reruns) or _named_or(reruns, family, shown, cause)
+            named = _named(reruns, family, cause) or _explained(reruns, evidence_of(reruns))
+            return named or _shown(shown, *reruns.facts)
     return None
 
 
-def _named_or(
-    reruns: Reruns,
-    family: Family,
-    shown: tuple[Cause, str] | None,
-    cause: Cause,
-    evidence: tuple[str, ...] = (),
-) -> Diagnosis:
-    """Returns the mistake of the family that explains the symptom, else what is shown."""
-    named, facts = _named(reruns, family, cause, evidence), (*evidence, *reruns.facts)
-    if named:
-        return named
-    return Diagnosis(*shown, (NONE, *facts)) if shown else Diagnosis(Cause.UNKNOWN, NONE, facts)
+def _shown(shown: tuple[Cause, str] | None, *facts: str) -> Diagnosis:
+    """Returns what reruns show where no mistake of the list explains it."""
+    cause, text = shown or (Cause.UNKNOWN, NONE)
+    return Diagnosis(cause, text, (NONE, *facts) if shown else facts)
 
 
 def _of_drafts(reruns: Reruns, family: Family) -> Diagnosis:
     """Names the mistake of an answer that is right without speculation, else what it needs besides."""
     reruns.change()
     named = _named(reruns, family, Cause.SPECULATION)
-    if named:
-        return named
-    explained = _explained(reruns) if family is choice_mistakes else None
-    if explained:
-        return replace(explained, text=f"{explained.text}; {WITHOUT_DRAFTS}")
+    if named is None and family is choice_mistakes:
+        named = _explained(reruns, evidence_of(reruns))
+        named = named and replace(named, text=f"{named.text}; {WITHOUT_DRAFTS}")
     needs = "".join(f", and {each.value}" for each in SHOWN if reruns.is_right.get(each))
-    return _named_or(reruns, family, (Cause.SPECULATION, f"{WITHOUT_DRAFTS}{needs}"), Cause.SPECULATION)
+    return named or _shown((Cause.SPECULATION, f"{WITHOUT_DRAFTS}{needs}"), *reruns.facts)
 
 
 def _named(
@@ -222,11 +213,11 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
         cause, text = shown or (Cause.UNKNOWN, headline(failure.finding))
         return Diagnosis(cause, text, tuple(reruns.facts))
     size = size_words(reruns) if reruns.is_large else None  # while there is time
-    explained = _explained(reruns, size)
+    evidence = evidence_of(reruns)
+    explained = _explained(reruns, evidence, size)
     if explained:
         return explained
     size = size if reruns.is_large else size_words(reruns)
-    evidence = evidence_of(reruns)
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
     # Unlike rounding, it may still be an error that comes with the length.
     if rounding and (rounding.is_alike or reruns.shows_with_half() is not False):
@@ -240,9 +231,7 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
         shown = likely, likely.value
     if size:
         shown = (shown[0], f"{shown[1]}; {size}") if shown else (Cause.SIZE, size)
-    if shown is None:
-        return Diagnosis(Cause.UNKNOWN, NONE, tuple(reruns.facts))
-    return Diagnosis(*shown, (NONE, *reruns.facts))
+    return _shown(shown, *reruns.facts)
 
 
 def _wrong_answer(rerunner: Rerunner, failure: Failure) -> tuple[Sequence[Call], Symptom] | None:
@@ -272,10 +261,11 @@ def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
     return Diagnosis(likely or Cause.UNKNOWN, what, (right,))
 
 
-def _explained(reruns: Reruns, size: str | None = None) -> Diagnosis | None:
+def _explained(
+    reruns: Reruns, evidence: tuple[Suspect, Observed] | None, size: str | None = None
+) -> Diagnosis | None:
     """Names the mistake under which the reference gives the tokens, logits or logprobs, and the size
     from which on it is made."""
-    evidence = evidence_of(reruns)
     explanation = evidence and explain(reruns, *evidence)
     if not explanation:
         return None
@@ -305,8 +295,13 @@ def _wrong_end(failure: Failure, reruns: Reruns) -> Diagnosis:
         reruns.is_right.pop(each, None)
     shown = reruns.cause()
     if shown and shown[0] in BESIDE_ENDS:
-        return _named_or(reruns, end_mistakes, shown, shown[0], evidence)
-    return _named_or(reruns, end_mistakes, (cause, evidence[0]) if evidence else None, cause, evidence)
+        cause = shown[0]
+    elif evidence:
+        shown = cause, evidence[0]
+    else:
+        shown = None
+    named = _named(reruns, end_mistakes, cause, evidence)
+    return named or _shown(shown, *evidence, *reruns.facts)
 
 
 def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
