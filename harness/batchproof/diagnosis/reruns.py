@@ -324,7 +324,10 @@ class Reruns:
             plain = [each if each is own else replace(each, sampling=None) for each in here.requests]
             yield Without.PARAMETERS, self._with_call(here.with_requests(plain))
         if here.config.max_num_seqs < len(here.requests):
-            yield Without.SLOTS, self._with_config(max_num_seqs=len(here.requests))
+            num = len(here.requests)
+            budget = max(num, here.config.max_num_batched_tokens)
+            changes = {"max_num_seqs": num, "max_num_batched_tokens": budget}
+            yield Without.SLOTS, self._with_config(**changes)
         room = self.rerunner.trial.subject.context_len
         staying = [each if each is own else _staying(each, own, room) for each in here.requests]
         if any(each.max_new_tokens <= own.max_new_tokens for each in others):

@@ -61,8 +61,10 @@ class _InUnevenChunks(_InSmallChunks):
 
 @odd
 class ChunksOfUnevenSizes(NibblesAtPrompts):
-    """Prompts are fed in chunks of one to five tokens, which differ from step to step."""
+    """Prompts are fed in chunks of one to five tokens; one that grows may leave a decode behind it no
+    room."""
 
+    lacks = AtWill.lacks
     sequence_class = _InUnevenChunks
 
 

@@ -47,10 +47,10 @@ class WavesOfTheLongestAnswersFirst(WavesSortedByLength):
 
 @odd
 class WavesInNoOrder(WavesSortedByLength):
-    """Static waves are drawn by a checksum of each prompt."""
+    """Static waves are drawn by a checksum of each id."""
 
     def place(self, request: Request) -> float:
-        return crc32(repr(request.prompt_token_ids).encode())
+        return crc32(request.request_id.encode(errors="surrogatepass"))
 
 
 @odd

@@ -228,23 +228,32 @@ def _as_prompt(past: Past, resumed: list[int]) -> Past:
     return replace(_forgotten(past, resumed), prompt=past.prompt + old)
 
 
+def _counted_twice(past: Past, resumed: list[int]) -> Past:
+    return replace(past, counts=past.counts + past.counts[resumed])
+
+
+A_PART = "only the end of the prompt is seen, as behind a cached prefix or in its last chunk"
 CUTS: dict[str, Callable[[Past, list[int]], Past]] = {
     "tokens from before a preemption are not seen": _forgotten,
     "tokens from before a preemption count as prompt": _as_prompt,
+    "tokens from before a preemption count twice": _counted_twice,
 }
 
 
 def _cut_off(own: Answer) -> Iterator[Hypothesis]:
-    """Yields mistakes at a preemption: stages that know another past from there on."""
+    """Yields mistakes at a preemption, or a part of the prompt: stages that know another past."""
     knowing = [name for name in AFTER if name in sampling_of(own.request).changed]
-    for words, cut in CUTS.items() if knowing else ():
-        pasts = (dict.fromkeys(knowing, cut(own.past, known)) for known in _resumed(own))
-        missed = min(
-            (_not_given(own, _values(own, pasts=each)) for each in pasts), key=len, default=None
-        )
+    pasts = {words: [cut(own.past, known) for known in _resumed(own)] for words, cut in CUTS.items()}
+    ends = [own.request.prompt_token_ids[first:] for first in range(1, own.num_prompt)]
+    vocab_size = own.past.counts.shape[1]
+    seen = [torch.tensor(each).bincount(minlength=vocab_size).to(own.past.prompt) for each in ends]
+    pasts[A_PART] = [replace(own.past, prompt=each) for each in seen]
+    for words, tried in pasts.items() if knowing else ():
+        values = (_values(own, pasts=dict.fromkeys(knowing, each)) for each in tried)
+        missed = min((_not_given(own, each) for each in values), key=len, default=None)
         if missed is not None:
-            mistake = f"{', '.join(knowing)}: {words}"
-            yield Hypothesis(mistake, missed, needs=Without.PREEMPTIONS)
+            needs = Without.PREEMPTIONS if words in CUTS else None
+            yield Hypothesis(f"{', '.join(knowing)}: {words}", missed, needs=needs)
 
 
 def _not_given(own: Answer, values: Tensor) -> frozenset[int]:

@@ -26,14 +26,15 @@ class Ending(NamedTuple):
     cap: int
     unseen: frozenset[int] = frozenset()  # lengths at which EOS and stop sequences are not looked for
     before: Tokens = ()  # what a stop sequence may begin in
-    begins: int = 0  # tokens in which none may begin
+    begins: tuple[int, ...] = ()  # for each token the first in which one may begin that ends there
     is_kept: bool = False  # one that was seen too early ends the answer later
 
     def end_of(self, tokens: Tokens) -> tuple[float, FinishReason]:
         """Returns the length and the finish reason; infinite if these tokens do not end it."""
         was_there = False
         for num in range(1, len(tokens) + 1):
-            sofar = self.before + tokens[self.begins : num]
+            first = self.begins[num - 1] if num <= len(self.begins) else 0
+            sofar = self.before + tokens[first:num]
             is_there = any(sofar[-len(each) :] == each for each in self.stops)
             was_there |= is_there and self.is_kept
             is_stopped = num >= self.least and (is_there or was_there)
@@ -66,9 +67,8 @@ def end_mistakes(own: Answer) -> Iterator[Hypothesis]:
     )
     for mistake, is_given in (*at_the_end, *changed):
         yield Hypothesis(mistake, RIGHT if is_given else WRONG)
-    is_cut_off = any(
-        right._replace(begins=at).end_of(tokens) == (num, reason) for at in _preempted_at(own)
-    )
+    cuts = (tuple(at if n >= at else 0 for n in range(num)) for at in _preempted_at(own))
+    is_cut_off = any(right._replace(begins=cut).end_of(tokens) == (num, reason) for cut in cuts)
     mistake = "a stop sequence that begins before a preemption is not seen"
     yield Hypothesis(mistake, RIGHT if is_cut_off else WRONG, needs=Without.PREEMPTIONS)
 
@@ -108,6 +108,8 @@ def _changes(own: Answer, right: Ending) -> Iterator[tuple[str, dict[str, Any]]]
         yield "not all of its EOS ids are looked for", {"eos": eos - {*own.completion.token_ids[:-1]}}
     if own.has_drafts:
         yield "only the last token of a step is looked at", {"unseen": lengths - lasts}
+        firsts = tuple(each.first for each in own.outputs)
+        yield "a stop sequence that begins in an earlier step is not seen", {"begins": firsts}
         yield (
             "the cap is looked at behind a whole step",
             {"cap": min({n for n in lasts if n >= cap} | {cap})},
