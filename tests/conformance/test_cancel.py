@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from typing import cast
 
 import pytest
@@ -53,6 +54,15 @@ def test_a_request_may_be_cancelled_at_any_step(trial: Trial, data: st.DataObjec
         (each, arrived[each] + data.draw(after, label="cancelled after")) for each in sorted(chosen)
     )
     check_cancelled(trial, replace(workload, aborts=aborts))
+
+
+@pytest.mark.needs("preemption")
+def test_a_preempted_request_may_be_cancelled_while_it_waits(trial: Trial) -> None:
+    """Cancels each of those that may be preempted before each step of a pool that runs full."""
+    config = EngineConfig(block_size=4, num_blocks=6)
+    wanted = tuple(Request(f"r{i}", tuple(range(9 * i, 9 * i + 8)), 10) for i in range(3))
+    for name, step in product(("r1", "r2"), range(2, 12)):
+        check_cancelled(trial, Workload(wanted, config, (0, 0, 0), ((name, step),)), must_preempt=True)
 
 
 def test_finished_and_unknown_ids_are_ignored(trial: Trial) -> None:
