@@ -78,8 +78,9 @@ def test_an_engine_that_has_done_much_keeps_parity(trial: Trial, name: str) -> N
 
 @pytest.mark.promise(id="P17")
 @pytest.mark.needs("speculation")
-def test_an_engine_that_has_accepted_many_drafts_keeps_parity(trial: Trial) -> None:
-    sweep(trial, "drafts accepted")
+@pytest.mark.parametrize("name", ["drafts accepted", "tokens fed to verify drafts in a step"])
+def test_many_drafts_keep_parity(trial: Trial, name: str) -> None:
+    sweep(trial, name)
 
 
 @pytest.mark.promise(id="P5")

@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from batchproof.checks.happened import (
     has_acceptance,
+    has_prefix_hit,
     has_rejection,
 )
 from batchproof.generators.speculating import (
     LEAST_CAP,
+    behind_rejected_drafts,
     ending_on_a_draft,
     foretold,
     one_alone,
     speculated,
-    unevenly_accepted,
 )
 from batchproof.generators.strategies import workloads
 from batchproof.run.trial import Trial
@@ -27,15 +28,16 @@ from batchproof.run.trial import Trial
 pytestmark = [pytest.mark.promise(id="P17"), pytest.mark.needs("speculation")]
 
 
-@pytest.mark.on_model("gpt2-hash", "llama-hash")
+@pytest.mark.one_model
+@pytest.mark.shows("prefix_caching")
 @given(data=st.data())
-def test_rows_accept_drafts_of_their_own(trial: Trial, data: st.DataObject) -> None:
-    workload = data.draw(unevenly_accepted(trial.oracle, trial.has_logits))
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        trace = trial.trace_of(engine)
-        trial.must_show("accepted draft", has_acceptance(trace))
-        trial.must_show("rejected draft", has_rejection(trace))
+def test_no_rejected_draft_is_found_in_a_prefix_cache(trial: Trial, data: st.DataObject) -> None:
+    first, behind = data.draw(behind_rejected_drafts(trial.oracle))
+    with trial.engine(first.config) as engine:
+        trial.check(first, engine)
+        trial.must_show("rejected draft", has_rejection(trial.trace_of(engine)))
+        trial.check(behind, engine)
+        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
 
 
 @pytest.mark.one_model

@@ -69,9 +69,24 @@ def _tokens_fed(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
 
 
 def _drafts(oracle: Oracle, first: int, size: int) -> tuple[Workload, ...]:
-    """Of 7 drafts a step 4.7 are accepted on average."""
+    """Of 7 drafts a step 4.7 are accepted on average: most of these in one long answer."""
     config = EngineConfig(max_num_seqs=8, num_speculative_tokens=7, draft_agreement=0.9)
-    return (_with_sizes(oracle, first, [(2, 48)] * max(1, (size - first) // 36), config),)
+    long = min(longest_context(oracle) - 2, 48 + (size - first))
+    short = [(2, 48)] * max(1, (size - first) // 144)
+    return (_with_sizes(oracle, first, [(2, long), *short], config),)
+
+
+def _drafts_at_once(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
+    """Rows of 7 tokens each, so that wherever a step is cut in parts of a power of two tokens, a row is
+    cut amid its drafts. All prompts are fed in one step."""
+    num = -(-size // 7)
+    config = EngineConfig(
+        max_num_seqs=num,
+        max_num_batched_tokens=7 * num,
+        num_speculative_tokens=6,
+        draft_agreement=0.9,
+    )
+    return (_with_sizes(oracle, size, [(2, 12)] * num, config),)
 
 
 def _slots(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
@@ -95,20 +110,26 @@ def _tokens_held(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
 
 
 def _sharers(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
-    """One block, which the first call computes. Half of those that share it end soon, and newcomers
-    take more blocks than they leave: a block that is wrongly free is written."""
+    """A block that the first call computes, and nobody goes on from to another. One of those that share
+    it ends soon, and then half of the rest again and again, so that each power of two holds it for a
+    while: there a counter that is too narrow is 0. Newcomers take what is left to them, and grow: they
+    write a block that is wrongly free."""
     vocab_size = oracle.subject.vocab_size
-    prefix = cut_prompt(vocab_size, size, 2)
-    tails = [(i % vocab_size, i // vocab_size) for i in range(size)]
-    sharers = [Request(f"sharer-{i}", prefix + tails[i], 2 if i % 2 else 7) for i in range(size)]
+    halved = [(size - 1).bit_length() - (size - 1 - i).bit_length() for i in range(size)]
+    block_size = 8 + 3 * halved[-1]
+    prefix = cut_prompt(vocab_size, size, block_size)
+    sharers = [
+        Request(f"sharer-{i}", (*prefix, i % vocab_size, i // vocab_size), 2 + 3 * times)
+        for i, times in enumerate(halved)
+    ]
     config = EngineConfig(
         max_num_seqs=size,
         max_num_batched_tokens=2048 + size,
-        block_size=2,
-        num_blocks=1 + sum(2 + each.max_new_tokens // 2 for each in sharers),
+        block_size=block_size,
+        num_blocks=1 + size,
         prefix_caching=True,
     )
-    others = _with_sizes(oracle, size + 3, [(5, 4)] * size, config).requests
+    others = _with_sizes(oracle, size + 3, [(2 * block_size - 1, 4)] * (size // 2), config).requests
     first = Request("first", (*prefix, 0), 1)
     return Workload((first,), config), Workload((*sharers, *others), config)
 
@@ -153,6 +174,15 @@ COUNTS = {
     "tokens fed": Count(Promise.P8, _tokens_fed, 8, 16, 8, _rows("query_len"), grows=True),
     "drafts accepted": Count(
         Promise.P17, _drafts, 7, 16, 3, _rows("num_accepted"), grows=True, is_owed=False
+    ),
+    "tokens fed to verify drafts in a step": Count(
+        Promise.P17,
+        _drafts_at_once,
+        7,
+        12,
+        2,
+        lambda step: sum(row.query_len for row in step.rows if row.num_drafted),
+        is_owed=False,
     ),
     "slots": Count(Promise.P5, _slots, 8, 13, 2, lambda step: len(step.rows)),
     "tokens held": Count(Promise.P5, _tokens_held, 8, 16, 3, _rows("cached_len")),

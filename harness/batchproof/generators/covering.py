@@ -18,7 +18,6 @@ from math import ceil
 from covertable import make
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.decoding.speculation import proposed_instead
 from batchproof.generators.choosing import STRONG
 from batchproof.generators.strategies import half_of, text_tokens
 from batchproof.oracle.choosing import is_drawn, sampling_of
@@ -430,8 +429,7 @@ def calls_of(
     block_sizes: Sequence[int] = SMALL_BLOCKS,
 ) -> tuple[Workload, Workload]:
     """Returns two calls for one engine: the workload, and its requests once more, with the same ids and
-    without an abort. With `prefixes=turn` one of these continues the owner's answer, and if that was
-    drafted, another goes on with a draft that was rejected."""
+    without an abort. With `prefixes=turn` one of these continues the owner's answer."""
     rng = random.Random(seed)
     plan = Plan(oracle, rng, rng.choice(block_sizes))
     for name, dimension in DIMENSIONS.items():
@@ -451,20 +449,7 @@ def calls_of(
         owner = plan.requests[OWNER]
         said = plan.continued(OWNER)[: owner.max_new_tokens]
         again[LAST] = Request(NAMES[LAST], (*owner.prompt_token_ids, *said), 1)
-        if config.draft_agreement is not None:
-            again[SHARER] = _behind_a_rejected_draft(plan, said, config.draft_agreement)
     return first, replace(first, requests=tuple(again), aborts=())
-
-
-def _behind_a_rejected_draft(plan: Plan, said: tuple[int, ...], agreement: float) -> Request:
-    """Returns a request whose prompt is the owner's, the beginning of what it said, and a draft that
-    ends a block: what was fed then must not be found."""
-    prompt = plan.requests[OWNER].prompt_token_ids
-    num_said = 1 + (-len(prompt) - 2) % plan.block_size
-    prompt += said[:num_said]
-    right = plan.oracle.right_tokens(prompt, 1)[0]
-    drafted = proposed_instead(right, plan.vocab_size, agreement)
-    return Request(NAMES[SHARER], (*prompt, drafted, *plan.text(15, 1)), 3)
 
 
 def without(values: Values, name: str) -> Values | None:

@@ -65,17 +65,29 @@ def one_alone(oracle: Oracle, workload: Workload, is_right: bool) -> Workload:
 
 
 @st.composite
-def unevenly_accepted(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Workload:
-    """Draws sequences that decode side by side for a while, of which some row of a step accepts more
-    drafts than another, and then one by itself, for engines that draft for no other."""
+def behind_rejected_drafts(draw: st.DrawFn, oracle: Oracle) -> tuple[Workload, Workload]:
+    """Draws two calls for one engine whose drafts are never right.
+
+    In the first a request ends at an EOS that takes the place of a draft and would fill a block, which
+    holds the draft's key. In the second, prompts go on behind these answers, and others with a draft of
+    an earlier block, in which a token has taken its place.
+    """
     vocab_size = oracle.subject.vocab_size
-    texts = draw(st.lists(st.integers(0, 12), min_size=3, max_size=4, unique=True), label="texts")
-    wanted = tuple(
-        Request(f"r{i}", text_tokens(text, vocab_size)[: 3 + 2 * i], 12 + i if i else 32)
-        for i, text in enumerate(texts)
-    )
-    config = EngineConfig(max_num_seqs=len(wanted), return_logits=return_logits)
-    return draw(speculated(oracle, Workload(wanted, config)))
+    block_size = draw(st.integers(2, 4), label="block_size")
+    owners, behind = list[Request](), list[Request]()
+    for place, text in enumerate(draw(st.permutations(range(12)))[:3]):
+        prompt = text_tokens(text, vocab_size)[: draw(st.integers(2, 9))]
+        said = oracle.right_tokens(prompt, 3 * block_size + 1)
+        full = [at for at in range(1, len(said)) if (len(prompt) + at + 1) % block_size == 0]
+        end = next((at for at in full[::-1] if said[at] not in said[:at]), len(said) - 1)
+        owners.append(Request(f"r{place}", prompt, len(said), frozenset({said[end]})))
+        drafted = proposed_instead(said[full[0]], vocab_size, 0.0)
+        for name, at, token in (("goes-on", end, said[end]), ("drafted", full[0], drafted)):
+            longer = (*prompt, *said[:at], token, *text_tokens(text + 1, vocab_size)[:1])
+            behind.append(Request(f"{name}-{place}", longer, 3))
+    config = EngineConfig(block_size=block_size, prefix_caching=True)
+    first = draw(speculated(oracle, Workload(tuple(owners), config), 0.0))
+    return first, first.with_requests(behind)
 
 
 @st.composite
