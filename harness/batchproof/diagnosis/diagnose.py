@@ -128,8 +128,13 @@ def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Di
             if shown and shown[0] is not Cause.STALE:  # which is no matter of parameters
                 shown = cause, shown[1]
             named = _named(reruns, family, cause) or _explained(reruns, evidence_of(reruns))
-            return named or _shown(shown, *reruns.facts)
+            return named or _shown(shown or _sized(reruns), *reruns.facts)
     return None
+
+
+def _sized(reruns: Reruns) -> tuple[Cause, str] | None:
+    size = size_words(reruns)
+    return (Cause.SIZE, size) if size else None
 
 
 def _shown(shown: tuple[Cause, str] | None, *facts: str) -> Diagnosis:

@@ -18,7 +18,7 @@ from torch import Tensor
 from batchproof.api import Completion, FinishReason, Request
 from batchproof.diagnosis.reruns import Call, Rerunner, Without, is_bad
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.oracle.choosing import Past, past_of
+from batchproof.oracle.choosing import Past, past_of, sampling_of
 from batchproof.oracle.oracle import Oracle
 
 NUM_OTHERS = 12  # requests whose rows are tried
@@ -79,6 +79,13 @@ class Answer:
         """The answers to other requests, those of the same call first."""
         others = [each for each in self.peers if each is not self]
         return sorted(others, key=lambda each: (each.call != self.call, -each.call))
+
+    def unlikeness(self, other: Answer) -> tuple[bool, int]:
+        """Orders others by how much they can tell of a mistake in this answer: first those that ask for
+        the same, and of them the nearest, which in a sweep of a size have the nearest sizes."""
+        asked, its = sampling_of(self.request).changed, sampling_of(other.request).changed
+        places = {each: at for at, each in enumerate(self.peers)}
+        return asked != its, abs(places[self] - places[other])
 
     @property
     def others(self) -> list[Answer]:
@@ -170,7 +177,7 @@ def named_mistake(
     wrong: Places = {(own, at) for at in right.misses}
     missed: dict[str, Places] = {name: {(own, at) for at in fits[name].misses} for name in fits}
     num_wrong, num_fits = 0, Counter[str]()
-    others = [each for each in own.peers if each is not own][:NUM_COMPARED]
+    others = sorted((each for each in own.peers if each is not own), key=own.unlikeness)[:NUM_COMPARED]
     for other in rerunner.in_time((*more, *others) if fits else ()):
         honest, *its = family(other)
         wrong |= {(other, at) for at in honest.misses}

@@ -159,7 +159,8 @@ def _set_prefixes(plan: Plan, value: str) -> None:
         "longer": (*owner, *tail),
         "half": (*owner[:size], *tail),
         "turn": owner,
-        "reordered": (*owner[:size], *owner[2 * size - 1 : size - 1 : -1], *owner[2 * size :]),
+        # Larger blocks end alike, but not blocks of two.
+        "reordered": (*owner[:size], owner[size + 1], owner[size], *owner[size + 2 :]),
     }
     oldest = (*owner[:size], *plan.requests[OLDEST].prompt_token_ids)  # it runs beside all others
     plan.change(OLDEST, prompt_token_ids=oldest)

@@ -35,12 +35,16 @@ def block_prompts(
 def shared_prefixes(
     draw: st.DrawFn, oracle: Oracle, capabilities: AbstractSet[Capability]
 ) -> tuple[Workload, ...]:
-    """Draws calls to one engine: some prompts; others, possibly of the same blocks; the first again,
-    beside one that continues after its answer. Then two turns of that chat, each alone."""
+    """Draws calls to one engine: some prompts; others, possibly of the same blocks, and the first with
+    another token; the first again, beside one that continues after its answer. Then two turns of that
+    chat, each alone."""
     vocab_size = oracle.subject.vocab_size
     block_size = draw(st.sampled_from([2, 3, 4]), label="block_size")
     some = st.lists(block_prompts(vocab_size, block_size), min_size=1, max_size=2)
     first, others = draw(some, label="first"), draw(some, label="others")
+    changed = draw(st.integers(0, len(first[0]) - 1), label="changed")
+    token = (first[0][changed] + 1) % vocab_size
+    others.append((*first[0][:changed], token, *first[0][changed + 1 :]))
     first += first[: draw(st.integers(0, 1), label="repeated")]
     cap = draw(st.integers(1, 2 * block_size), label="max_new_tokens")
     turn = _next_turn(oracle, first[0], cap)

@@ -24,6 +24,7 @@ Given = Iterator[tuple[str, Tensor]]  # a mistake, and the logits that tokens ar
 BOUNDS: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # what lets all tokens through
 AFTER = ("min_tokens", "repetition_penalty", "frequency_penalty", "presence_penalty")
 SATURATED = (255, 127, 63, 31, 15, 7, 1)  # the most that so many bits hold
+Rated = tuple[frozenset[int], float]  # the outputs that a mistake does not give; how much it allows
 Stage = Callable[[Tensor, Request, Past], Tensor]
 PLAIN = "tokens are chosen without the request's parameters"
 
@@ -63,8 +64,9 @@ def choice_mistakes(own: Answer) -> Iterator[Hypothesis]:
     """Yields the mistakes; places are output steps."""
     if is_drawn(own.request):
         for mistake, may_be in _drawn(own):
-            width = float(may_be.sum(-1).double().log().sum())
-            yield Hypothesis(mistake, _places(~of_each(may_be, own.tokens)), width)
+            yield Hypothesis(mistake, *_not_let_through(own, may_be))
+        asked, off = sampling_of(own.request), slack(own.request, own.oracle)
+        yield from _cut_off(own, lambda values: _not_let_through(own, kept(values, asked, off)))
         return
     for mistake, values in _given(own):
         missed = _not_given(own, values)
@@ -73,8 +75,12 @@ def choice_mistakes(own: Answer) -> Iterator[Hypothesis]:
         yield Hypothesis(mistake, missed)
         if not own.has_drafts and _places(_is_off(own, own.logits)):
             return  # it is the logits that are wrong, not what is made of them
-    yield from _cut_off(own)
+    yield from _cut_off(own, lambda values: (_not_given(own, values), 0.0))
     yield from _drafts(own) if own.has_drafts else ()
+
+
+def _not_let_through(own: Answer, may_be: Tensor) -> Rated:
+    return _places(~of_each(may_be, own.tokens)), float(may_be.sum(-1).double().log().sum())
 
 
 def _places(is_missed: Tensor) -> frozenset[int]:
@@ -240,7 +246,7 @@ CUTS: dict[str, Callable[[Past, list[int]], Past]] = {
 }
 
 
-def _cut_off(own: Answer) -> Iterator[Hypothesis]:
+def _cut_off(own: Answer, rated: Callable[[Tensor], Rated]) -> Iterator[Hypothesis]:
     """Yields mistakes at a preemption, or a part of the prompt: stages that know another past."""
     knowing = [name for name in AFTER if name in sampling_of(own.request).changed]
     pasts = {words: [cut(own.past, known) for known in _resumed(own)] for words, cut in CUTS.items()}
@@ -250,10 +256,10 @@ def _cut_off(own: Answer) -> Iterator[Hypothesis]:
     pasts[A_PART] = [replace(own.past, prompt=each) for each in seen]
     for words, tried in pasts.items() if knowing else ():
         values = (_values(own, pasts=dict.fromkeys(knowing, each)) for each in tried)
-        missed = min((_not_given(own, each) for each in values), key=len, default=None)
-        if missed is not None:
+        found = min(map(rated, values), key=lambda each: (len(each[0]), each[1]), default=None)
+        if found is not None:
             needs = Without.PREEMPTIONS if words in CUTS else None
-            yield Hypothesis(f"{', '.join(knowing)}: {words}", missed, needs=needs)
+            yield Hypothesis(f"{', '.join(knowing)}: {words}", *found, needs=needs)
 
 
 def _not_given(own: Answer, values: Tensor) -> frozenset[int]:
