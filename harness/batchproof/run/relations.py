@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from itertools import chain
 
 import torch
 
-from batchproof.api import Completion, EngineConfig, Request
+from batchproof.api import Capability, Completion, EngineConfig, Request, StepRecord
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.findings.finding import Finding, Rule, found
 from batchproof.oracle.oracle import centred
@@ -26,12 +27,13 @@ from batchproof.workload.workloads import Workload
 
 
 def is_bitwise(trial: Trial) -> bool:
-    """Returns whether a fresh engine, a second one, and one that has served the same before agree in
-    every bit.
+    """Returns whether a fresh engine, a second one, and one that has served others before agree in
+    every bit, with room for all and in a tight pool.
 
     It is probed once in a session by a separate trial, so the counts of `trial` do not change. If
-    the answers differ within rounding, for instance because a reused prefix changes the shapes,
-    bit-level relations hold within the bound of rule O4 only, and the summary says so.
+    the answers differ within rounding, for instance because a reused prefix changes the shapes, or
+    sums run over keys in the order of their places, bit-level relations hold within the bound of rule
+    O4 only, and the summary says so.
     """
     return trial.lab.is_bitwise(trial.spec, trial.subject, lambda: _probe(trial))
 
@@ -40,13 +42,30 @@ def _probe(trial: Trial) -> bool:
     own = trial.renewed()
     prompts = [tuple(range(1, length)) for length in (9, 3, 14, 6, 2)]
     requests = tuple(Request(f"o0-{i}", p, 4) for i, p in enumerate(prompts))
-    workload = Workload(requests, EngineConfig(max_num_seqs=3, return_logits=True))
-    with own.engine(workload.config) as engine:
-        first, again = (own.run(workload, engine).completions for _ in range(2))
-    second = own.run(workload).completions
+    roomy = EngineConfig(max_num_seqs=3, return_logits=True)
+    tight = replace(roomy, block_size=2, num_blocks=9)  # 8 hold the largest
+    configs = [roomy, tight] if Capability.PREEMPTION in trial.capabilities else [roomy]
     bound = 2 * own.oracle.kappa * own.oracle.error.max_abs
-    # A difference beyond the bound is no rounding: the bit-level relations must report it.
-    return _moved(first, second) == 0.0 and not 0.0 < _moved(first, again) <= bound
+    for config in configs:
+        workload, others = (Workload(each, config) for each in (requests, requests[1:4]))
+        with own.engine(config) as engine:
+            first, _, again = (
+                own.run(each, engine).completions for each in (workload, others, workload)
+            )
+        second = own.run(workload).completions
+        # A difference beyond the bound is no rounding: the bit-level relations must report it.
+        if _moved(first, second) != 0.0 or 0.0 < _moved(first, again) <= bound:
+            return False
+    return True
+
+
+def has_one_schedule(trial: Trial, traces: Sequence[Sequence[StepRecord]]) -> bool:
+    """Returns whether runs of requests with the same lengths have the same shapes, by their traces.
+    They may not if the engine drafts unasked: how much it then feeds depends on contents."""
+    if Capability.TRACING not in trial.capabilities:
+        return Capability.SPECULATION not in trial.capabilities
+    shapes = [[[row.query_len for row in record.rows] for record in trace] for trace in traces]
+    return all(each == shapes[0] for each in shapes)
 
 
 def _moved(before: Sequence[Completion], after: Sequence[Completion]) -> float:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from transformers import PreTrainedModel
+
+from batchproof.api import EngineConfig
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.drafting import Speculator
+from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 
 
@@ -28,6 +32,15 @@ class DraftsForTheLongestAlone(PagedScheduler):
         places = [place for place, num in enumerate(room) if num]
         longest = max(places, key=lambda place: plan.rows[place].context_len, default=-1)
         return [num if place == longest else 0 for place, num in enumerate(room)]
+
+
+@odd
+class DraftsUnasked(RaggedPagedEngine):
+    """Looks up two drafts in each sequence although nobody asked for any."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._speculator = self._speculator or self.speculator_class(None, 2)
 
 
 @odd
