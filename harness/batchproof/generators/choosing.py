@@ -84,6 +84,9 @@ def processed(draw: st.DrawFn, oracle: Oracle, request: Request, fields: Abstrac
                 ends = draw(st.lists(own, min_size=1 + is_biased, max_size=2, unique=True))
                 eos = frozenset(ends)
                 changes["min_tokens"] = draw(st.integers(1, cap))
+                if draw(st.booleans()):  # ids that the vocabulary lacks ban no token, such as the last
+                    eos |= {-1, vocab_size}
+                    ends = [*(each for each in ends if each != vocab_size - 1), vocab_size - 1]
                 changes["logit_bias"] = tuple((t, STRONG - i) for i, t in enumerate(ends))
                 changes.pop("allowed_token_ids", None)
             case "stop":

@@ -135,12 +135,15 @@ def _sharers(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
 
 
 def _prefix_blocks(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
-    """Two prompts of blocks that hold a token each: the second halves are equal, the first are not."""
+    """Prompts of blocks that hold a token each: the second halves of two are equal, the first are not;
+    a third begins as the first does, for half of its blocks."""
     size = min(size, longest_context(oracle) - 3)
     first, other, end = (cut_prompt(oracle.subject.vocab_size, n, size // 2) for n in (size, 0, 1))
-    pair = [Request(f"r{n}", start + end + (n,), 2) for n, start in enumerate((first, other))]
-    config = EngineConfig(max_num_seqs=2, block_size=1, num_blocks=4 * size, prefix_caching=True)
-    return tuple(Workload(tuple(each), config) for each in (pair[:1], pair[1:], pair))
+    halves = (first, end), (other, end), (first, other)
+    wanted = [Request(f"r{n}", (*start, *rest, n), 2) for n, (start, rest) in enumerate(halves)]
+    config = EngineConfig(max_num_seqs=3, block_size=1, num_blocks=4 * size, prefix_caching=True)
+    calls = [[each] for each in wanted] + [wanted]
+    return tuple(Workload(tuple(each), config) for each in calls)
 
 
 def _with_sizes(

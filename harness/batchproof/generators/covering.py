@@ -162,7 +162,8 @@ def _set_prefixes(plan: Plan, value: str) -> None:
         # Larger blocks end alike, but not blocks of two.
         "reordered": (*owner[:size], owner[size + 1], owner[size], *owner[size + 2 :]),
     }
-    oldest = (*owner[:size], *plan.requests[OLDEST].prompt_token_ids)  # it runs beside all others
+    # It runs beside all others. With `half` two share what the third leaves within.
+    oldest = (*owner[: None if value == "half" else size], *plan.requests[OLDEST].prompt_token_ids)
     plan.change(OLDEST, prompt_token_ids=oldest)
     plan.change(OWNER, prompt_token_ids=owner)
     plan.change(SHARER, prompt_token_ids=shared[value])
