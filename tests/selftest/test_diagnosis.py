@@ -32,7 +32,7 @@ from batchproof.diagnosis.counterfactual import (
     logits_of,
 )
 from batchproof.diagnosis.diagnose import diagnose
-from batchproof.diagnosis.mistakes.frequencies import frequency_mistake
+from batchproof.diagnosis.mistakes.frequencies import frequency_mistakes
 from batchproof.diagnosis.mistakes.states import Change, StateReplay
 from batchproof.diagnosis.reruns import Call
 from batchproof.diagnosis.schedules import schedule_of_events
@@ -415,26 +415,29 @@ def test_a_broken_rule_of_the_trace_says_what_it_needs_and_what_had_happened(lab
     )
 
 
+EXCLUDED_TOO = "the token taken is drawn from what the parameters exclude as well"
+
+
 @pytest.mark.parametrize(
     ("asked", "made", "words"),
     [
-        (SamplingParams(2.0, min_p=0.5), SamplingParams(2.0), "min_p is left out"),
+        (SamplingParams(2.0, min_p=0.5), SamplingParams(2.0), ["min_p is left out", EXCLUDED_TOO]),
         (
             *(SamplingParams(2.0, top_k=4), SamplingParams(2.0, top_k=3)),
-            "top_k let one token too few through",
+            ["top_k let one token too few through"],
         ),
-        (SamplingParams(4.0), SamplingParams(1.0), "the temperature is not applied"),
-        (SamplingParams(4.0), SamplingParams(4.0), None),
+        (SamplingParams(4.0), SamplingParams(1.0), ["the temperature is not applied"]),
+        (SamplingParams(4.0), SamplingParams(4.0), []),
     ],
 )
 def test_wrong_frequencies_name_the_mistake_that_gives_them(
-    lab: Laboratory, asked: SamplingParams, made: SamplingParams, words: str | None
+    lab: Laboratory, asked: SamplingParams, made: SamplingParams, words: list[str]
 ) -> None:
     """Takes tokens in the very shares that the mistake would give them."""
     oracle, request = lab.oracle(GPT2), Request("r", (1, 2, 3), 1, sampling=asked)
     shares = probabilities(oracle.score(request.prompt_token_ids, (0,)), made)[0]
     tokens = torch.arange(len(shares)).repeat_interleave((shares * 4000).round().long())
-    assert frequency_mistake(oracle, request, tokens.tolist()) == words
+    assert frequency_mistakes(oracle, request, tokens.tolist()) == words
 
 
 class _WithoutATrace(RaggedEngine):

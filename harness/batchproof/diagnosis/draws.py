@@ -12,7 +12,7 @@ from batchproof.api import Request
 from batchproof.checks.draws import RISK
 from batchproof.diagnosis.hypotheses import UNJUDGED
 from batchproof.diagnosis.mistakes.choices import BOUNDS
-from batchproof.diagnosis.mistakes.frequencies import frequency_mistake
+from batchproof.diagnosis.mistakes.frequencies import frequency_mistakes
 from batchproof.diagnosis.reruns import (
     SHOWN,
     Call,
@@ -117,10 +117,15 @@ def of_frequencies(rerunner: Rerunner, failure: Failure) -> Diagnosis:
             return Diagnosis(
                 Cause.SAMPLING, f"{num} requests, of other seeds or none, draw the same answer"
             )
-        mistake = num > FEWEST and frequency_mistake(oracle, request, [each[0] for each in answers])
+        firsts = [each[0] for each in answers]
+        mistake, *rivals = (num > FEWEST and frequency_mistakes(oracle, request, firsts)) or [""]
         if mistake:
-            text = f"{mistake} (of {num} requests with {sampling_of(request)})"
-            return Diagnosis(Cause.SAMPLING, text, ("draws with this mistake have these frequencies",))
+            asked = sampling_of(request)
+            values = ", ".join(f"{name}={getattr(asked, name)!r}" for name in asked.changed)
+            lines = ["draws with this mistake have these frequencies"]
+            lines += [f"as well explained by: {'; '.join(rivals)}"] if rivals else []
+            text = f"{mistake} ({num} requests with {values})"
+            return Diagnosis(Cause.SAMPLING, text, tuple(lines))
         got, chance = (
             sum(share for answer, share in found if len({*answer}) == 1)
             for found in (((each, 1) for each in answers), shares.items())

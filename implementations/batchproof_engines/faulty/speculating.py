@@ -112,3 +112,16 @@ class DraftsFromNgramsAreTrusted(Speculator):
         if isinstance(self.drafter, NgramDrafter):
             return len(choices)
         return super().num_right(sequence, drafts, choices)
+
+
+@planted(Promise.P17, Cause.STALE, "raullenchai/Rapid-MLX#2742")
+class DraftsAreCachedBeforeTheyAreVerified(Speculator):
+    """Blocks are offered with the drafts in them, and keep that name when these are rejected."""
+
+    def drafted(self, plan: SchedulerOutput, scheduler: PagedScheduler) -> SchedulerOutput:
+        plan = super().drafted(plan, scheduler)
+        for sequence, num_new in plan.scheduled:
+            sequence.num_computed_tokens += num_new
+            scheduler.blocks.publish(sequence)
+            sequence.num_computed_tokens -= num_new
+        return plan

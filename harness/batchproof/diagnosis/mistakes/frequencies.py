@@ -20,9 +20,9 @@ from batchproof.statistics import g_test
 PLAUSIBLE = 1e-3  # p-value of a mistake that is named
 
 
-def frequency_mistake(oracle: Oracle, request: Request, tokens: Sequence[int]) -> str | None:
-    """Returns the mistake that gives these first tokens their frequencies best; None if the right
-    probabilities give them, or no mistake does."""
+def frequency_mistakes(oracle: Oracle, request: Request, tokens: Sequence[int]) -> list[str]:
+    """Returns the mistakes that give these first tokens their frequencies best, which are several only
+    if they do so equally; none if the right probabilities give them, or no mistake does."""
     logits = processed(oracle.score(request.prompt_token_ids, (0,)), request, (0,))
     counts: Counter[tuple[int, ...]] = Counter((token,) for token in tokens)
 
@@ -36,10 +36,10 @@ def frequency_mistake(oracle: Oracle, request: Request, tokens: Sequence[int]) -
         return g_test(observed, expected)[1] if len(observed) > 1 else float(len(likely) == 1)
 
     if p_value(probabilities(logits, sampling_of(request))) > PLAUSIBLE:
-        return None
+        return []
     tried = {words: p_value(shares) for words, shares in _mistakes(logits, request)}
-    best = max(tried, key=lambda words: tried[words])
-    return best if tried[best] > PLAUSIBLE else None
+    best = max(PLAUSIBLE, *tried.values())
+    return [words for words, p in tried.items() if p >= best]
 
 
 def _mistakes(logits: Tensor, request: Request) -> Iterator[tuple[str, Tensor]]:
