@@ -24,6 +24,7 @@ from enum import StrEnum
 from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from batchproof.decoding.sampling import SamplingLimits as SamplingLimits  # noqa: PLC0414
 from batchproof.decoding.sampling import SamplingParams as SamplingParams  # noqa: PLC0414
 from batchproof.decoding.sampling import TokenLogprobs as TokenLogprobs  # noqa: PLC0414
 from batchproof.decoding.speculation import dialled_draft
@@ -278,9 +279,11 @@ class SteppingEngine(Protocol):
 
 @runtime_checkable
 class SelectiveEngine(Protocol):
-    """An engine that takes some fields of `SamplingParams` and lacks others.
+    """An engine that takes some fields of `SamplingParams` and lacks others, or some values of them.
 
-    It refuses a request with one that it lacks; the suite sends it none.
+    It refuses a request with one that it lacks; the suite sends it none. It may have an attribute
+    `sampling_limits: SamplingLimits` besides: what it documents of the values that it takes. A value
+    beyond such a range is refused like any bad one.
     """
 
     @property

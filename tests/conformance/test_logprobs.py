@@ -24,7 +24,7 @@ pytestmark = [
 def test_logprobs_are_the_models_own(trial: Trial, data: st.DataObject) -> None:
     """Lets some requests of a batch ask for them, each for another number of likeliest tokens."""
     drawn = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=2))
-    trial.check(data.draw(with_logprobs(drawn, trial.capabilities)))
+    trial.check(data.draw(with_logprobs(drawn, *trial.offer)))
 
 
 @pytest.mark.one_model
@@ -49,7 +49,10 @@ PROMPT = pytest.param("prompt_logprobs", marks=pytest.mark.needs("prompt_logprob
 @pytest.mark.one_model
 @pytest.mark.parametrize("field", ["logprobs", PROMPT])
 def test_fewer_than_none_of_the_likeliest_are_refused(trial: Trial, field: str) -> None:
-    bad = Request("bad", (5, 6), 4, sampling=SamplingParams(**{field: -1}))
+    """-2 if -1 has a meaning that the engine documents, such as all."""
+    fewer = (SamplingParams(**{field: number}) for number in (-1, -2, -3))
+    asked = next(each for each in fewer if not trial.offer[1].documented(each))
+    bad = Request("bad", (5, 6), 4, sampling=asked)
     good = Request("good", (7, 8, 9), 4, sampling=SamplingParams(**{field: 0}))
     workload = Workload((bad, good))
     outcome = trial.run(workload)
@@ -66,4 +69,4 @@ def test_logprobs_are_taken_before_the_parameters_change_the_logits(
     """So does the temperature, where tokens are drawn."""
     are_drawn = Capability.SAMPLING in trial.capabilities and data.draw(st.booleans())
     drawn = data.draw(mixed_workloads(trial.oracle, *trial.offer, are_drawn=are_drawn))
-    trial.check(data.draw(with_logprobs(drawn, trial.capabilities)))
+    trial.check(data.draw(with_logprobs(drawn, *trial.offer)))

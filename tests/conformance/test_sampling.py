@@ -116,8 +116,9 @@ def test_draws_of_long_answers_do_not_repeat(trial: Trial) -> None:
     prompt = text_tokens(5, trial.subject.vocab_size)[:3]
     cap = min(LONG_ANSWER, longest_context(trial.oracle) - len(prompt))
     can_seed = Capability.SEEDED_SAMPLING in trial.capabilities
+    hot = SamplingParams(HOT).within(trial.offer[1])
     wanted = tuple(
-        Request(f"r{i}", prompt, cap, sampling=SamplingParams(HOT, seed=seed if can_seed else None))
+        Request(f"r{i}", prompt, cap, sampling=replace(hot, seed=seed if can_seed else None))
         for i, seed in enumerate(NEAR_SEEDS)
     )
     workload = Workload(wanted, EngineConfig(max_num_seqs=len(wanted)))
@@ -183,9 +184,10 @@ def _seeded(trial: Trial, lengths: Sequence[int], cap: int) -> tuple[Request, ..
     prompts = [
         text_tokens(text, trial.subject.vocab_size)[:length] for text, length in enumerate(lengths)
     ]
-    temperature = max(flat_enough(trial.oracle, prompt, 1)[0] for prompt in prompts)
+    flat = max(flat_enough(trial.oracle, prompt, 1)[0] for prompt in prompts)
+    warm = SamplingParams(flat).within(trial.offer[1])
     return tuple(
-        Request(f"r{i}", prompt, cap, sampling=SamplingParams(temperature, seed=i // 4))
+        Request(f"r{i}", prompt, cap, sampling=replace(warm, seed=i // 4))
         for i, prompt in enumerate(prompts)
     )
 
@@ -194,9 +196,13 @@ def _seeded(trial: Trial, lengths: Sequence[int], cap: int) -> tuple[Request, ..
 @pytest.mark.one_model
 @pytest.mark.parametrize("kind", bad_parameters(vocab_size=1))
 def test_a_bad_parameter_is_refused_alone(trial: Trial, kind: str) -> None:
-    bad = Request("bad", (5, 6), 4, sampling=bad_parameters(trial.subject.vocab_size)[kind])
-    good = Request("good", (7, 8, 9), 4)
-    workload = Workload((good, bad))
+    """So is one beyond a range that the engine declares."""
+    fields = trial.offer[1]
+    wrong = [bad_parameters(trial.subject.vocab_size)[kind]]
+    wrong = [each for each in wrong if not fields.documented(each)]
+    wrong += fields.beyond_ranges()
+    bad = [Request(f"bad-{i}", (5, 6), 4, sampling=asked) for i, asked in enumerate(wrong)]
+    workload = Workload((Request("good", (7, 8, 9), 4), *bad))
     outcome = trial.run(workload)
     with trial.reporting(workload):
-        trial.judge(workload.requests, outcome, bad=(1,))
+        trial.judge(workload.requests, outcome, bad=range(1, len(bad) + 1))

@@ -80,7 +80,7 @@ def diagnosed(trial: Trial, asked: Workload, seconds: float = 60.0) -> Diagnosis
 GPT2, LLAMA, WINDOW = "gpt2-random", "llama-random", "mistral-window"
 USUAL, IN_CHUNKS = workload(), workload(max_num_batched_tokens=4)
 PREEMPTED = workload(cap=10, lengths=(8, 8, 8), num_blocks=6)
-LONG = workload(cap=3, lengths=(80,))
+LONG = workload(cap=12, lengths=(80,))
 PREFIXES = Workload(
     tuple(
         Request(f"r{i}", prompt, 2)
@@ -229,7 +229,7 @@ class _Overwritten:
 
 def test_what_a_neighbour_says_is_a_leak_and_no_matter_of_pads(lab: Laboratory) -> None:
     asked = workload(cap=2, lengths=(9, 4, 14))
-    found = diagnosed(trial_of(lab, EngineSpec("overwritten", _Overwritten)), asked)
+    found = diagnosed(trial_of(lab, EngineSpec("overwritten", _Overwritten), "llama-random"), asked)
     assert found.cause is Cause.LEAK, found
     assert "rewriting the contents of 'r2' changes it" in found.evidence
 

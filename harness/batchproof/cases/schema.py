@@ -11,6 +11,7 @@ from collections.abc import Set
 from dataclasses import dataclass, fields
 
 from batchproof.api import Capability, EngineConfig, FinishReason, SamplingParams
+from batchproof.decoding.sampling import TakenFields
 from batchproof.requirements.promises import Promise
 from batchproof.validation.source_lines import SourceLine
 
@@ -138,12 +139,15 @@ class Case:
             spec.arrive is not None or spec.aborts for spec in self.requests
         )
 
-    def lacking(self, sampling_fields: Set[str]) -> list[str]:
-        """Returns the fields of `SamplingParams` that good requests have and an engine with these ones
-        does not take, in order."""
-        asked = [spec.sampling for spec in self.requests if spec.sampling and not spec.is_bad]
-        used = {name for each in asked for name in each.changed}
-        return [each.name for each in fields(SamplingParams) if each.name in used - sampling_fields]
+    def lacking(self, taken: Set[str]) -> list[str]:
+        """Returns the fields of `SamplingParams`, in order, of which good requests have values that an
+        engine with these ones does not take, or bad ones values that mean something to it."""
+        asked = [(spec.sampling, spec.is_bad) for spec in self.requests if spec.sampling]
+        missed = {name for each, is_bad in asked if not is_bad for name in each.changed} - taken
+        if isinstance(taken, TakenFields):
+            for each, is_bad in asked:
+                missed |= taken.documented(each) if is_bad else taken.moved(each)
+        return [each.name for each in fields(SamplingParams) if each.name in missed]
 
     @property
     def has_prompt_above_budget(self) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from batchproof.api import Completion, Request
 from batchproof.findings.finding import Facts, Finding, Rule, found
-from batchproof.oracle.choosing import sampling_of
+from batchproof.oracle.choosing import probabilities, sampling_of
 from batchproof.oracle.oracle import Oracle
 from batchproof.statistics import binomial_bound, g_test
 
@@ -82,7 +82,7 @@ def repeated_draw_findings(
     requests: Sequence[Request], completions: Sequence[Completion], oracle: Oracle
 ) -> Iterator[Finding]:
     """Yields a finding for each answer whose draws are its own, or another's, some tokens before: the
-    shortest such distance. Each token is drawn where none has twice the share of another.
+    shortest such distance. By chance two are equal at most as often as the likeliest token comes.
 
     Equal random numbers give equal tokens, or, to an engine that sorts before it draws, tokens of equal
     rank.
@@ -94,7 +94,11 @@ def repeated_draw_findings(
         (logits > logits.gather(1, drawn[:, None])).sum(dim=1)
         for logits, drawn in zip(scores, tokens, strict=True)
     ]
-    longest, share = max(map(len, tokens)), 2 / oracle.subject.vocab_size
+    longest = max(map(len, tokens))
+    share = max(
+        float(probabilities(logits, sampling_of(request)).max())
+        for logits, request in zip(scores, requests, strict=True)
+    )
     risk = RISK / (2 * len(tokens) ** 2 * longest)
     budgets = [binomial_bound(num, share, risk) for num in range(longest + 1)]
     for place, other in product(range(len(tokens)), repeat=2):

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
 from batchproof.api import Capability
 from batchproof.checks.environment import compute_exactly
+from batchproof.decoding.sampling import TakenFields
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
 from batchproof.run.capabilities import offer_of
@@ -28,12 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
     capabilities, fields = _offer(spec)
     names = sorted(each.value for each in capabilities)
     module = engines_module("adapters.piped.host")
-    hosted = module.Hosted(spec.name, spec.factory, names, sorted(fields), arguments.device)
+    limits = asdict(fields.limits)
+    hosted = module.Hosted(spec.name, spec.factory, names, sorted(fields), limits, arguments.device)
     module.serving.serve(lambda: hosted, {})
     return 0
 
 
-def _offer(spec: EngineSpec) -> tuple[frozenset[Capability], frozenset[str]]:
+def _offer(spec: EngineSpec) -> tuple[frozenset[Capability], TakenFields]:
     """Returns the capabilities that the engine shows on the first embedded model that it serves, and
     the fields of `SamplingParams` that it takes."""
     refusals = []

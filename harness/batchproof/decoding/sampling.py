@@ -25,13 +25,109 @@ before stage 1, as vLLM's default.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
 Check = tuple[bool, str]
+
+
+Range = tuple[float, float]  # the least value and the highest
+DRAFTS = "num_speculative_tokens"  # in `apart`: what an engine does not take beside drafts
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingLimits:
+    """What an engine documents of the parameters that it takes, where that is not all of the contract.
+    The suite keeps to it, and the verdict says it.
+
+    Raises nothing; `batchproof.run.capabilities` checks what an engine declares.
+    """
+
+    # Field -> the least and the highest value that it takes; of `logit_bias`, those of a bias.
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    # Field -> values that the contract forbids and the engine gives a meaning, such as logprobs -1.
+    documented: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # Fields of which a request has at most one; the suite keeps the first. `DRAFTS` stands for an
+    # engine that drafts.
+    apart: tuple[tuple[str, ...], ...] = ()
+
+    def sentences(self) -> Iterator[str]:
+        """Yields what is declared, for the verdict."""
+        for name, (low, high) in self.ranges.items():
+            yield f"declares that it takes {name} from {low:g} to {high:g}"
+        for name, values in self.documented.items():
+            yield f"declares a meaning of {name} {', '.join(f'{each:g}' for each in values)}"
+        for names in self.apart:
+            yield f"declares that it takes only one of {', '.join(names)}"
+
+
+class TakenFields(AbstractSet[str]):
+    """The names of the fields that an engine takes, with its limits of them."""
+
+    def __init__(self, names: Iterable[str], limits: SamplingLimits | None = None) -> None:
+        self._names = frozenset(names)
+        self.limits = limits or SamplingLimits()
+
+    @classmethod
+    def _from_iterable(cls, it: Iterable[object]) -> frozenset[object]:  # type: ignore[override]
+        return frozenset(it)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._names))
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def moved(self, asked: SamplingParams) -> set[str]:
+        """Returns the names of parameters that `kept_to` would change."""
+        kept = self.kept_to(asked)
+        return {name for name in asked.changed if getattr(kept, name) != getattr(asked, name)}
+
+    def documented(self, asked: SamplingParams) -> set[str]:
+        """Returns the names of parameters whose value has a meaning that the contract forbids."""
+        return {
+            name for name, values in self.limits.documented.items() if getattr(asked, name) in values
+        }
+
+    def beyond_ranges(self) -> Iterator[SamplingParams]:
+        """Yields parameters that the contract allows and the declared ranges do not."""
+        for name, (_, high) in self.limits.ranges.items():
+            if name != "logit_bias":
+                value: Any = high + 1
+                asked = SamplingParams(**{name: value})
+                if not asked.refusal(1 << 30, 1 << 30, frozenset()):
+                    yield asked
+
+    def beside_drafts(self) -> TakenFields:
+        """Returns what is taken where the engine drafts."""
+        others = {name for names in self.limits.apart if DRAFTS in names for name in names}
+        return TakenFields(self._names - others, self.limits)
+
+    def kept_to(self, asked: SamplingParams) -> SamplingParams:
+        """Returns the parameters with each value moved into its range, and of those apart the first."""
+        changes: dict[str, Any] = {}
+        for name, (low, high) in self.limits.ranges.items():
+            value = getattr(asked, name)
+            if name == "logit_bias":
+                changes[name] = tuple((token, min(max(bias, low), high)) for token, bias in value)
+            elif value is not None and name in asked.changed:
+                changes[name] = type(value)(min(max(value, low), high))
+        for names in self.limits.apart:
+            both = [name for name in asked.changed if name in names]
+            changes |= {name: getattr(SamplingParams(), name) for name in both[1:]}
+        return replace(asked, **changes) if changes else asked
+
+
+def highest(taken: AbstractSet[str], name: str) -> float:
+    """Returns the highest value of a parameter that an engine takes."""
+    limits = taken.limits if isinstance(taken, TakenFields) else SamplingLimits()
+    return limits.ranges.get(name, (-inf, inf))[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +177,11 @@ class SamplingParams:
         return f"{others[0]} is {value!r}, but of sampling this engine takes {known or 'nothing'}"
 
     def within(self, taken: AbstractSet[str]) -> SamplingParams:
-        """Returns these parameters with all fields but `taken` at their defaults."""
+        """Returns these parameters with all fields but `taken` at their defaults, within the limits of
+        these."""
         left: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        return SamplingParams(**{name: left[name] for name in left if name in taken})
+        asked = SamplingParams(**{name: left[name] for name in left if name in taken})
+        return taken.kept_to(asked) if isinstance(taken, TakenFields) else asked
 
     def refusal(self, vocab_size: int, cap: int, eos_token_ids: AbstractSet[int]) -> str | None:
         """Returns why no answer can be chosen so, naming value and rule; None if one can."""

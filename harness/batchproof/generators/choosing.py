@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request, SamplingParams
+from batchproof.decoding.sampling import highest
 from batchproof.generators.strategies import (
     around_powers,
     cut_prompt,
@@ -244,7 +245,10 @@ def mixed_workloads(
 
 @st.composite
 def with_logprobs(
-    draw: st.DrawFn, workload: Workload, capabilities: AbstractSet[Capability]
+    draw: st.DrawFn,
+    workload: Workload,
+    capabilities: AbstractSet[Capability],
+    fields: AbstractSet[str],
 ) -> Workload:
     """Draws which requests ask for logprobs, and of how many tokens; the last one does. Likewise for
     those of their prompts, if the engine has them."""
@@ -258,7 +262,7 @@ def with_logprobs(
         if number is not None or of_prompt is not None:
             asked = request.sampling or SamplingParams()
             asked = replace(asked, logprobs=number, prompt_logprobs=of_prompt)
-            wanted[place] = replace(request, sampling=asked)
+            wanted[place] = replace(request, sampling=asked.within(fields))
     return workload.with_requests(wanted)
 
 
@@ -290,22 +294,26 @@ def kinds_of_draws(
     other parameters and seeds; two that follow each other, which show draws that are not independent;
     and greedy ones beside them. Kinds that need other fields than these are left out."""
     has_seeds = Capability.SEEDED_SAMPLING in capabilities
+    warmest = highest(fields, "temperature")
     temperature, likeliest = flat_enough(oracle, prompt, num)
-    nucleus = top_p_of(oracle, prompt, 2 * temperature)
+    temperature = min(temperature, warmest)
+    warmer = min(2 * temperature, warmest)
+    nucleus = top_p_of(oracle, prompt, warmer)
     least = min_p_of(oracle, prompt, temperature, likeliest)
     within = top_p_within(oracle, prompt, temperature, likeliest)
     kinds = [
         Kind("top-k", 1, 1, SamplingParams(temperature, top_k=likeliest)),
-        Kind("top-p", 4, 1, SamplingParams(2 * temperature, top_p=nucleus), has_seeds),
+        Kind("top-p", 4, 1, SamplingParams(warmer, top_p=nucleus), has_seeds),
         Kind("min-p", 4, 1, SamplingParams(temperature, min_p=least)),
         Kind("top-p after min-p", 8, 1, SamplingParams(temperature, top_p=within, min_p=least)),
         Kind("top-p after top-k", 8, 1, SamplingParams(temperature, top_p=within, top_k=likeliest)),
         Kind("greedy", 32, 2, None),
     ]
     tokens, even = two_tokens(oracle, prompt, num)
+    even, hot = min(even, warmest), min(100.0 * even, warmest)
     kinds += (
         Kind("pair", 2, 2, SamplingParams(even, allowed_token_ids=tokens), has_seeds),
-        Kind("hot", 16, 1, SamplingParams(100.0 * even, allowed_token_ids=tokens)),
+        Kind("hot", 16, 1, SamplingParams(hot, allowed_token_ids=tokens)),
     )
     return [each for each in kinds if each.sampling is None or not each.sampling.beyond(fields)]
 

@@ -17,7 +17,8 @@ from math import ceil
 
 from covertable import make
 
-from batchproof.api import Capability, EngineConfig, Request
+from batchproof.api import Capability, EngineConfig, Request, SamplingParams
+from batchproof.decoding.sampling import TakenFields
 from batchproof.generators.choosing import STRONG
 from batchproof.generators.strategies import half_of, text_tokens
 from batchproof.oracle.choosing import is_drawn, sampling_of
@@ -396,25 +397,51 @@ def choices_for(
     }
 
 
-def meetings(choices: Choices, strength: int) -> Iterator[Meeting]:
+def excluded_for(fields: AbstractSet[str]) -> frozenset[Meeting]:
+    """Returns what cannot meet on an engine that takes these fields: besides `EXCLUDED`, drafts and
+    what it does not take beside them."""
+    if not isinstance(fields, TakenFields):
+        return EXCLUDED
+    apart = fields - fields.beside_drafts()
+    missed = [
+        (name, value)
+        for name, each in DIMENSIONS.items()
+        for value, needs in each.values.items()
+        if not apart.isdisjoint(needs)
+    ]
+    return EXCLUDED | {(draft, value) for draft in _but_plain("drafts") for value in missed}
+
+
+def meetings(
+    choices: Choices, strength: int, excluded: AbstractSet[Meeting] = EXCLUDED
+) -> Iterator[Meeting]:
     """Yields every combination of values of `strength` dimensions that can occur."""
     every = sorted((name, value) for name, values in choices.items() for value in values)
     for each in combinations(every, strength):
         are_different = len({name for name, _ in each}) == strength
-        if are_different and not any(pair in EXCLUDED for pair in combinations(each, 2)):
+        if are_different and not any(pair in excluded for pair in combinations(each, 2)):
             yield each
 
 
-def covering(choices: Choices, seed: int, strength: int = 2) -> tuple[Values, ...]:
+def covering(
+    choices: Choices,
+    seed: int,
+    strength: int = 2,
+    excluded: AbstractSet[Meeting] = EXCLUDED,
+) -> tuple[Values, ...]:
     """Returns combinations of all dimensions that hold every meeting of `strength` values."""
-    return _covering(tuple((name, tuple(each)) for name, each in choices.items()), seed, strength)
+    named = tuple((name, tuple(each)) for name, each in choices.items())
+    return _covering(named, seed, strength, frozenset(excluded))
 
 
 @cache
 def _covering(
-    choices: tuple[tuple[str, tuple[str, ...]], ...], seed: int, strength: int
+    choices: tuple[tuple[str, tuple[str, ...]], ...],
+    seed: int,
+    strength: int,
+    excluded: frozenset[Meeting],
 ) -> tuple[Values, ...]:
-    allowed = [{"operator": "or", "conditions": [*map(_differs, pair)]} for pair in sorted(EXCLUDED)]
+    allowed = [{"operator": "or", "conditions": [*map(_differs, pair)]} for pair in sorted(excluded)]
     asked = {name: [*values] for name, values in choices}
     return tuple(make(asked, strength=strength, salt=str(seed), constraints=allowed))
 
@@ -429,9 +456,11 @@ def calls_of(
     has_logits: bool,
     seed: int,
     block_sizes: Sequence[int] = SMALL_BLOCKS,
+    fields: AbstractSet[str] = frozenset(SamplingParams.__slots__),
 ) -> tuple[Workload, Workload]:
     """Returns two calls for one engine: the workload, and its requests once more, with the same ids and
-    without an abort. With `prefixes=turn` one of these continues the owner's answer."""
+    without an abort. With `prefixes=turn` one of these continues the owner's answer. `fields` are those
+    that the engine takes."""
     rng = random.Random(seed)
     plan = Plan(oracle, rng, rng.choice(block_sizes))
     for name, dimension in DIMENSIONS.items():
@@ -445,8 +474,11 @@ def calls_of(
         **plan.limits,  # type: ignore[arg-type]
     )
     arrivals = None if plan.arrivals is None else tuple(plan.arrivals)
-    first = Workload(tuple(plan.requests), config, arrivals, plan.aborts)
-    again = [*plan.requests]
+    asked = [
+        replace(each, sampling=each.sampling and each.sampling.within(fields)) for each in plan.requests
+    ]
+    first = Workload(tuple(asked), config, arrivals, plan.aborts)
+    again = [*asked]
     if plan.has_turn:  # it needs no larger pool than the owner
         owner = plan.requests[OWNER]
         said = plan.continued(OWNER)[: owner.max_new_tokens]
@@ -454,10 +486,10 @@ def calls_of(
     return first, replace(first, requests=tuple(again), aborts=())
 
 
-def without(values: Values, name: str) -> Values | None:
+def without(values: Values, name: str, excluded: AbstractSet[Meeting] = EXCLUDED) -> Values | None:
     """Returns the values with the plain one of this dimension; None if they cannot meet so."""
     changed = {**values, name: PLAIN[name]}
-    return None if EXCLUDED & {*combinations(sorted(changed.items()), 2)} else changed
+    return None if excluded & {*combinations(sorted(changed.items()), 2)} else changed
 
 
 def alone(meeting: Meeting) -> Values:

@@ -72,14 +72,14 @@ def run(arguments: argparse.Namespace) -> int:
 def page(met: Meetings, engine: str, model: str, seed: int) -> Iterator[str]:
     """Yields the lines of the page: what is missing, then a table for each dimension."""
     size, missing = met.strength, met.missing
-    num_possible = sum(1 for _ in meetings(met.choices, size))
+    num_possible = sum(1 for _ in meetings(met.choices, size, met.excluded))
     yield from ("# What met what", "", *made_now().lines())
     yield f"* engine {engine}, model {model}, seed {seed}: {met.num_served} workloads"
     yield f"* {num_possible - len(missing)} of {num_possible} meetings of {size} were shown"
     yield from (f"* never shown: {' and '.join(map('='.join, each))}" for each in missing)
     yield from ("", LEGEND)
     pairs = met.counts[2]
-    can_meet = {*meetings(met.choices, 2)}
+    can_meet = {*meetings(met.choices, 2, met.excluded)}
     dimensions = [*met.choices.items()]
     for place, (name, values) in enumerate(dimensions[:-1], start=1):
         rows = [(other, value) for other, its in dimensions[place:] for value in its]

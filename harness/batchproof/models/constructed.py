@@ -54,13 +54,15 @@ def affine(name: str, weight: Tensor, bias: Tensor | None = None) -> dict[str, T
     return {f"{name}.weight": weight, f"{name}.bias": bias}
 
 
-def constructed_rope(kind: Any, fill: Callable[[Any], None], **sizes: Any) -> Any:
+def constructed_rope(
+    kind: Any, fill: Callable[[Any], None], rope_theta: float = ROPE_THETA, **sizes: Any
+) -> Any:
     """Returns a model of the class `kind` whose weights are 0 but for those that `fill` writes.
 
     It is float32, on the CPU, untied, without special tokens and gradients, in eval mode. `sizes` are
     fields of its config. Leaves every RNG untouched.
     """
-    rope = {"rope_type": "default", "rope_theta": ROPE_THETA}
+    rope = {"rope_type": "default", "rope_theta": rope_theta}
     config = kind.config_class(
         rope_parameters=rope, tie_word_embeddings=False, **NO_SPECIAL_TOKENS, **sizes
     )
@@ -109,7 +111,11 @@ def limit_soft(mlp: Any, first: int, soft: slice, constant: int, one: float, ope
 
 
 def distance_query(
-    offset: int, amplitudes: Iterable[tuple[int, int]], head_dim: int, rotary_dim: int
+    offset: int,
+    amplitudes: Iterable[tuple[int, int]],
+    head_dim: int,
+    rotary_dim: int,
+    rope_theta: float = ROPE_THETA,
 ) -> Tensor:
     """Returns a query `(rotary_dim,)` for a key of `HARD_KEY` in its first half and 0 in its second:
     the score at distance x is the sum of amplitude * cos(frequency * (x - offset)).
@@ -121,7 +127,7 @@ def distance_query(
     half = rotary_dim // 2
     query = torch.zeros(rotary_dim, dtype=torch.float32, device="cpu")
     for j, amplitude in amplitudes:
-        angle = -offset * ROPE_THETA ** (-j / half)
+        angle = -offset * rope_theta ** (-j / half)
         length = amplitude * math.sqrt(head_dim) / HARD_KEY
         for dim, part in ((j, math.cos(angle)), (j + half, math.sin(angle))):
             # Rounded to 1/64, far coarser than what two math libraries differ by.

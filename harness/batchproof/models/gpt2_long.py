@@ -6,11 +6,12 @@ every key counts, as in `gpt2-hash`: a token depends on the two dozen positions 
 layers, near, far and at the beginning, and on their addresses. In exchange a pass is cheap. The best
 logit leads by 4, and rounding flips no token in float32, bfloat16 or float16.
 
-How it works, along the residual stream (width 96, four heads of 24):
+How it works, along the residual stream (width 128, four heads of 32):
 
     state     8 pairs   +v, -v with v = 1 - 2 * bit, so that the mean is 0
     address   16        where this position is: half of the values are +8, half -8
     targets   4 x 16    whom the heads read, as addresses
+    nothing   32        so that a head has as many dimensions as kernels are made for
 
 A head compares its target with all addresses; the key that agrees takes all of the weight, and its
 state, permuted, is added to the own. The sum of five signs is odd, and their product is the XOR: the
@@ -35,8 +36,9 @@ from batchproof.models.gpt2_long_oracle import STATE_BITS
 NAN_TOKEN = tables.VOCAB_SIZE
 _ADDRESS_LEN = 16
 _ADDRESS = slice(2 * STATE_BITS, 2 * STATE_BITS + _ADDRESS_LEN)
-WIDTH = _ADDRESS.stop + tables.NUM_SOURCES * _ADDRESS_LEN
-HEAD_DIM = WIDTH // tables.NUM_SOURCES
+_TARGETS = slice(_ADDRESS.stop, _ADDRESS.stop + tables.NUM_SOURCES * _ADDRESS_LEN)
+HEAD_DIM = 32  # every library has kernels for it
+WIDTH = tables.NUM_SOURCES * HEAD_DIM
 INNER = 4 * STATE_BITS
 
 _SIZE = 8.0  # of each value of an address
@@ -99,13 +101,13 @@ def _position_embeddings() -> Tensor:
     read = torch.tensor(
         [(position, *tables.sources(position)) for position in range(tables.NUM_POSITIONS)]
     )
-    weight[:, _ADDRESS.start :] = addresses[read].flatten(1)
+    weight[:, _ADDRESS.start : _TARGETS.stop] = addresses[read].flatten(1)
     return weight
 
 
 def _layer_norm(name: str) -> dict[str, Tensor]:
     """Returns the weights that make LayerNorm the identity where all of the state is +-1."""
-    squares = 2 * STATE_BITS + (WIDTH - _ADDRESS.start) * _SIZE**2
+    squares = 2 * STATE_BITS + (_TARGETS.stop - _ADDRESS.start) * _SIZE**2
     return affine(name, torch.full((WIDTH,), math.sqrt(squares / WIDTH + _EPSILON)))
 
 
@@ -115,7 +117,7 @@ def _attention(name: str, layer: int) -> dict[str, Tensor]:
     out = torch.zeros(tables.NUM_SOURCES, HEAD_DIM, WIDTH)
     gain = math.sqrt(_LEAD / 4 * math.sqrt(HEAD_DIM)) / _SIZE
     for source in range(tables.NUM_SOURCES):
-        target = _ADDRESS.stop + source * _ADDRESS_LEN
+        target = _TARGETS.start + source * _ADDRESS_LEN
         for dim in range(_ADDRESS_LEN):
             qkv[target + dim, 0, source, dim] = qkv[_ADDRESS.start + dim, 1, source, dim] = gain
         for new, old in enumerate(tables.bit_order(layer, source)):

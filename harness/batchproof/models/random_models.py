@@ -1,6 +1,6 @@
 """Tiny models with random weights: the controls beside the constructed ones.
 
-Weights with a standard deviation of 0.2 and an untied head make the next token depend on the whole
+Weights with a standard deviation of 0.14 and an untied head make the next token depend on the whole
 context; with the libraries' default of 0.02 a model repeats itself and hides nearly every fault. Their
 margins are ordinary, so near-ties occur, and a fault of one key shows in their tokens.
 """
@@ -19,7 +19,7 @@ from batchproof.models.constructed import NO_SPECIAL_TOKENS
 WINDOW = 6  # small, so that one key too many or too few matters
 
 _SIZES: dict[str, Any] = {
-    "hidden_size": 64,
+    "hidden_size": 128,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -31,7 +31,7 @@ _SIZES: dict[str, Any] = {
 def _random(config: str, **sizes: Any) -> PreTrainedModel:
     """Returns a model of a configuration class of transformers whose tokens are bytes. Leaves every RNG
     untouched."""
-    common = {"vocab_size": 256, "initializer_range": 0.2, "tie_word_embeddings": False}
+    common = {"vocab_size": 256, "initializer_range": 0.14, "tie_word_embeddings": False}
     made = getattr(transformers, config)(**common, **NO_SPECIAL_TOKENS, **sizes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -39,17 +39,17 @@ def _random(config: str, **sizes: Any) -> PreTrainedModel:
     return model.eval().requires_grad_(False)
 
 
-# Learned absolute positions, 2 layers of width 64, 4 heads.
+# Learned absolute positions, 2 layers of width 128, 4 heads of 32.
 build_gpt2_random = partial(
     _random,
     "GPT2Config",
     n_positions=256,
-    n_embd=64,
+    n_embd=128,
     n_layer=2,
     n_head=4,
     **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
 )
-# RoPE and grouped KV heads, 4 over 2.
+# RoPE and grouped KV heads of 32, 4 over 2.
 build_llama_random = partial(_random, "LlamaConfig", **_SIZES)
 # The same with a window in every layer.
 build_mistral_window = partial(_random, "MistralConfig", sliding_window=WINDOW, **_SIZES)
@@ -57,18 +57,19 @@ build_mistral_window = partial(_random, "MistralConfig", sliding_window=WINDOW, 
 build_qwen2_mixed = partial(
     _random,
     "Qwen2Config",
-    layer_types=["sliding_attention", "full_attention"],
+    layer_types=["full_attention", "sliding_attention"],
+    max_window_layers=1,  # says the same to libraries that read no layer_types
     use_sliding_window=True,
     sliding_window=WINDOW,
     **_SIZES,
 )
-# A layer of Mamba 2 with 4 heads of 32 channels and 16 states, and one of attention.
+# A layer of Mamba 2 with 8 heads of 32 channels and 16 states, and one of attention.
 build_bamba_random = partial(
     _random,
     "BambaConfig",
     rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     attn_layer_indices=[1],
-    mamba_n_heads=4,
+    mamba_n_heads=8,
     mamba_d_head=32,
     mamba_d_state=16,
     mamba_d_conv=4,

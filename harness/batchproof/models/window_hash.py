@@ -4,8 +4,8 @@ Their weights are written down, not trained. A window one key too wide or too na
 reads the wrong one of the grouped KV heads, or a token sent to another expert changes the next token.
 The best logit leads by 3.8 or more, so no rounding hides that: in float32, bfloat16 and float16, and
 with keys and values in 8 bits. `window_hash_oracle` defines the functions and computes the same tokens
-in integers. Heads have 24 dimensions, no power of two; six query heads share two KV heads; the window
-is 8 of 4,096 positions.
+in integers. Heads have 64 dimensions; six query heads share two KV heads; the window is 8 of 4,096
+positions.
 
 How they work, along the residual stream (width 32; a bit b is one channel v = 1 - 2b):
 
@@ -39,7 +39,8 @@ from batchproof.models.constructed import (
 )
 from batchproof.models.window_hash_oracle import STATE_BITS
 
-WIDTH, HEAD_DIM = 32, 24
+WIDTH, HEAD_DIM = 32, 64
+ROPE_THETA = 16.0 ** (HEAD_DIM / 24)  # makes frequency j 16 ** (-j / 12), whatever the size of a head
 NUM_HEADS, NUM_KV_HEADS = 6, 2
 UNITS = 2 * (NUM_HEADS + 1) + 1  # of the MLP, for each bit
 INNER = 128  # the last unit is the constant; kernels want a multiple of 8
@@ -81,6 +82,7 @@ def _built(kind: type[MistralForCausalLM | MixtralForCausalLM], **more: Any) -> 
     model: PreTrainedModel = constructed_rope(
         kind,
         _fill,
+        ROPE_THETA,
         vocab_size=tables.VOCAB_SIZE,
         max_position_embeddings=tables.NUM_POSITIONS,
         sliding_window=tables.WINDOW,
@@ -141,7 +143,8 @@ def _fill_attention(part: str, weight: Tensor, layer: int) -> None:
     for head, offset in enumerate(tables.OFFSETS[layer]):
         start = head * HEAD_DIM
         if part == "q_proj":
-            query = distance_query(offset, _AMPLITUDES[offset].items(), HEAD_DIM, HEAD_DIM)
+            amplitudes = _AMPLITUDES[offset].items()
+            query = distance_query(offset, amplitudes, HEAD_DIM, HEAD_DIM, ROPE_THETA)
             weight[start : start + HEAD_DIM, _CONSTANT] = query / _SIZE
         elif part == "o_proj":
             is_reversed = head * NUM_KV_HEADS // NUM_HEADS == 1

@@ -253,7 +253,7 @@ def _lack(
     case = request.node.callspec.params.get("case")
     lacking = case.lacking(laboratory.offer(spec, subject)[1]) if isinstance(case, Case) else ()
     if lacking:
-        return lacking[0], f"engine {spec.name!r} takes no {' and no '.join(lacking)}"
+        return lacking[0], f"engine {spec.name!r} does not take such {' and '.join(lacking)}"
     return "", ""
 
 

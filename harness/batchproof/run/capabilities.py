@@ -14,10 +14,13 @@ from batchproof.api import (
     InvariantEngine,
     MaskingEngine,
     Request,
+    SamplingLimits,
+    SamplingParams,
     SteppingEngine,
     TracingEngine,
     fields_of,
 )
+from batchproof.decoding.sampling import DRAFTS, TakenFields
 from batchproof.errors import UsageError
 from batchproof.run.time_limit import time_limit
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
@@ -48,7 +51,7 @@ def offer_of(
     name: str,
     build: Callable[[EngineConfig], Engine],
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-) -> tuple[frozenset[Capability], frozenset[str]]:
+) -> tuple[frozenset[Capability], TakenFields]:
     """Builds one engine and returns its capabilities, and the fields of `SamplingParams` that it takes;
     without a declaration it also answers one short prompt.
 
@@ -68,7 +71,7 @@ def offer_of(
     else:
         capabilities = _checked(name, declared, structural)
     scheduling_delay_of(name, engine, capabilities)
-    return capabilities, sampling_fields_of(name, engine, capabilities)
+    return capabilities, taken_fields_of(name, engine, capabilities)
 
 
 def _require_engine(name: str, engine: object) -> None:
@@ -125,11 +128,12 @@ def scheduling_delay_of(name: str, engine: Engine, capabilities: Set[Capability]
     return declared
 
 
-def sampling_fields_of(name: str, engine: Engine, capabilities: Set[Capability]) -> frozenset[str]:
-    """Returns the fields of `SamplingParams` that the engine takes (`batchproof.api.SelectiveEngine`).
+def taken_fields_of(name: str, engine: Engine, capabilities: Set[Capability]) -> TakenFields:
+    """Returns the fields of `SamplingParams` that the engine takes, with its limits
+    (`batchproof.api.SelectiveEngine`).
 
     Raises `UsageError` if it declares one that none of its capabilities is about, or none of those
-    that one of them is about.
+    that one of them is about, or limits of something else.
     """
     about = fields_of(capabilities)
     declared = _read(name, engine, "sampling_fields", about)
@@ -150,7 +154,32 @@ def sampling_fields_of(name: str, engine: Engine, capabilities: Set[Capability])
                 f"engine {name!r} declares {each}, which needs sampling_fields with "
                 f"{' or '.join(sorted(needed))}"
             )
-    return frozenset(map(str, declared))
+    return TakenFields(map(str, declared), _limits_of(name, engine, declared))
+
+
+def _limits_of(name: str, engine: Engine, taken: Set[object]) -> SamplingLimits:
+    limits = _read(name, engine, "sampling_limits", SamplingLimits())
+    if not isinstance(limits, SamplingLimits):
+        raise UsageError(
+            f"engine {name!r}: sampling_limits is a {type(limits).__name__}, but must be of "
+            f"SamplingLimits"
+        )
+    apart = {each for names in limits.apart for each in names} - {DRAFTS}
+    for each in sorted({*limits.ranges, *limits.documented, *apart} - taken):
+        raise UsageError(
+            f"engine {name!r}: sampling_limits has {each!r}, but it takes "
+            f"{', '.join(sorted(map(str, taken))) or 'no field'}"
+        )
+    for each, (low, high) in limits.ranges.items():
+        plain = getattr(SamplingParams(), each)
+        is_number = each == "logit_bias" or not isinstance(plain, frozenset | tuple)
+        has_plain = not isinstance(plain, int | float) or low <= plain <= high
+        if not (is_number and low <= high and has_plain):
+            raise UsageError(
+                f"engine {name!r}: sampling_limits has the range {low:g} to {high:g} of {each}, but a "
+                f"range is of a number, from the least to the highest, with the default in it"
+            )
+    return limits
 
 
 def _shown(engine: Engine, structural: Set[Capability], time_limit_s: float) -> frozenset[Capability]:

@@ -13,6 +13,7 @@ from batchproof.api import Capability
 from batchproof.checks import environment
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.environment import World, settings_of
+from batchproof.decoding.sampling import TakenFields
 from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.findings.finding import Finding
 from batchproof.models.catalogue import ModelUnderTest, load_model
@@ -93,7 +94,7 @@ class WorldWatch:
         return environment.shared_of(subject.model) != self.as_loaded(subject)
 
 
-Offer = tuple[frozenset[Capability], frozenset[str]]
+Offer = tuple[frozenset[Capability], TakenFields]
 BUILD_TIME_LIMIT_S = 120.0
 FIRST_USE = "while the engine was first built"
 

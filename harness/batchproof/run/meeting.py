@@ -40,6 +40,7 @@ from batchproof.generators.covering import (
     calls_of,
     choices_for,
     covering,
+    excluded_for,
     meetings,
     repeats_itself,
     without,
@@ -140,6 +141,7 @@ class Meetings:
         """`strength` values meet in each meeting. `seed` decides the design and the workloads, and they
         are others on each model."""
         self.choices = choices_for(*trial.offer)
+        self.excluded = excluded_for(trial.offer[1])
         if "n-grams" in self.choices["drafts"] and not repeats_itself(trial.oracle):
             self.choices["drafts"].remove("n-grams")
         self.strength = strength
@@ -167,7 +169,8 @@ class Meetings:
         can = self._trial.capabilities
         if Capability.TRACING not in can:
             return []
-        possible, shown = meetings(self.choices, self.strength), self.counts[self.strength]
+        possible = meetings(self.choices, self.strength, self.excluded)
+        shown = self.counts[self.strength]
         free = {value for value, unless in MAY.items() if unless not in can}
         return [each for each in possible if each not in shown and free.isdisjoint(each)]
 
@@ -177,11 +180,11 @@ class Meetings:
 
         Raises `ConformanceFailure` of the fewest values that show it, and what `Trial.check` raises.
         """
-        design = covering(self.choices, self._seed, self.strength)
+        design = covering(self.choices, self._seed, self.strength, self.excluded)
         for values in design[: ceil(share * len(design))]:
             self._serve(values)
         if share == 1.0:
-            for meeting in meetings(self.choices, 2):
+            for meeting in meetings(self.choices, 2, self.excluded):
                 for values in _by_itself(meeting, self.choices):
                     self._serve(values)
         self._judge_draws()
@@ -266,7 +269,8 @@ def _is_in(value: Value, served: Served) -> bool:
 
 
 def _served(trial: Trial, values: Values, seed: int, block_sizes: Sequence[int]) -> Served:
-    calls = calls_of(values, trial.oracle, trial.has_logits, seed, block_sizes)
+    fields = trial.offer[1]
+    calls = calls_of(values, trial.oracle, trial.has_logits, seed, block_sizes, fields)
     with trial.engine(calls[0].config) as engine:
         outcomes = [
             check_run_with_aborts(trial, call, engine) if call.aborts else trial.check(call, engine)
@@ -318,7 +322,7 @@ def _explained(
     """Returns the failure of as few values as break the same rule, or one about a single answer: one
     dimension after the other takes its plain value."""
     for name in PLAIN:
-        fewer = without(values, name)
+        fewer = without(values, name, excluded_for(trial.offer[1]))
         if fewer is not None and fewer != values:
             try:
                 _served(trial.renewed(), fewer, seed, block_sizes)

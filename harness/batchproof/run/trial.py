@@ -9,7 +9,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 
-from batchproof.api import Capability, Completion, Engine, EngineConfig, Request, StepRecord
+from batchproof.api import (
+    Capability,
+    Completion,
+    Engine,
+    EngineConfig,
+    Request,
+    SamplingLimits,
+    StepRecord,
+)
 from batchproof.checks.answers import completion_findings, presence_findings
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.conduct import conduct_findings
@@ -154,7 +162,9 @@ class Trial:
         serial = self.history.add(engine)
         release = getattr(engine, "release", None)
         self.ledger.release = release if isinstance(release, str) else None
-        self.ledger.conventions = tuple(str(each) for each in getattr(engine, "notes", ()))
+        told = tuple(str(each) for each in getattr(engine, "notes", ()))
+        limits = getattr(engine, "sampling_limits", SamplingLimits())
+        self.ledger.conventions = (*told, *limits.sentences())
         self._note_delay(engine, is_first=serial == 1)
         return engine
 

@@ -333,7 +333,7 @@ def test_a_wrong_event_is_named(build: Build) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "reported"),
     [
-        ("HELLO['capabilities'] = ['tracing']", UsageError, "declares the capability 'tracing', but"),
+        ("HELLO['capabilities'] = ['masking']", UsageError, "declares the capability 'masking', but"),
         ("HELLO['protocol'] = 2", ProgramFailed, "it has the key 'protocol', but may have"),
         ("def hello(question): return {'error': 'no GPU'}", RuntimeError, "^no GPU$"),
         ("1 / 0", ProgramFailed, "exited with status 1 before it answered 'hello'; the last lines of"),

@@ -15,6 +15,9 @@ from batchproof.api import (
     EngineFactory,
     FinishReason,
     Request,
+    RowRecord,
+    SamplingLimits,
+    StepRecord,
     TokenEvent,
     TokenLogprobs,
     duplicate_id,
@@ -78,6 +81,8 @@ class PipedEngine:
         self._finalizer.atexit = False
         hello = process.hello
         self.capabilities = frozenset(map(Capability, hello.capabilities)) | {Capability.CLOSING}
+        self.trace: list[StepRecord] = []
+        self.sampling_limits = SamplingLimits(**vars(hello.sampling_limits))
         taken = fields_of(self.capabilities)
         self.sampling_fields = (
             taken if hello.sampling_fields is None else frozenset(hello.sampling_fields)
@@ -91,7 +96,9 @@ class PipedEngine:
         refusals = [self._refusal(request) for request in requests]
         paired = [*zip(requests, refusals, strict=True)]
         asked = [request_to_json(request) for request, refusal in paired if refusal is None]
-        answers = completions_of(self._ask("generate", protocol.Generated, requests=asked))
+        answer = self._ask("generate", protocol.Generated, requests=asked)
+        self.trace += map(_record, answer.trace)
+        answers = completions_of(answer)
         if len(asked) == len(requests):  # the suite judges their number
             return answers
         served = iter(answers)
@@ -137,7 +144,11 @@ class SteppingPipedEngine(PipedEngine):
 
     def step(self) -> list[TokenEvent]:
         refused, self._refused = self._refused, []
-        return refused or events_of(self._ask("step", protocol.Stepped))
+        if refused:
+            return refused
+        answer = self._ask("step", protocol.Stepped)
+        self.trace += map(_record, answer.trace)
+        return events_of(answer)
 
     def abort(self, request_id: str) -> None:
         self._ask("abort", protocol.Nothing, request_id=request_id)
@@ -188,6 +199,11 @@ def events_of(answer: protocol.Stepped) -> list[TokenEvent]:
         )
         for each in answer.events
     ]
+
+
+def _record(given: protocol.Step) -> StepRecord:
+    values = vars(given) | {"rows": tuple(RowRecord(**vars(row)) for row in given.rows)}
+    return StepRecord(**values)
 
 
 def _each(given: Iterable[protocol.Logprobs | None] | None) -> Any:

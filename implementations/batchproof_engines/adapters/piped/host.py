@@ -6,8 +6,8 @@ checkpoint that the near end has written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ class Hosted:
     factory: EngineFactory
     capabilities: Sequence[str]
     sampling_fields: Sequence[str]
+    sampling_limits: Mapping[str, Any]
     device: str
     version: str = "in a process of its own"
     notes: Sequence[str] = ()
@@ -52,14 +53,24 @@ class Hosted:
             engine = self.factory(_loaded(folder, dtype, self.device), EngineConfig(**config))
         except UnsupportedModelError as why:
             raise serving.Unsupported(str(why)) from why
-        return HostedEngine(engine)
+        return HostedEngine(engine, protocol.TRACING in self.capabilities)
 
 
 class HostedEngine:
     """An engine in the terms of the protocol."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, is_traced: bool) -> None:
         self._engine = engine
+        self._is_traced = is_traced
+        self._num_told = 0  # records
+
+    def take_trace(self) -> list[dict[str, Any]]:
+        """Returns the records of the steps since the last call."""
+        if not self._is_traced:
+            return []
+        new = [asdict(each) for each in self._engine.trace[self._num_told :]]
+        self._num_told += len(new)
+        return new
 
     def generate(self, requests: Sequence[protocol.Request]) -> list[dict[str, Any]]:
         """Returns one completion per request, as the engine gives them."""

@@ -42,10 +42,10 @@ POLL_S = 0.5  # to see whether the process has ended: its children may hold its 
 T = TypeVar("T")
 
 
-def last_lines(log: IO[bytes], stream: str) -> str:
-    """Returns the end of what a program has written to its log, for an error. A running program shares
-    the position in the file, which stays where it is."""
-    start = max(0, os.fstat(log.fileno()).st_size - TAIL_BYTES)
+def last_lines(log: IO[bytes], stream: str, since: int = 0) -> str:
+    """Returns the end of what a program has written to its log behind `since` bytes, for an error. A
+    running program shares the position in the file, which stays where it is."""
+    start = max(since, os.fstat(log.fileno()).st_size - TAIL_BYTES)
     text = os.pread(log.fileno(), TAIL_BYTES, start).decode(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()][-NUM_LINES:]
     if not lines:
@@ -131,13 +131,15 @@ class Process:
             os.set_blocking(pipe, False)
         self._buffer = bytearray()  # the part of the answer received so far
         self._is_at_end = False
+        self._num_logged = 0  # bytes in the log when it was asked last
 
     def ask(self, message: dict[str, Any], kind: type[T], limit_s: float = math.inf) -> T:
         """Sends a message and returns the answer, which must be of this kind. An answer is never
         repaired, because that would hide a mistake of the program.
 
         `limit_s` is for questions without a time limit of the suite. Raises `ProgramFailed`, and
-        `RuntimeError` with the program's message if its engine raised.
+        `RuntimeError` with the program's message if its engine raised, and with the last lines that it
+        wrote to stderr meanwhile.
         """
         if self.failure is not None:
             raise ProgramFailed(self.failure)
@@ -160,6 +162,8 @@ class Process:
             raise ProgramFailed(
                 f"the program {self._name!r} answered {op!r} with an object that does not fit: {error}"
             ) from None
+        if os.fstat(self._log.fileno()).st_size > self._num_logged:
+            raised += f"; {last_lines(self._log, 'its stderr', self._num_logged)}"
         raise RuntimeError(raised)
 
     def kill(self, what: str) -> str:
@@ -179,6 +183,7 @@ class Process:
         if os.fstat(log).st_size > MAX_LOG_BYTES:
             os.ftruncate(log, 0)
             os.lseek(log, 0, os.SEEK_SET)  # the program shares the position
+        self._num_logged = os.fstat(log).st_size
         self._read()
         if self._buffer:
             raise _Broken(f"wrote an unsolicited line before {op!r}: {_shown(self._buffer)}")

@@ -7,7 +7,7 @@ authors of engines, and a test compares that page with this module.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 VERSION = 1
@@ -16,8 +16,10 @@ CHOOSING = (  # need `Request.sampling`
     *("logprobs", "prompt_logprobs", "logit_processing", "sampling", "seeded_sampling"),
 )
 SPECULATION = "speculation"  # `build` names the draft
+TRACING = "tracing"  # answers have records of the steps
 CAPABILITIES = (  # what a program can declare
     *(STEPPING, "chunked_prefill", "preemption", SPECULATION, *CHOOSING),
+    *(TRACING, "scheduling", "prefix_caching"),
 )
 
 
@@ -94,16 +96,51 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Row:
+    """One sequence's share of a step: `batchproof.api.RowRecord`."""
+
+    request_id: str
+    context_len: int
+    query_len: int
+    is_sampled: bool
+    num_drafted: int = 0
+    num_accepted: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One forward pass: `batchproof.api.StepRecord`."""
+
+    rows: tuple[Row, ...]
+    waiting: tuple[str, ...] = ()
+    admitted: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
+    preempted: tuple[str, ...] = ()
+    num_free_blocks: int | None = None
+    num_total_blocks: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the program documents of the parameters that it takes: `batchproof.api.SamplingLimits`."""
+
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    documented: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    apart: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Hello:
     """The answer to `hello`; `notes` are conventions and settings, in sentences for the report.
     `sampling_fields` are the fields of `Sampling` that the program takes; None: all that its
-    capabilities are about."""
+    capabilities are about. `sampling_limits` are its limits of them."""
 
     name: str
     version: str
     capabilities: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     sampling_fields: tuple[str, ...] | None = None
+    sampling_limits: Limits = Limits()
 
 
 @dataclass(frozen=True)
@@ -115,9 +152,11 @@ class Built:
 
 @dataclass(frozen=True)
 class Generated:
-    """The answer to `generate`: one completion for each request, in the order of the requests."""
+    """The answer to `generate`: one completion for each request, in the order of the requests. `trace`
+    has the steps since the last answer, of a program that declares `TRACING`."""
 
     completions: tuple[Completion, ...]
+    trace: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,9 +168,10 @@ class Added:
 
 @dataclass(frozen=True)
 class Stepped:
-    """The answer to `step`: what one iteration produced."""
+    """The answer to `step`: what one iteration produced; `trace` as for `generate`."""
 
     events: tuple[Event, ...]
+    trace: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True)

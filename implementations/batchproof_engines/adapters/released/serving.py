@@ -48,7 +48,8 @@ class Live(Exception):
 
 class Library(Protocol):
     """A released engine. `notes` are its conventions and settings, in sentences for the verdict. One
-    with `sampling_fields` takes only these of `protocol.Sampling`."""
+    with `sampling_fields` takes only these of `protocol.Sampling`, and one with `sampling_limits`
+    (`protocol.Limits`, as a dict) only such values of them."""
 
     name: str
     version: str
@@ -62,7 +63,8 @@ class Library(Protocol):
 
         An engine has `generate(requests)`, which returns one completion per request, in order, and
         `close()`. It also has `add`, `step`, `abort` and `has_unfinished` if the library says
-        "stepping".
+        "stepping", and `take_trace()`, which returns the records (`protocol.Step`, as dicts) of the
+        steps since its last call, if it says "tracing".
 
         Raises `Unsupported`.
         """
@@ -227,10 +229,15 @@ class _Dispatcher:
             return {}
         return self._engine_answer(self._engines[number], op, question)
 
+    def _trace(self, engine: Any) -> dict[str, Any]:
+        is_traced = protocol.TRACING in self._library.capabilities
+        return {"trace": engine.take_trace()} if is_traced else {}
+
     def _engine_answer(self, engine: Any, op: str, question: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = {}
         if op == "generate":
             answer["completions"] = engine.generate(question["requests"])
+            answer |= self._trace(engine)
         elif op == "add":
             try:
                 engine.add(question["request"])
@@ -238,6 +245,7 @@ class _Dispatcher:
                 answer["live"] = True
         elif op == "step":
             answer["events"] = engine.step()
+            answer |= self._trace(engine)
         elif op == "abort":
             engine.abort(question["request_id"])
         elif op == "has_unfinished":
