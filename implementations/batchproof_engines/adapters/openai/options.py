@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,7 +20,36 @@ from batchproof_engines.adapters.word_tokenizer import text_of
 
 _OPENAI = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 _VLLM = (*_OPENAI, "top_k", "min_p", "repetition_penalty", "allowed_token_ids", "min_tokens")
-SAMPLING = {"none": (), "openai": _OPENAI, "vllm": _VLLM}  # fields of `SamplingParams` by dialect
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a server names the fields of `SamplingParams` that it has with the contract's meaning."""
+
+    fields: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)  # of fields that are called otherwise there
+    beside: Mapping[str, Any] = field(default_factory=dict)  # sent with them, unless the request says
+    # otherwise: a server's defaults may change the logits too
+
+
+# llama.cpp cuts by default, applies the temperature after the cuts, and counts the last 64 tokens.
+_LLAMA_CPP = Dialect(
+    ("temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty", "logit_bias"),
+    {"repetition_penalty": "repeat_penalty"},
+    {
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "repeat_last_n": 1 << 16,
+        "samplers": ["penalties", "temperature", "min_p", "top_k", "top_p"],
+    },
+)
+SAMPLING = {
+    "none": Dialect(),
+    "openai": Dialect(_OPENAI),
+    "vllm": Dialect(_VLLM),
+    "llama.cpp": _LLAMA_CPP,
+}
 CLIENTS = "stop_token_sequences"  # the interface has texts in their place, so the client applies them
 TEXTS = ("base_url", "model", "sampling", "release")  # also if they look like numbers
 
@@ -78,13 +107,20 @@ class Options:
         return self.extra
 
     @cached_property
+    def dialect(self) -> Dialect:
+        """How the server names fields; names that were given one by one are the contract's own."""
+        names = self.sampling.split(",")
+        is_list = len(names) > 1 or names[0] in _VLLM
+        return Dialect() if is_list else SAMPLING[one_of("sampling", self.sampling, SAMPLING)]
+
+    @cached_property
     def sampling_fields(self) -> frozenset[str]:
         """The fields of `SamplingParams` that requests may use."""
         names = self.sampling.split(",")
         if len(names) > 1 or names[0] in _VLLM:
             named = frozenset(one_of("sampling", each, _VLLM) for each in names)
         else:
-            named = frozenset(SAMPLING[one_of("sampling", self.sampling, SAMPLING)])
+            named = frozenset(self.dialect.fields)
         if self.eos == "client":
             named = (named | {CLIENTS} if named else named) - {"min_tokens"}
         return named | {"logprobs"} if self.logprobs else named
@@ -124,6 +160,9 @@ class Options:
             for token, bias in asked["logit_bias"]:
                 biases[str(token)] = biases.get(str(token), 0.0) + bias
             asked["logit_bias"] = biases
+        if asked:
+            names = {name: self.dialect.names.get(name, name) for name in asked}
+            asked = {**self.dialect.beside, **{names[name]: asked[name] for name in asked}}
         if "logprobs" in asked:  # the likeliest at least: it shows whether the chosen one is that
             asked |= {"logprobs": asked["logprobs"] or 1, "return_tokens_as_token_ids": True}
         body |= asked
