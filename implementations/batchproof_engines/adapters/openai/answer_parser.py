@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
 
 from batchproof.api import FinishReason, Request, TokenLogprobs
 from batchproof.records.decode import DecodeError, decode
 from batchproof_engines.adapters.openai.client import shown
-from batchproof_engines.adapters.word_tokenizer import id_of, word_len
+from batchproof_engines.adapters.word_tokenizer import id_of, word_len, word_of
 
 TOKEN_ID_PREFIX = "token_id:"  # precedes an id in `logprobs.tokens` of vLLM
+FIELDS = {"ids": "token_ids", "logprobs": "logprobs.tokens", "verbose": "__verbose.tokens"}
 Token = tuple[int, TokenLogprobs | None]
 T = TypeVar("T")
 
@@ -26,8 +29,15 @@ class _Choice:
     token_ids: tuple[int, ...] | None = None
     logprobs: Any = None
     finish_reason: Literal["stop", "length"] | None = None
-    stop_reason: Any = None  # of vLLM: the id that ended the answer
+    stop_reason: Any = None  # of vLLM: the id or text that ended the answer
     matched_stop: Any = None  # of SGLang, the same
+
+
+@dataclass(frozen=True)
+class _Verbose:
+    """What llama.cpp adds to an answer on request: all tokens, also those of a stop text."""
+
+    tokens: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,7 @@ class _Answer:
     choices: tuple[_Choice, ...] | None = None
     usage: Any = None
     error: Any = None
+    verbose: Annotated[_Verbose | None, Field(alias="__verbose")] = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,7 @@ class AnswerParser:
     """Parses one answer, whole or piece by piece.
 
     `how` is ids (`token_ids`), logprobs (`logprobs.tokens` or `logprobs.content`), words (`text`), or
-    auto: the first of them in the answer. `num_top` is how many likeliest tokens the request asks for;
+    auto: the first of them in the answer; or verbose (`__verbose.tokens`). `num_top` is how many likeliest tokens the request asks for;
     None: no logprobs.
     """
 
@@ -115,7 +126,7 @@ class AnswerParser:
         if read.choices is None or len(read.choices) != 1:
             raise UnreadableAnswer(f"answered without exactly one choice: {shown(str(answer))}")
         (choice,) = read.choices
-        tokens = self._tokens(choice)
+        tokens = self._tokens(choice, read.verbose)
         self.num_read += len(tokens)
         if choice.finish_reason is not None:
             self.finish_reason = FinishReason(choice.finish_reason)
@@ -141,10 +152,13 @@ class AnswerParser:
         if self.finish_reason is not FinishReason.STOP or not is_one_short:
             return []
         known = sorted(request.eos_token_ids)
-        named = [token for token in known if token in self._named_eos]
+        words = {token: word_of(token, self._vocab_size) for token in known}
+        named = [token for token in known if {token, words[token]} & {*self._named_eos}]
         return named[:1] or (known if len(known) == 1 else [])
 
-    def _tokens(self, choice: _Choice) -> list[int]:
+    def _tokens(self, choice: _Choice, verbose: _Verbose | None) -> list[int]:
+        if self._how == "verbose" and verbose is not None and verbose.tokens is not None:
+            return list(verbose.tokens)
         if self._how in ("auto", "ids") and choice.token_ids is not None:
             return list(choice.token_ids)  # the suite judges whether they exist
         if self._how in ("auto", "logprobs") and isinstance(choice.logprobs, dict):
@@ -155,8 +169,9 @@ class AnswerParser:
         if self._how in ("auto", "words"):
             return self._words(choice.text)
         if choice.text:
-            field = "token_ids" if self._how == "ids" else "logprobs.tokens"
-            raise UnreadableAnswer(f"answered without {field}, which tokens={self._how} reads")
+            raise UnreadableAnswer(
+                f"answered without {FIELDS[self._how]}, which tokens={self._how} reads"
+            )
         return []
 
     def _logprobs(self, tokens: list[int], given: dict[str, Any]) -> list[TokenLogprobs]:

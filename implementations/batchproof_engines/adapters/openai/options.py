@@ -50,7 +50,8 @@ SAMPLING = {
     "vllm": Dialect(_VLLM),
     "llama.cpp": _LLAMA_CPP,
 }
-CLIENTS = "stop_token_sequences"  # the interface has texts in their place, so the client applies them
+STOPS = "stop_token_sequences"  # the interface has texts in their place: the client applies them, or
+# words are sent
 TEXTS = ("base_url", "model", "sampling", "release")  # also if they look like numbers
 
 
@@ -61,8 +62,8 @@ class Options:
     base_url: str
     model: str
     prompts: Literal["ids", "words"] = "ids"
-    tokens: Literal["auto", "ids", "logprobs", "words"] = "auto"
-    eos: Literal["client", "stop_token_ids", "generation_config"] = "client"
+    tokens: Literal["auto", "ids", "logprobs", "words", "verbose"] = "auto"
+    eos: Literal["client", "stop", "stop_token_ids", "generation_config"] = "client"
     sampling: str = "none"
     seeded: bool = False
     logprobs: bool = False
@@ -121,8 +122,8 @@ class Options:
             named = frozenset(one_of("sampling", each, _VLLM) for each in names)
         else:
             named = frozenset(self.dialect.fields)
-        if self.eos == "client":
-            named = (named | {CLIENTS} if named else named) - {"min_tokens"}
+        if self.eos in ("client", "stop"):
+            named = (named | {STOPS} if named else named) - {"min_tokens"}
         return named | {"logprobs"} if self.logprobs else named
 
     @property
@@ -149,12 +150,16 @@ class Options:
             body["return_token_ids"] = True
         if self.tokens == "logprobs":
             body |= {"logprobs": 1, "return_tokens_as_token_ids": True}
+        if self.tokens == "verbose":
+            body |= {"verbose": True, "return_tokens": True}
+        if self.eos == "stop" and (texts := _stop_texts(request, vocab_size)):
+            body["stop"] = texts
         if self.eos == "stop_token_ids" and eos:
             body["stop_token_ids"] = eos
         if self.eos == "generation_config" and eos:
             body["generation_config"] = json.dumps({"eos_token_id": eos})
         asked = {} if request.sampling is None else plain_values(request.sampling)
-        asked.pop(CLIENTS, None)
+        asked.pop(STOPS, None)
         if "logit_bias" in asked:
             biases: dict[str, float] = {}  # those of one token add up
             for token, bias in asked["logit_bias"]:
@@ -167,6 +172,15 @@ class Options:
             asked |= {"logprobs": asked["logprobs"] or 1, "return_tokens_as_token_ids": True}
         body |= asked
         return {key: value for key, value in (body | self.extras).items() if value is not None}
+
+
+def _stop_texts(request: Request, vocab_size: int) -> list[str]:
+    """Returns the words of the EOS ids, and of the stop sequences. What has no word ends nothing."""
+    sequences = [(token,) for token in sorted(request.eos_token_ids)]
+    sequences += request.sampling.stop_token_sequences if request.sampling else ()
+    vocabulary = range(vocab_size)
+    known = (each for each in sequences if each and all(token in vocabulary for token in each))
+    return [text_of(each, vocab_size) for each in known]
 
 
 OPTIONS = tuple(each.name for each in fields(Options))

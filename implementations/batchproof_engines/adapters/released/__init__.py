@@ -99,7 +99,7 @@ class ReleasedEngine:
         if server.conversion:
             places["model"] = str(converted(server.conversion, folder, {**flags, **places}))
         program, *arguments = (each.format(**flags, **places) for each in server.command)
-        words = (str(Path(python).with_name(program)), *arguments)
+        words = (str(Path(python).parent / program), *arguments)
         local = kept_server(self.name, words, server.ready, server.refusals)
         engine = engine_at(local.running(), asked, model, config)
         engine.release = f"{self.library.title} {self._version(python)}"
