@@ -176,7 +176,7 @@ class Options:
 
 def _stop_texts(request: Request, vocab_size: int) -> list[str]:
     """Returns the words of the EOS ids, and of the stop sequences. What has no word ends nothing."""
-    sequences = [(token,) for token in sorted(request.eos_token_ids)]
+    sequences: list[tuple[int, ...]] = [(token,) for token in sorted(request.eos_token_ids)]
     sequences += request.sampling.stop_token_sequences if request.sampling else ()
     vocabulary = range(vocab_size)
     known = (each for each in sequences if each and all(token in vocabulary for token in each))
