@@ -399,6 +399,49 @@ def test_logprobs_of_another_length_are_named(build: Build, server: StandIn) -> 
         build("&logprobs=true").generate(asked)
 
 
+@pytest.mark.parametrize("way", ["", "&stream=true", "&tokens=logprobs"])
+def test_logprobs_of_each_token_by_its_id_or_name(build: Build, server: StandIn, way: str) -> None:
+    """llama.cpp's completions have them as chat completions do, with ids; it pads words with blanks."""
+
+    def likely(token: int, logprob: float, **more: object) -> Body:
+        return {"id": token, "token": f" t{token:03}", "bytes": [1], "logprob": logprob, **more}
+
+    first = likely(3, -0.5, top_logprobs=[likely(9, -1), likely(3, -0.5)])
+    second = {"token": "t001", "logprob": -4, "top_logprobs": [{"token": "t002", "logprob": -0.25}]}
+    if "stream" in way:
+        parts = [
+            choice(" t003", logprobs={"content": [first]}),
+            choice(" t001", logprobs={"content": [second]}),
+        ]
+        server.behaviour = saying(*parts, choice("", finish_reason="length", logprobs=None))
+    else:
+        given = {"content": [first, second]}
+        server.behaviour = saying(choice(" t003 t001", finish_reason="length", logprobs=given))
+    asked = [Request("a", (1,), 2, sampling=SamplingParams(logprobs=2))]
+    (completion,) = build(f"{way}&sampling=llama.cpp&logprobs=true").generate(asked)
+    assert completion.token_ids == (3, 1)
+    assert completion.logprobs == (
+        TokenLogprobs(-0.5, 1, ((3, -0.5), (9, -1.0))),
+        TokenLogprobs(-4.0, None, ((2, -0.25),)),
+    )
+
+
+def test_a_dialect_has_names_and_defaults_of_its_own(build: Build, server: StandIn) -> None:
+    engine = build("&sampling=llama.cpp&seeded=true")
+    assert "repetition_penalty" in engine.sampling_fields
+    assert not {"presence_penalty", "frequency_penalty", "min_tokens"} & engine.sampling_fields
+    asked = SamplingParams(temperature=0.5, top_k=3, repetition_penalty=1.5, seed=7)
+    engine.generate([REQUESTS[1], replace(REQUESTS[0], sampling=asked)])
+    plain, sent = sorted(server.bodies, key=len)
+    assert plain.keys() == {"model", "prompt", "max_tokens", "temperature"}, "its defaults are judged"
+    order = ["penalties", "temperature", "min_p", "top_k", "top_p"]
+    wanted = {"temperature": 0.5, "top_k": 3, "top_p": 1.0, "min_p": 0.0, "seed": 7, "samplers": order}
+    assert wanted.items() <= sent.items()
+    assert sent["repeat_penalty"] == 1.5
+    assert sent["repeat_last_n"] > 4096
+    assert "repetition_penalty" not in sent
+
+
 @pytest.mark.parametrize(
     ("options", "fields", "words"),
     [

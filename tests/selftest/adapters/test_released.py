@@ -107,7 +107,10 @@ def test_what_pip_did_not_finish_is_not_installed(
     assert libraries.interpreter("openvino") == str(tmp_path / "openvino" / "bin" / "python")
     assert made[0][-1].endswith("openvino/requirements.txt")
     assert main(["install", "paged"]) == 2
-    assert "ENGINE 'paged' cannot be installed: ctranslate2, onnxruntime" in capsys.readouterr().err
+    assert (
+        "ENGINE 'paged' cannot be installed: ctranslate2, llama-server, onnxruntime"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("name", libraries.LIBRARIES)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
 
 from batchproof.api import FinishReason, Request, TokenLogprobs
 from batchproof.records.decode import DecodeError, decode
 from batchproof_engines.adapters.openai.client import shown
-from batchproof_engines.adapters.word_tokenizer import id_of, word_len
+from batchproof_engines.adapters.word_tokenizer import id_of, word_len, word_of
 
 TOKEN_ID_PREFIX = "token_id:"  # precedes an id in `logprobs.tokens` of vLLM
+FIELDS = {"ids": "token_ids", "logprobs": "logprobs.tokens", "verbose": "__verbose.tokens"}
 Token = tuple[int, TokenLogprobs | None]
 T = TypeVar("T")
 
@@ -25,8 +29,15 @@ class _Choice:
     token_ids: tuple[int, ...] | None = None
     logprobs: Any = None
     finish_reason: Literal["stop", "length"] | None = None
-    stop_reason: Any = None  # of vLLM: the id that ended the answer
+    stop_reason: Any = None  # of vLLM: the id or text that ended the answer
     matched_stop: Any = None  # of SGLang, the same
+
+
+@dataclass(frozen=True)
+class _Verbose:
+    """What llama.cpp adds to an answer on request: all tokens, also those of a stop text."""
+
+    tokens: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,7 @@ class _Answer:
     choices: tuple[_Choice, ...] | None = None
     usage: Any = None
     error: Any = None
+    verbose: Annotated[_Verbose | None, Field(alias="__verbose")] = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,31 @@ class _Logprobs:
     top_logprobs: tuple[dict[str, float], ...]
 
 
+@dataclass(frozen=True)
+class _Likely:
+    """A token of `logprobs.content`: its name and, of llama.cpp, its id."""
+
+    token: str
+    logprob: float
+    id: int | None = None
+
+
+@dataclass(frozen=True)
+class _Entry(_Likely):
+    top_logprobs: tuple[_Likely, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Content:
+    """`logprobs` as chat completions have them, and llama.cpp's completions too."""
+
+    content: tuple[_Entry, ...]
+
+
+def _entries(logprobs: dict[str, Any]) -> tuple[_Entry, ...]:
+    return _read(_Content, logprobs, "logprobs.").content
+
+
 def _read(kind: type[T], value: object, place: str = "") -> T:
     """Returns the part of an answer that is at this place. Fields that are not read may be anything."""
     try:
@@ -60,8 +97,9 @@ def _read(kind: type[T], value: object, place: str = "") -> T:
 class AnswerParser:
     """Parses one answer, whole or piece by piece.
 
-    `how` is ids (`token_ids`), logprobs (`logprobs.tokens`), words (`text`), or auto: the first of them
-    in the answer. `num_top` is how many likeliest tokens the request asks for; None: no logprobs.
+    `how` is ids (`token_ids`), logprobs (`logprobs.tokens` or `logprobs.content`), words (`text`), or
+    auto: the first of them in the answer; or verbose (`__verbose.tokens`). `num_top` is how many likeliest tokens the request asks for;
+    None: no logprobs.
     """
 
     def __init__(self, vocab_size: int, how: str = "auto", num_top: int | None = None) -> None:
@@ -88,7 +126,7 @@ class AnswerParser:
         if read.choices is None or len(read.choices) != 1:
             raise UnreadableAnswer(f"answered without exactly one choice: {shown(str(answer))}")
         (choice,) = read.choices
-        tokens = self._tokens(choice)
+        tokens = self._tokens(choice, read.verbose)
         self.num_read += len(tokens)
         if choice.finish_reason is not None:
             self.finish_reason = FinishReason(choice.finish_reason)
@@ -114,26 +152,45 @@ class AnswerParser:
         if self.finish_reason is not FinishReason.STOP or not is_one_short:
             return []
         known = sorted(request.eos_token_ids)
-        named = [token for token in known if token in self._named_eos]
+        words = {token: word_of(token, self._vocab_size) for token in known}
+        named = [token for token in known if {token, words[token]} & {*self._named_eos}]
         return named[:1] or (known if len(known) == 1 else [])
 
-    def _tokens(self, choice: _Choice) -> list[int]:
+    def _tokens(self, choice: _Choice, verbose: _Verbose | None) -> list[int]:
+        if self._how == "verbose" and verbose is not None and verbose.tokens is not None:
+            return list(verbose.tokens)
         if self._how in ("auto", "ids") and choice.token_ids is not None:
             return list(choice.token_ids)  # the suite judges whether they exist
         if self._how in ("auto", "logprobs") and isinstance(choice.logprobs, dict):
+            if "content" in choice.logprobs:
+                return [self._id_in(each) for each in _entries(choice.logprobs)]
             named = _read(_Names, choice.logprobs, "logprobs.").tokens
             return [self._id_of(each) for each in named]
         if self._how in ("auto", "words"):
             return self._words(choice.text)
         if choice.text:
-            field = "token_ids" if self._how == "ids" else "logprobs.tokens"
-            raise UnreadableAnswer(f"answered without {field}, which tokens={self._how} reads")
+            raise UnreadableAnswer(
+                f"answered without {FIELDS[self._how]}, which tokens={self._how} reads"
+            )
         return []
 
-    def _logprobs(self, tokens: list[int], given: object) -> list[TokenLogprobs]:
+    def _logprobs(self, tokens: list[int], given: dict[str, Any]) -> list[TokenLogprobs]:
         """Returns the logprobs of tokens. The chosen one is among the likeliest or behind them."""
-        read = _read(_Logprobs, given, "logprobs.")
-        own, likeliest = read.token_logprobs, read.top_logprobs
+        own: Sequence[float]
+        likeliest: list[list[tuple[int, float]]]
+        if "content" in given:
+            entries = _entries(given)
+            own = [each.logprob for each in entries]
+            likeliest = [
+                [(self._id_in(one), one.logprob) for one in each.top_logprobs] for each in entries
+            ]
+        else:
+            read = _read(_Logprobs, given, "logprobs.")
+            own = read.token_logprobs
+            likeliest = [
+                [(self._id_of(name), value) for name, value in each.items()]
+                for each in read.top_logprobs
+            ]
         if not len(own) == len(likeliest) == len(tokens):
             raise UnreadableAnswer(
                 f"answered with {len(tokens)} tokens, {len(own)} token_logprobs and {len(likeliest)} "
@@ -142,8 +199,7 @@ class AnswerParser:
         num_top = self._num_top or 0
         found = []
         for token, value, named in zip(tokens, own, likeliest, strict=True):
-            top = [(self._id_of(name), each) for name, each in named.items()]
-            top.sort(key=lambda pair: -pair[1])
+            top = sorted(named, key=lambda pair: -pair[1])
             ids = [each for each, _ in top[: max(num_top, 1)]]
             rank = ids.index(token) + 1 if token in ids else None
             found.append(TokenLogprobs(value, rank, tuple(top[:num_top])))
@@ -163,6 +219,9 @@ class AnswerParser:
             else:
                 self._last_word = words[-1]
         return [self._id_of(word) for word in words]
+
+    def _id_in(self, entry: _Likely) -> int:
+        return self._id_of(entry.token) if entry.id is None else entry.id
 
     def _id_of(self, name: str) -> int:
         """Returns the token of this name. Raises `UnreadableAnswer` for any other text."""

@@ -34,6 +34,11 @@ CUT_HERE = (
     "EOS ids are applied by the adapter, which cuts an answer at the first of them and calls it stop: "
     "how the server stops is not tested."
 )
+BY_WORDS = (
+    "EOS ids and stop sequences are sent as stop texts, which are their words, and applied by the "
+    "server. An EOS that it counts but leaves out of its answer is put in, if it names it or only one "
+    "was asked for. Its finish reason is passed on."
+)
 PASSED_ON = (
     "EOS ids are applied by the server. One that it counts but leaves out of its answer is put in, if "
     "it names it or only one was asked for. Its finish reason is passed on."
@@ -54,7 +59,8 @@ class OpenAIEngine:
     ) -> None:
         self.capabilities = self.capabilities | options.capabilities
         self.sampling_fields = options.sampling_fields
-        self.notes: tuple[str, ...] = (CUT_HERE if options.eos == "client" else PASSED_ON, NO_IDS)
+        who_stops = {"client": CUT_HERE, "stop": BY_WORDS}.get(options.eos, PASSED_ON)
+        self.notes: tuple[str, ...] = (who_stops, NO_IDS)
         self.release = options.release
         self._server = server
         self._options = options

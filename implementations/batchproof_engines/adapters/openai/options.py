@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,8 +20,38 @@ from batchproof_engines.adapters.word_tokenizer import text_of
 
 _OPENAI = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 _VLLM = (*_OPENAI, "top_k", "min_p", "repetition_penalty", "allowed_token_ids", "min_tokens")
-SAMPLING = {"none": (), "openai": _OPENAI, "vllm": _VLLM}  # fields of `SamplingParams` by dialect
-CLIENTS = "stop_token_sequences"  # the interface has texts in their place, so the client applies them
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a server names the fields of `SamplingParams` that it has with the contract's meaning."""
+
+    fields: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)  # of fields that are called otherwise there
+    beside: Mapping[str, Any] = field(default_factory=dict)  # sent with them, unless the request says
+    # otherwise: a server's defaults may change the logits too
+
+
+# llama.cpp cuts by default, applies the temperature after the cuts, and counts the last 64 tokens.
+_LLAMA_CPP = Dialect(
+    ("temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty", "logit_bias"),
+    {"repetition_penalty": "repeat_penalty"},
+    {
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "repeat_last_n": 1 << 16,
+        "samplers": ["penalties", "temperature", "min_p", "top_k", "top_p"],
+    },
+)
+SAMPLING = {
+    "none": Dialect(),
+    "openai": Dialect(_OPENAI),
+    "vllm": Dialect(_VLLM),
+    "llama.cpp": _LLAMA_CPP,
+}
+STOPS = "stop_token_sequences"  # the interface has texts in their place: the client applies them, or
+# words are sent
 TEXTS = ("base_url", "model", "sampling", "release")  # also if they look like numbers
 
 
@@ -32,8 +62,8 @@ class Options:
     base_url: str
     model: str
     prompts: Literal["ids", "words"] = "ids"
-    tokens: Literal["auto", "ids", "logprobs", "words"] = "auto"
-    eos: Literal["client", "stop_token_ids", "generation_config"] = "client"
+    tokens: Literal["auto", "ids", "logprobs", "words", "verbose"] = "auto"
+    eos: Literal["client", "stop", "stop_token_ids", "generation_config"] = "client"
     sampling: str = "none"
     seeded: bool = False
     logprobs: bool = False
@@ -78,15 +108,22 @@ class Options:
         return self.extra
 
     @cached_property
+    def dialect(self) -> Dialect:
+        """How the server names fields; names that were given one by one are the contract's own."""
+        names = self.sampling.split(",")
+        is_list = len(names) > 1 or names[0] in _VLLM
+        return Dialect() if is_list else SAMPLING[one_of("sampling", self.sampling, SAMPLING)]
+
+    @cached_property
     def sampling_fields(self) -> frozenset[str]:
         """The fields of `SamplingParams` that requests may use."""
         names = self.sampling.split(",")
         if len(names) > 1 or names[0] in _VLLM:
             named = frozenset(one_of("sampling", each, _VLLM) for each in names)
         else:
-            named = frozenset(SAMPLING[one_of("sampling", self.sampling, SAMPLING)])
-        if self.eos == "client":
-            named = (named | {CLIENTS} if named else named) - {"min_tokens"}
+            named = frozenset(self.dialect.fields)
+        if self.eos in ("client", "stop"):
+            named = (named | {STOPS} if named else named) - {"min_tokens"}
         return named | {"logprobs"} if self.logprobs else named
 
     @property
@@ -113,21 +150,37 @@ class Options:
             body["return_token_ids"] = True
         if self.tokens == "logprobs":
             body |= {"logprobs": 1, "return_tokens_as_token_ids": True}
+        if self.tokens == "verbose":
+            body |= {"verbose": True, "return_tokens": True}
+        if self.eos == "stop" and (texts := _stop_texts(request, vocab_size)):
+            body["stop"] = texts
         if self.eos == "stop_token_ids" and eos:
             body["stop_token_ids"] = eos
         if self.eos == "generation_config" and eos:
             body["generation_config"] = json.dumps({"eos_token_id": eos})
         asked = {} if request.sampling is None else plain_values(request.sampling)
-        asked.pop(CLIENTS, None)
+        asked.pop(STOPS, None)
         if "logit_bias" in asked:
             biases: dict[str, float] = {}  # those of one token add up
             for token, bias in asked["logit_bias"]:
                 biases[str(token)] = biases.get(str(token), 0.0) + bias
             asked["logit_bias"] = biases
+        if asked:
+            names = {name: self.dialect.names.get(name, name) for name in asked}
+            asked = {**self.dialect.beside, **{names[name]: asked[name] for name in asked}}
         if "logprobs" in asked:  # the likeliest at least: it shows whether the chosen one is that
             asked |= {"logprobs": asked["logprobs"] or 1, "return_tokens_as_token_ids": True}
         body |= asked
         return {key: value for key, value in (body | self.extras).items() if value is not None}
+
+
+def _stop_texts(request: Request, vocab_size: int) -> list[str]:
+    """Returns the words of the EOS ids, and of the stop sequences. What has no word ends nothing."""
+    sequences: list[tuple[int, ...]] = [(token,) for token in sorted(request.eos_token_ids)]
+    sequences += request.sampling.stop_token_sequences if request.sampling else ()
+    vocabulary = range(vocab_size)
+    known = (each for each in sequences if each and all(token in vocabulary for token in each))
+    return [text_of(each, vocab_size) for each in known]
 
 
 OPTIONS = tuple(each.name for each in fields(Options))

@@ -11,8 +11,10 @@ library is an HTTP server. Programs share only the protocol with Batchproof; the
 checkpoint in a form that the library reads, which they make once beside it.
 
     libraries.py    reads the folders, and installs
+    builds.py       compiles what has no wheel, once for all checkouts
     serving.py      the far end of the pipe, for the programs
     server.py       starts a library that is a server, and restarts it after a failure
+    conversion.py   converts a checkpoint for a server
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from typing import TYPE_CHECKING, Any
 
 from batchproof.api import Engine, EngineConfig
 from batchproof.errors import EngineMissingError
-from batchproof.validation.values import require
 from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.openai.engine import engine_at
 from batchproof_engines.adapters.openai.options import Options, signature_with
 from batchproof_engines.adapters.piped.engine import factory_of
 from batchproof_engines.adapters.piped.process import kept_program
+from batchproof_engines.adapters.released.conversion import converted
 from batchproof_engines.adapters.released.libraries import (
     LIBRARIES,
     ReleasedLibrary,
@@ -87,20 +89,25 @@ class ReleasedEngine:
         config: EngineConfig,
         options: dict[str, Any],
     ) -> Engine:
-        folder = str(saved(model))
+        folder = saved(model)
         client = {name: options.pop(name) for name in CLIENT_OPTIONS if name in options}
-        where = {"base_url": f"{self.name} starts it", "model": folder}
+        where = {"base_url": f"{self.name} starts it", "model": str(folder)}
         asked = Options.of({**server.client, **client, **where})
-        flags = {**server.flags, **options}
-        for name, value in flags.items():
-            require(type(value) is int and value >= 1, name, repr(value), "a whole number, at least 1")
-        filled = (each.format(**flags, folder=folder, port="{port}") for each in server.command)
-        program, *arguments = filled
-        words = (str(Path(python).with_name(program)), *arguments)
-        engine = engine_at(kept_server(self.name, words).running(), asked, model, config)
-        engine.release = f"{self.library.title} {_version(python, self.library.package)}"
+        flags = {name: flag.filled(name, options.get(name)) for name, flag in server.flags.items()}
+        places = {"folder": str(folder), "home": str(self.library.folder), "python": python}
+        places |= {"port": "{port}", "built": str(self.library.build and self.library.build.folder)}
+        if server.conversion:
+            places["model"] = str(converted(server.conversion, folder, {**flags, **places}))
+        program, *arguments = (each.format(**flags, **places) for each in server.command)
+        words = (str(Path(python).parent / program), *arguments)
+        local = kept_server(self.name, words, server.ready, server.refusals)
+        engine = engine_at(local.running(), asked, model, config)
+        engine.release = f"{self.library.title} {self._version(python)}"
         engine.notes = (*server.notes, *engine.notes)
         return engine
+
+    def _version(self, python: str) -> str:
+        return self.library.version or _installed_version(python, self.library.package)
 
 
 ENGINES = {name: ReleasedEngine(name, library) for name, library in LIBRARIES.items()}
@@ -114,7 +121,7 @@ def __getattr__(name: str) -> ReleasedEngine:
 
 
 @cache
-def _version(python: str, package: str) -> str:
+def _installed_version(python: str, package: str) -> str:
     code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
     ran = subprocess.run([python, "-c", code, package], capture_output=True, text=True, check=True)
     return ran.stdout.strip()

@@ -1,7 +1,8 @@
 """The released libraries: a folder each, and the environment that it is installed in.
 
-`engine.toml` says what the library is called, its options and, if it is a server, how it is started;
-`requirements.txt` pins what is installed; `program.py` answers the pipe, unless it is a server.
+`engine.toml` says what the library is called, its options, what is compiled for it and, if it is a
+server, how it is started; `requirements.txt` pins what is installed; `program.py` answers the pipe,
+unless it is a server.
 """
 
 from __future__ import annotations
@@ -16,18 +17,59 @@ from pathlib import Path
 
 from batchproof.places import ENVIRONMENTS
 from batchproof.records.decode import decode
+from batchproof.validation.values import one_of, require
+from batchproof_engines.adapters.released.builds import SourceBuild, build
 
 HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option of a server that is part of its command line: a whole number, or one of some names."""
+
+    default: int | None = None
+    least: int = 1
+    choices: Mapping[str, str] = field(default_factory=dict)  # with what is filled in; the first is
+    # the default
+
+    def filled(self, name: str, value: object = None) -> str:
+        """Returns what is filled in for a value, or for the default. Raises `UsageError`."""
+        if value is None:
+            value = next(iter(self.choices), self.default)
+        if self.choices:
+            return self.choices[one_of(name, _text(value), self.choices)]
+        is_fitting = type(value) is int and value >= self.least
+        require(is_fitting, name, repr(value), f"a whole number, at least {self.least}")
+        return str(value)
+
+
+def _text(value: object) -> str:
+    """Returns an option as it is written: `on` and `off` may have been read as truth values."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How a checkpoint is converted for a server, in the library's environment.
+
+    A command that fails says with its last line why the library cannot have the model.
+    """
+
+    command: tuple[str, ...]  # {python}, {home}, {built}, {folder}, {model} and flags are filled in
+    model: str  # the name of what it makes beside the checkpoint; flags are filled in
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCommand:
     """How the library is started as a server, and how it is asked."""
 
-    command: tuple[str, ...]  # {folder}, {port} and the names of flags are filled in
-    client: Mapping[str, str]  # options of `openai`, some of which a user may set
-    flags: Mapping[str, int]  # with their defaults
+    command: tuple[str, ...]  # {folder}, {model}, {built}, {port} and the names of flags are filled in
+    client: Mapping[str, str | bool]  # options of `openai`, some of which a user may set
+    flags: Mapping[str, Flag]
     notes: tuple[str, ...] = ()
+    ready: str = ""  # the path that is answered with success once it can serve; "": any answer will do
+    refusals: tuple[str, ...] = ()  # words in the output of one that ends because of its model
+    conversion: Conversion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +80,10 @@ class ReleasedLibrary:
     title: str  # as its maker writes it
     maker: str
     options: Mapping[str, str] = field(default_factory=dict)  # with what they mean
-    package: str = ""  # whose version is that of a server
+    package: str = ""  # whose version is that of a server,
+    version: str = ""  # unless it is given
     unwanted: tuple[str, ...] = ()  # dependencies that cannot be imported
+    build: SourceBuild | None = None
     server: ServerCommand | None = None
 
     @property
@@ -63,14 +107,17 @@ LIBRARIES = {path.parent.name: _library(path) for path in sorted(HERE.glob("*/en
 
 def interpreter(name: str) -> str | None:
     """Returns the Python that has the library, or None if its installation is missing or incomplete."""
-    folder = ENVIRONMENTS / name
-    return str(_python(folder)) if _done(folder).exists() else None
+    folder, built = ENVIRONMENTS / name, LIBRARIES[name].build
+    is_whole = _done(folder).exists() and (built is None or built.folder.is_dir())
+    return str(_python(folder)) if is_whole else None
 
 
 def install(name: str) -> Path:
-    """Creates a new environment with exactly the pinned requirements, and returns its folder.
+    """Creates a new environment with exactly the pinned requirements, and returns its folder. What is
+    compiled is built afterwards.
 
-    Raises `CalledProcessError` if pip fails; pip's output is on the screen.
+    Raises `CalledProcessError` if pip fails, and `UsageError` if a build does; the output of both is on
+    the screen.
     """
     folder = ENVIRONMENTS / name
     _done(folder).unlink(missing_ok=True)
@@ -79,6 +126,9 @@ def install(name: str) -> Path:
     subprocess.run([*pip, "install", "--quiet", "-r", str(LIBRARIES[name].requirements)], check=True)
     if LIBRARIES[name].unwanted:
         subprocess.run([*pip, "uninstall", "--quiet", "--yes", *LIBRARIES[name].unwanted], check=True)
+    wanted = LIBRARIES[name].build
+    if wanted is not None:
+        build(wanted, str(_python(folder)))
     _done(folder).touch()
     return folder
 

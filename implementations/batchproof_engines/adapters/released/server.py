@@ -6,6 +6,7 @@ verdict would report one fault as fifty. So the next engine built after a failur
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import tempfile
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import IO
 
-from batchproof.errors import UsageError
+from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof_engines.adapters.openai.client import EngineFailed, Refused, Server
 from batchproof_engines.adapters.piped.process import how_it_ended, kill_group, last_lines
 
@@ -25,17 +26,24 @@ TIMEOUT_S = 300.0  # of silence; the suite's own limit is shorter
 
 
 class LocalServer:
-    """A server and its command line, in which the port is filled in for `{port}`."""
+    """A server and its command line, in which the port is filled in for `{port}`.
 
-    def __init__(self, name: str, words: Sequence[str]) -> None:
+    It can serve once it answers the path `ready` with success; without one, once it gives any answer.
+    """
+
+    def __init__(
+        self, name: str, words: Sequence[str], ready: str = "", refusals: Sequence[str] = ()
+    ) -> None:
         self._name = name
         self._words = words
+        self._ready = ready
+        self._refusals = refusals
         self._running: tuple[subprocess.Popen[bytes], Server] | None = None
         self._has_failed = False
 
     def running(self) -> Server:
         """Returns the running server, started or restarted if necessary. Raises `UsageError` if that
-        fails."""
+        fails, and `UnsupportedModelError` if one of the `refusals` says that the model is why."""
         if self._running is not None and (self._has_failed or self._running[0].poll() is not None):
             self._end()
             self._running = None
@@ -65,25 +73,36 @@ class LocalServer:
 
     def _wait(self, popen: subprocess.Popen[bytes], server: Server, log: IO[bytes]) -> None:
         deadline = time.monotonic() + READY_LIMIT_S
-        while not _is_ready(server):
+        while not _is_ready(server, self._ready):
             has_ended = popen.poll() is not None
             if has_ended or time.monotonic() > deadline:
                 late = f"was not ready within {READY_LIMIT_S:g} s"
                 what = how_it_ended(popen) if has_ended else late
                 said = last_lines(log, "its output")
+                refusal = self._refusal(log) if has_ended else None
                 self._end()
+                if refusal is not None:
+                    raise UnsupportedModelError(f"{self._name} does not load the model: {refusal}")
                 raise UsageError(f"the server of engine {self._name!r} {what}; {said}")
             time.sleep(POLL_S)
 
+    def _refusal(self, log: IO[bytes]) -> str | None:
+        """Returns the first line that has words of a refusal."""
+        size = os.fstat(log.fileno()).st_size
+        lines = os.pread(log.fileno(), size, 0).decode(errors="replace").splitlines()
+        has_words = (line for line in lines if any(words in line for words in self._refusals))
+        return next(has_words, None)
 
-def _is_ready(server: Server) -> bool:
-    """Returns whether the server gives any answer: an error of its own also shows that it is up."""
+
+def _is_ready(server: Server, path: str) -> bool:
+    """Returns whether the server can serve. Without a path that says so, an error of its own also shows
+    that it is up."""
     try:
-        server.ask("GET", "/models")
+        server.ask("GET", path or "/models")
     except Refused:
-        return True
+        return not path
     except EngineFailed as error:
-        return error.has_answered
+        return error.has_answered and not path
     return True
 
 

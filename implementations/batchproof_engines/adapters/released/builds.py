@@ -1,0 +1,112 @@
+"""What is compiled from a library's source, once, and kept in the user's cache for all checkouts.
+
+The source is an archive of the package index, the tools are those of the library's environment and the
+machine's C++ compiler. What is kept is named after the source and the digest of the whole description,
+so other commands build anew; a folder of the cache may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from batchproof.errors import UsageError
+from batchproof.places import user_cache
+
+COMPILERS = ("c++", "g++", "clang++")
+NUM_LINES = 20  # of a failed command's output
+NUM_DIGITS = 12  # of a digest
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBuild:
+    """A source archive and the commands that compile it."""
+
+    source: str  # NAME==VERSION
+    commands: tuple[tuple[str, ...], ...]  # run in an empty folder; {source}, {jobs} are filled in
+    kept: tuple[str, ...]  # paths in that folder that are needed later; the source is in `source`
+
+    @property
+    def folder(self) -> Path:
+        """Where the kept paths are, once they are built."""
+        digest = hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:NUM_DIGITS]
+        return user_cache() / "builds" / f"{self.source.replace('==', '-')}-{digest}"
+
+
+def build(wanted: SourceBuild, python: str) -> None:
+    """Builds what is not in the cache yet, with the tools beside `python`; the output is on the screen.
+
+    Raises `UsageError` if there is no compiler or a command fails.
+    """
+    if wanted.folder.is_dir():
+        return
+    if not (os.environ.get("CXX") or any(map(shutil.which, COMPILERS))):
+        raise UsageError(
+            f"{wanted.source} is compiled, which needs a C++ compiler: none of {', '.join(COMPILERS)} "
+            f"is on the PATH, and CXX is not set"
+        )
+    wanted.folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=wanted.folder.parent) as scratch:
+        work, made = Path(scratch, "work"), Path(scratch, "made")
+        source = work / "source"
+        _unpack(_fetched(wanted.source, python, Path(scratch, "archive")), source)
+        jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+        for command in wanted.commands:
+            _run([each.format(source=source, jobs=jobs) for each in command], python, work)
+        for path in wanted.kept:
+            (made / path).parent.mkdir(parents=True, exist_ok=True)
+            os.rename(work / path, made / path)
+        try:
+            os.rename(made, wanted.folder)
+        except OSError:
+            if not wanted.folder.is_dir():  # otherwise another process was faster
+                raise
+
+
+def _fetched(source: str, python: str, folder: Path) -> Path:
+    """Returns the downloaded source archive."""
+    choice = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--dest", str(folder))
+    _run([python, "-m", "pip", "download", "--quiet", *choice, source], python, folder.parent)
+    (archive,) = folder.iterdir()
+    return archive
+
+
+def _unpack(archive: Path, target: Path) -> None:
+    """Unpacks the archive's only folder as `target`."""
+    target.parent.mkdir()
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        shutil.unpack_archive(archive, scratch, filter="data")
+        (top,) = Path(scratch).iterdir()
+        os.rename(top, target)
+
+
+def _run(command: Sequence[str], python: str, folder: Path) -> None:
+    """Runs a command and shows what it writes. Raises `UsageError` with its last lines."""
+    path = os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", "")])
+    tail: deque[str] = deque(maxlen=NUM_LINES)
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as popen:
+        assert popen.stdout is not None
+        for line in popen.stdout:
+            print(line, end="", flush=True)
+            tail.append(line.rstrip())
+    if popen.returncode != 0:
+        said = "".join(f"\n    {line}" for line in tail) or " nothing"
+        raise UsageError(
+            f"`{' '.join(command)}` ended with status {popen.returncode}; the last it wrote:{said}"
+        )

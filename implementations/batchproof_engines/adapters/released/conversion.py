@@ -1,0 +1,50 @@
+"""Converts a checkpoint into what a server reads, once beside the checkpoint, in the library's own
+environment."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from batchproof.errors import UnsupportedModelError
+from batchproof_engines.adapters.released.libraries import Conversion
+from batchproof_engines.adapters.released.serving import made_once
+
+LIMIT_S = 600.0
+
+
+class _Refused(Exception):
+    """The converter does not take the model; the message says why."""
+
+
+def converted(conversion: Conversion, folder: Path, places: Mapping[str, str]) -> Path:
+    """Returns the converted model. `places` fill in the command, but for `{model}`.
+
+    Raises `UnsupportedModelError` with the last line of a converter that fails. It is asked only once:
+    the reason stays beside the checkpoint.
+    """
+    target = folder / conversion.model.format(**places)
+    reason = target.with_name(f"{target.name}.refused")
+
+    def make(made: Path) -> None:
+        command = [each.format(**{**places, "model": str(made)}) for each in conversion.command]
+        ran = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT_S,
+            check=False,
+        )
+        if ran.returncode != 0:
+            lines = (ran.stderr + ran.stdout).strip().splitlines()
+            raise _Refused(lines[-1] if lines else f"it ended with status {ran.returncode}")
+
+    try:
+        if not reason.exists():
+            return made_once(target, make)
+    except _Refused as why:
+        reason.write_text(str(why), encoding="utf-8")
+    raise UnsupportedModelError(f"its converter does not take the model: {reason.read_text('utf-8')}")

@@ -1,0 +1,117 @@
+"""Converts a checkpoint to a GGUF file by llama.cpp's own converter, with one word per token.
+
+    python convert.py LLAMA_CPP CHECKPOINT MODEL.gguf own|mended
+
+The converter knows the vocabularies of published models only, so another takes its place: the words of
+the checkpoint, none of them special. What published configurations have and transformers 5 no longer
+writes is put in. "mended" avoids a fault of the converter: of a head that is rotated in part it puts
+all rows in another order, instead of those that are rotated.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+SOURCE, CHECKPOINT, TARGET, HOW = sys.argv[1:]
+sys.path[:0] = [SOURCE, str(Path(SOURCE, "gguf-py"))]
+
+import convert_hf_to_gguf  # noqa: E402
+import gguf  # noqa: E402
+import torch  # noqa: E402
+from conversion import get_model_class  # noqa: E402
+from conversion.llama import LlamaModel  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+
+def set_vocab(model: Any) -> None:
+    """Writes token n of V as the word "t" and n, with as many digits as V - 1 has."""
+    size, writer = model.hparams["vocab_size"], model.gguf_writer
+    digits = len(str(size - 1))
+    writer.add_tokenizer_model("bert")  # WordPiece: words are divided by blanks, and no piece is joined
+    writer.add_token_list([f"\u2581t{n:0{digits}d}" for n in range(size)])
+    writer.add_token_types([gguf.TokenType.NORMAL] * size)
+    writer.add_add_bos_token(False)
+    writer.add_add_eos_token(False)
+    writer.add_add_sep_token(False)
+
+
+def rotated_dimensions(config: dict[str, Any]) -> int:
+    """Returns how many dimensions of a Bamba head are rotated."""
+    share = (config.get("rope_parameters") or {}).get("partial_rotary_factor", 0.5)
+    heads = config["num_attention_heads"]
+    return int((config.get("head_dim") or config["hidden_size"] // heads) * share)
+
+
+def in_pairs(rotated: int) -> Any:
+    """Returns a `permute` that brings the two of a rotated pair together, and leaves other rows."""
+
+    def permute(weights: torch.Tensor, n_head: int, n_head_kv: int | None) -> torch.Tensor:
+        heads = n_head_kv or n_head
+        rest = weights.shape[1:]
+        rows = weights.reshape(heads, weights.shape[0] // heads, *rest).clone()
+        pairs = rows[:, :rotated].reshape(heads, 2, rotated // 2, *rest).swapaxes(1, 2)
+        rows[:, :rotated] = pairs.reshape(heads, rotated, *rest)
+        return rows.reshape(weights.shape)
+
+    return permute
+
+
+def widened(checkpoint: Path, target: Path, config: dict[str, Any]) -> None:
+    """Writes a Bamba checkpoint of the same function whose state layers have twice the inner width, as
+    llama.cpp's loader demands: a second group of heads, whose weights are zeros."""
+    inner = config["mamba_expand"] * config["hidden_size"]
+    group, heads = config["mamba_n_groups"] * config["mamba_d_state"], config["mamba_n_heads"]
+
+    def with_zeros(weights: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+        parts = torch.split(weights, sizes)
+        return torch.cat([each for part in parts for each in (part, torch.zeros_like(part))])
+
+    def wide(name: str, weights: torch.Tensor) -> torch.Tensor:
+        if name.endswith("mamba.in_proj.weight"):
+            return with_zeros(weights, [inner, inner, group, group, heads])
+        if "mamba.conv1d" in name:
+            return with_zeros(weights, [inner, group, group])
+        if name.endswith(("mamba.A_log", "mamba.D", "mamba.dt_bias")):
+            return with_zeros(weights, [heads])
+        if name.endswith("mamba.norm.weight"):
+            return torch.cat([weights, weights])
+        if name.endswith("mamba.out_proj.weight"):
+            return torch.cat([weights, torch.zeros_like(weights)], 1)
+        return weights
+
+    tensors = load_file(checkpoint / "model.safetensors")
+    made = {name: wide(name, weights).contiguous() for name, weights in tensors.items()}
+    save_file(made, target / "model.safetensors")
+    twice = ("mamba_expand", "mamba_n_groups", "mamba_n_heads")
+    config |= {name: 2 * config[name] for name in twice}
+
+
+def main() -> None:
+    config = json.loads(Path(CHECKPOINT, "config.json").read_text(encoding="utf-8"))
+    (architecture,) = config["architectures"]
+    for kind in get_model_class(architecture).__mro__:
+        if "set_vocab" in vars(kind):
+            kind.set_vocab = set_vocab
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch)
+        for name in ("config.json", "model.safetensors"):
+            shutil.copy(Path(CHECKPOINT, name), source)
+        if "n_positions" in config:
+            config.setdefault("n_ctx", config["n_positions"])
+        if architecture == "BambaForCausalLM":
+            config.setdefault("attn_rotary_emb", rotated_dimensions(config))
+            if HOW == "mended":
+                LlamaModel.permute = staticmethod(in_pairs(config["attn_rotary_emb"]))
+            if config["mamba_expand"] * config["hidden_size"] != 2 * config["hidden_size"]:
+                widened(Path(CHECKPOINT), source, config)
+        (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        sys.argv[1:] = [str(source), "--outfile", TARGET, "--outtype", "f32", "--no-lazy"]
+        convert_hf_to_gguf.main()
+
+
+main()
