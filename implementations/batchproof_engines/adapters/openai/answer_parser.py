@@ -98,8 +98,8 @@ class AnswerParser:
     """Parses one answer, whole or piece by piece.
 
     `how` is ids (`token_ids`), logprobs (`logprobs.tokens` or `logprobs.content`), words (`text`), or
-    auto: the first of them in the answer; or verbose (`__verbose.tokens`). `num_top` is how many likeliest tokens the request asks for;
-    None: no logprobs.
+    auto: the first of them in the answer; or verbose (`__verbose.tokens`). `num_top` is
+    how many likeliest tokens the request asks for; None: no logprobs.
     """
 
     def __init__(self, vocab_size: int, how: str = "auto", num_top: int | None = None) -> None:
