@@ -292,7 +292,7 @@ def kinds_of_draws(
 ) -> list[Kind]:
     """Returns what to draw behind a prompt up to `num` times: one token, of the likeliest; one with
     other parameters and seeds; two that follow each other, which show draws that are not independent;
-    and greedy ones beside them. Kinds that need other fields than these are left out."""
+    and greedy ones beside them. Kinds that need other fields than these, or values, are left out."""
     has_seeds = Capability.SEEDED_SAMPLING in capabilities
     warmest = highest(fields, "temperature")
     temperature, likeliest = flat_enough(oracle, prompt, num)
@@ -315,7 +315,11 @@ def kinds_of_draws(
         Kind("pair", 2, 2, SamplingParams(even, allowed_token_ids=tokens), has_seeds),
         Kind("hot", 16, 1, SamplingParams(hot, allowed_token_ids=tokens)),
     )
-    return [each for each in kinds if each.sampling is None or not each.sampling.beyond(fields)]
+    return [each for each in kinds if each.sampling in (None, _taken(each.sampling, fields))]
+
+
+def _taken(asked: SamplingParams | None, fields: AbstractSet[str]) -> SamplingParams | None:
+    return asked and asked.within(fields)
 
 
 def interleaved(kinds: list[Kind], prompt: tuple[int, ...], numbers: range) -> Iterator[Request]:
