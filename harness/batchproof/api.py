@@ -100,7 +100,7 @@ class EngineConfig:
 
     max_num_seqs: int = 8  # sequences in flight at once ("slots")
     max_num_batched_tokens: int = 2048  # tokens fed to the model in one step
-    block_size: int = 16  # tokens in one block of KV cache
+    block_size: int = 16  # tokens in one block of KV cache: `BlockedEngine`
     num_blocks: int | None = None  # blocks in the pool; None: as many as it takes. With PREEMPTION a
     # request of more than `num_blocks * block_size` + 1 tokens, prompt and cap, must be refused
     max_model_len: int | None = None  # prompt + new tokens; None: what the model has positions for
@@ -289,6 +289,20 @@ class SelectiveEngine(Protocol):
     @property
     def sampling_fields(self) -> frozenset[str]:
         """Names of the fields it takes; without the attribute all that its capabilities are about."""
+        ...
+
+
+@runtime_checkable
+class BlockedEngine(Protocol):
+    """An engine whose kernels want blocks of certain sizes.
+
+    The suite asks it for no others: a size is rounded up, and a pool to whole blocks. The default size
+    is the one exception, for an engine that is built to see what it offers.
+    """
+
+    @property
+    def block_size_multiple(self) -> int:
+        """What each size of a block is a multiple of; without the attribute 1."""
         ...
 
 

@@ -16,7 +16,7 @@ from batchproof.checks.broken import broken, require
 from batchproof.checks.refusals import refusal_findings, word_findings
 from batchproof.findings.finding import Rule
 from batchproof.generators.choosing import bad_parameters
-from batchproof.generators.strategies import fewer_examples, short_requests, workloads
+from batchproof.generators.strategies import fewer_examples, short_requests, text_tokens, workloads
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame, require_same_bits
 from batchproof.run.serving import assembled, steps
@@ -44,9 +44,10 @@ def test_a_refusal_names_a_value_or_a_limit(trial: Trial) -> None:
     bad = [replace(make(trial), request_id=kind) for kind, make in BAD.items()]
     in_chunks = Capability.CHUNKED_PREFILL in trial.capabilities
     budget = 8 if in_chunks else 2048  # the unknown token may lie behind the first chunk
-    config = EngineConfig(block_size=4, num_blocks=6, max_num_batched_tokens=budget)
+    size = trial.block_sizes[-1]
+    config = EngineConfig(block_size=size, num_blocks=6, max_num_batched_tokens=budget)
     if Capability.PREEMPTION in trial.capabilities:
-        bad.append(Request("beyond the pool", (7,) * 24, 2))
+        bad.append(Request("beyond the pool", (7,) * 6 * size, 2))
     if {Capability.LOGIT_PROCESSING, Capability.SAMPLING} <= trial.capabilities:
         parameters = bad_parameters(trial.subject.vocab_size).items()
         documented = trial.offer[1].documented
@@ -192,14 +193,16 @@ def test_the_id_of_a_refused_request_may_be_added_again(trial: Trial, kind: str)
 def test_a_request_larger_than_the_pool_never_blocks_those_behind_it(
     trial: Trial, data: st.DataObject
 ) -> None:
-    block_size, num_blocks = 4, data.draw(st.integers(3, 6), label="num_blocks")
+    block_size = trial.block_sizes[-1]
+    num_blocks = data.draw(st.integers(3, 6), label="num_blocks")
     capacity = block_size * num_blocks
     config = (
         Workload(()).with_config(block_size=block_size, num_blocks=num_blocks, max_num_seqs=2).config
     )
     # The last token is never fed: a prompt of capacity - 2 with cap 3 fits exactly.
-    fits = Request("fits", tuple(range(2, capacity)), 3)
-    too_large = Request("too-large", tuple(range(2, capacity)), 4)
+    prompt = text_tokens(0, trial.subject.vocab_size)[: capacity - 2]
+    fits = Request("fits", prompt, 3)
+    too_large = Request("too-large", prompt, 4)
     small = [Request(f"small-{i}", (i + 1, 7), 2) for i in range(3)]
     workload = Workload((too_large, *small[:1], fits, *small[1:]), config)
     outcome = trial.run(workload)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from batchproof.api import Capability, EngineConfig, Request, SteppingEngine
 from batchproof.checks.broken import require
 from batchproof.checks.happened import has_preemption
-from batchproof.generators.strategies import workloads
+from batchproof.generators.strategies import text_tokens, workloads
 from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts, late_token_findings
@@ -59,9 +59,12 @@ def test_a_request_may_be_cancelled_at_any_step(trial: Trial, data: st.DataObjec
 @pytest.mark.needs("preemption")
 def test_a_preempted_request_may_be_cancelled_while_it_waits(trial: Trial) -> None:
     """Cancels each of those that may be preempted before each step of a pool that runs full."""
-    config = EngineConfig(block_size=4, num_blocks=6)
-    wanted = tuple(Request(f"r{i}", tuple(range(9 * i, 9 * i + 8)), 10) for i in range(3))
-    for name, step in product(("r1", "r2"), range(2, 12)):
+    size = trial.block_sizes[-1]
+    config = EngineConfig(block_size=size, num_blocks=6)
+    texts = (text_tokens(text, trial.subject.vocab_size) for text in range(3))
+    wanted = tuple(Request(f"r{i}", text[: 2 * size], 2 * size + 2) for i, text in enumerate(texts))
+    last = 3 * size  # the pool is full while each is in its third block
+    for name, step in product(("r1", "r2"), range(2, last, size // 4)):
         check_cancelled(trial, Workload(wanted, config, (0, 0, 0), ((name, step),)), must_preempt=True)
 
 

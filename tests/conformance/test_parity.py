@@ -102,7 +102,7 @@ def test_a_context_filled_to_its_end_keeps_parity(trial: Trial, data: st.DataObj
 @given(data=st.data())
 def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
     """Requires that a request preempted after some tokens continues as if it had not been."""
-    workload = data.draw(crowded(trial.oracle, trial.has_logits))
+    workload = data.draw(crowded(trial.oracle, trial.has_logits, block_sizes=trial.block_sizes))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
         trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
@@ -115,7 +115,7 @@ def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_preemption_and_chunks_together_keep_parity(trial: Trial, data: st.DataObject) -> None:
     """Feeds a preempted request again in parts, with its outputs in a later part."""
-    workload = data.draw(crowded(trial.oracle, trial.has_logits, in_chunks=True))
+    workload = data.draw(crowded(trial.oracle, trial.has_logits, True, trial.block_sizes))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
         trial.must_show("preemption", has_preemption(trial.trace_of(engine)))

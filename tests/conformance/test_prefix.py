@@ -32,7 +32,7 @@ BEHIND = "behind a prefix that was taken over"
 @given(data=st.data())
 def test_prompts_that_share_prefixes_keep_parity(trial: Trial, data: st.DataObject) -> None:
     """Serves A, other content in the same blocks, A again, twins, and the next turn of a chat."""
-    calls = data.draw(shared_prefixes(trial.oracle, trial.capabilities))
+    calls = data.draw(shared_prefixes(trial.oracle, trial.capabilities, trial.block_sizes))
     with trial.engine(calls[0].config) as engine:
         for call in calls:
             trial.check(call, engine)
@@ -46,7 +46,7 @@ def test_prompts_that_share_prefixes_keep_parity(trial: Trial, data: st.DataObje
 def test_neighbours_with_one_new_prefix_stay_apart(trial: Trial, data: st.DataObject) -> None:
     """Two requests compute the same prefix in one step, and the first of them ends early. While the
     other continues, a third may be given the freed blocks, and a fourth takes the prefix over."""
-    block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
+    block_size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
     vocab_size = trial.subject.vocab_size
     prefix = data.draw(block_prompts(vocab_size, block_size, max_blocks=2), label="prefix")
     foreign = prompts(vocab_size, st.integers(block_size, 3 * block_size))
@@ -76,7 +76,7 @@ def test_a_prompt_that_is_cached_to_its_end_goes_on_from_there(
 ) -> None:
     """Repeats the same whole blocks, so that something must be left to feed, and continues prompts with
     their answer, whose blocks were written token by token."""
-    block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
+    block_size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
     num_blocks = data.draw(st.integers(1, 4), label="blocks of the prompt")
     vocab_size = trial.subject.vocab_size
     prompt = data.draw(prompts(vocab_size, st.just(num_blocks * block_size)))
@@ -106,7 +106,7 @@ def test_a_prompt_that_is_cached_to_its_end_goes_on_from_there(
 def test_a_prefix_whose_blocks_were_given_away_is_not_found(trial: Trial, data: st.DataObject) -> None:
     """Fills the pool with A, then with B, twice, then serves A twice: nothing of A may be read from
     B's blocks or stand for them, and what A computes anew is as good as the first time."""
-    block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
+    block_size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
     length = data.draw(st.integers(2 * block_size + 1, 4 * block_size), label="length of A")
     longer = length + data.draw(st.integers(0, block_size), label="B is longer by")
     texts = data.draw(st.lists(st.integers(0, 9), min_size=2, max_size=2, unique=True), label="texts")
@@ -138,7 +138,7 @@ def test_a_prefix_whose_blocks_were_given_away_is_not_found(trial: Trial, data: 
 @given(data=st.data())
 def test_what_is_cached_gives_way_to_what_is_asked(trial: Trial, data: st.DataObject) -> None:
     """Admits request after request while the pool is full of what earlier ones left."""
-    block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
+    block_size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
     lengths = st.integers(block_size + 1, 4 * block_size)
     drawn = prompts(trial.subject.vocab_size, lengths)
     asked = data.draw(st.lists(drawn, min_size=3, max_size=5), label="prompts")
@@ -163,7 +163,7 @@ def test_what_is_cached_gives_way_to_what_is_asked(trial: Trial, data: st.DataOb
 def test_shared_blocks_are_used_once_and_all_come_back(trial: Trial, data: st.DataObject) -> None:
     """Lets sharers come and go at different times, the last to come of half the prefix only; the last
     one to leave must free it."""
-    block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
+    block_size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
     vocab_size = trial.subject.vocab_size
     prefix = data.draw(prompts(vocab_size, st.just(2 * block_size)), label="prefix")
     caps = data.draw(st.lists(st.integers(2, 9), min_size=3, max_size=4), label="caps")

@@ -166,8 +166,9 @@ def test_a_seed_decides_the_draws_in_any_batch(trial: Trial) -> None:
 @pytest.mark.quick_models
 def test_a_preempted_request_goes_on_where_its_seed_was(trial: Trial) -> None:
     """Serves requests that all fit when they are admitted, and soon do not."""
-    wanted = _seeded(trial, lengths=[3] * 8, cap=8)
-    roomy = EngineConfig(block_size=4)
+    size = trial.block_sizes[-1]
+    wanted = _seeded(trial, lengths=[size - 1] * 8, cap=2 * size)
+    roomy = EngineConfig(block_size=size)
     crowded = replace(roomy, num_blocks=8)
     undisturbed = trial.check(Workload(wanted, roomy)).completions
     with trial.engine(crowded) as engine:

@@ -32,7 +32,7 @@ def test_every_two_features_meet(trial: Trial, pytestconfig: pytest.Config) -> N
 @pytest.mark.long_model
 def test_every_two_features_meet_in_large_blocks(trial: Trial, pytestconfig: pytest.Config) -> None:
     """Serves an engine that has no smaller blocks, and would round a small pool up to one of them."""
-    size = 32 if trial.subject.context_len >= 512 else 16  # a scene may have twelve blocks
+    size = 32 if trial.subject.context_len >= 512 else max(16, trial.block_sizes[-1])
     meetings = Meetings(trial, seed_of(pytestconfig), block_sizes=(size,))
     meetings.restrict(
         drafts=["mixed"],

@@ -80,7 +80,7 @@ def test_stepping_ends_within_the_bound(trial: Trial, data: st.DataObject) -> No
 @pytest.mark.needs("preemption", "tracing")
 @given(data=st.data())
 def test_free_and_used_blocks_add_up_under_preemption(trial: Trial, data: st.DataObject) -> None:
-    workload = data.draw(crowded(trial.oracle, trial.has_logits))
+    workload = data.draw(crowded(trial.oracle, trial.has_logits, block_sizes=trial.block_sizes))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
         trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
@@ -106,7 +106,7 @@ def test_blocks_add_up_when_several_finish_in_one_step(trial: Trial, data: st.Da
 @given(data=st.data())
 def test_a_preempted_request_keeps_its_place_in_the_queue(trial: Trial, data: st.DataObject) -> None:
     """Lets others wait behind it, which must not overtake."""
-    full = data.draw(crowded(trial.oracle, trial.has_logits))
+    full = data.draw(crowded(trial.oracle, trial.has_logits, block_sizes=trial.block_sizes))
     vocab_size = trial.subject.vocab_size
     behind = [
         Request(f"behind-{i}", data.draw(prompts(vocab_size, st.integers(1, 4))), 2) for i in range(2)

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.promise(id="P17"), pytest.mark.needs("speculation")]
 @pytest.mark.shows("prefix_caching")
 @given(data=st.data())
 def test_no_rejected_draft_is_found_in_a_prefix_cache(trial: Trial, data: st.DataObject) -> None:
-    first, behind = data.draw(behind_rejected_drafts(trial.oracle))
+    first, behind = data.draw(behind_rejected_drafts(trial.oracle, trial.block_sizes))
     with trial.engine(first.config) as engine:
         trial.check(first, engine)
         trial.must_show("rejected draft", has_rejection(trial.trace_of(engine)))

@@ -13,7 +13,7 @@ from batchproof.checks.environment import compute_exactly
 from batchproof.decoding.sampling import TakenFields
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
-from batchproof.run.capabilities import offer_of
+from batchproof.run.capabilities import Offer, offer_of
 from batchproof.run.registry import EngineSpec, engines_module, resolve_engine
 
 
@@ -27,18 +27,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Returns 0 once stdin is closed. Raises `UsageError` for an unknown engine."""
     compute_exactly()
     spec = resolve_engine(arguments.engine)
-    capabilities, fields = _offer(spec)
-    names = sorted(each.value for each in capabilities)
+    offer = _offer(spec)
+    names = sorted(each.value for each in offer.capabilities)
     module = engines_module("adapters.piped.host")
-    limits = asdict(fields.limits)
-    hosted = module.Hosted(spec.name, spec.factory, names, sorted(fields), limits, arguments.device)
+    taken = (sorted(offer.fields), asdict(offer.fields.limits), offer.block_size_multiple)
+    hosted = module.Hosted(spec.name, spec.factory, names, *taken, arguments.device)
     module.serving.serve(lambda: hosted, {})
     return 0
 
 
-def _offer(spec: EngineSpec) -> tuple[frozenset[Capability], TakenFields]:
-    """Returns the capabilities that the engine shows on the first embedded model that it serves, and
-    the fields of `SamplingParams` that it takes."""
+def _offer(spec: EngineSpec) -> Offer:
+    """Returns what the engine offers on the first embedded model that it serves."""
     refusals = []
     for name in DEFAULT_MODELS:
         model = EMBEDDED[name].build()

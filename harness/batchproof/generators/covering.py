@@ -20,7 +20,7 @@ from covertable import make
 from batchproof.api import Capability, EngineConfig, Request, SamplingParams
 from batchproof.decoding.sampling import TakenFields
 from batchproof.generators.choosing import STRONG
-from batchproof.generators.strategies import half_of, text_tokens
+from batchproof.generators.strategies import SMALL_BLOCKS, half_of, text_tokens
 from batchproof.oracle.choosing import is_drawn, sampling_of
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
@@ -41,7 +41,6 @@ LONGER_CAP = 24  # for an answer that is to repeat itself
 NUM_TEXTS = 12  # of which one is looked for whose answer repeats itself
 BEHIND = 3  # tokens of an answer that are looked at behind its cap
 LARGEST_DRAFT = 5
-SMALL_BLOCKS = (2, 3, 4)
 
 
 @dataclass

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from math import ceil
 
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.generators.strategies import text_tokens
+from batchproof.generators.strategies import SMALL_BLOCKS, text_tokens
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
@@ -33,20 +34,24 @@ def block_prompts(
 
 @st.composite
 def shared_prefixes(
-    draw: st.DrawFn, oracle: Oracle, capabilities: AbstractSet[Capability]
+    draw: st.DrawFn,
+    oracle: Oracle,
+    capabilities: AbstractSet[Capability],
+    block_sizes: Sequence[int] = SMALL_BLOCKS,
 ) -> tuple[Workload, ...]:
     """Draws calls to one engine: some prompts; others, possibly of the same blocks, and the first with
     another token; the first again, beside one that continues after its answer. Then two turns of that
     chat, each alone."""
     vocab_size = oracle.subject.vocab_size
-    block_size = draw(st.sampled_from([2, 3, 4]), label="block_size")
+    block_size = draw(st.sampled_from(block_sizes), label="block_size")
     some = st.lists(block_prompts(vocab_size, block_size), min_size=1, max_size=2)
     first, others = draw(some, label="first"), draw(some, label="others")
     changed = draw(st.integers(0, len(first[0]) - 1), label="changed")
     token = (first[0][changed] + 1) % vocab_size
     others.append((*first[0][:changed], token, *first[0][changed + 1 :]))
     first += first[: draw(st.integers(0, 1), label="repeated")]
-    cap = draw(st.integers(1, 2 * block_size), label="max_new_tokens")
+    room = (oracle.subject.context_len - max(map(len, (*first, *others))) - 4) // 3  # of three turns
+    cap = draw(st.integers(1, min(2 * block_size, room)), label="max_new_tokens")
     turn = _next_turn(oracle, first[0], cap)
     last = _next_turn(oracle, turn, cap)
     calls = {"first": first, "other": others, "again": [*first, turn], "turn": [turn], "last": [last]}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
 from batchproof.decoding.speculation import disagreeing_tokens, proposed_instead
-from batchproof.generators.strategies import text_tokens
+from batchproof.generators.strategies import SMALL_BLOCKS, text_tokens
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
@@ -65,7 +66,9 @@ def one_alone(oracle: Oracle, workload: Workload, is_right: bool) -> Workload:
 
 
 @st.composite
-def behind_rejected_drafts(draw: st.DrawFn, oracle: Oracle) -> tuple[Workload, Workload]:
+def behind_rejected_drafts(
+    draw: st.DrawFn, oracle: Oracle, block_sizes: Sequence[int] = SMALL_BLOCKS
+) -> tuple[Workload, Workload]:
     """Draws two calls for one engine whose drafts are never right.
 
     In the first a request ends at an EOS that takes the place of a draft and would fill a block, which
@@ -73,7 +76,7 @@ def behind_rejected_drafts(draw: st.DrawFn, oracle: Oracle) -> tuple[Workload, W
     an earlier block, in which a token has taken its place.
     """
     vocab_size = oracle.subject.vocab_size
-    block_size = draw(st.integers(2, 4), label="block_size")
+    block_size = draw(st.sampled_from(block_sizes), label="block_size")
     owners, behind = list[Request](), list[Request]()
     for place, text in enumerate(draw(st.permutations(range(12)))[:3]):
         prompt = text_tokens(text, vocab_size)[: draw(st.integers(2, 9))]

@@ -9,6 +9,7 @@ prompt and pools that force preemption. All of it shrinks towards one short requ
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from functools import cache
 from math import ceil
@@ -24,6 +25,7 @@ NUM_TEXTS = 24
 MAX_TEXT_LEN = 256
 MAX_PROMPT_LEN = 40
 MAX_CAP = 8
+SMALL_BLOCKS = (2, 3, 4)  # tokens: few fill several
 
 
 def fewer_examples(divisor: int) -> settings:
@@ -164,13 +166,19 @@ def workloads(
 
 
 @st.composite
-def crowded(draw: st.DrawFn, oracle: Oracle, return_logits: bool, in_chunks: bool = False) -> Workload:
+def crowded(
+    draw: st.DrawFn,
+    oracle: Oracle,
+    return_logits: bool,
+    in_chunks: bool = False,
+    block_sizes: Sequence[int] = SMALL_BLOCKS,
+) -> Workload:
     """Draws sequences that fit the pool when they are admitted and outgrow it together after some
     tokens each, so a preemption is forced.
 
     `in_chunks`: the token budget is below what a preempted sequence must be fed again.
     """
-    block_size = draw(st.sampled_from([2, 3, 4]))
+    block_size = draw(st.sampled_from(block_sizes))
     longest = 1 if in_chunks else 3 * block_size
     lengths = draw(st.lists(st.integers(1, longest), min_size=2, max_size=4), label="lengths")
     growth = 3 * block_size + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence, Set
+from typing import NamedTuple
 
 from batchproof.api import (
     CHOOSING,
@@ -47,18 +48,27 @@ DELAYS = (0, 1)  # steps; no known engine reads later
 PROBE = Request("capability-probe", (1, 2, 3), 1)
 
 
+class Offer(NamedTuple):
+    """What an engine can do, which fields of `SamplingParams` it takes, and of what the size of a block
+    is a multiple."""
+
+    capabilities: frozenset[Capability]
+    fields: TakenFields
+    block_size_multiple: int = 1
+
+
 def offer_of(
     name: str,
     build: Callable[[EngineConfig], Engine],
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-) -> tuple[frozenset[Capability], TakenFields]:
-    """Builds one engine and returns its capabilities, and the fields of `SamplingParams` that it takes;
-    without a declaration it also answers one short prompt.
+) -> Offer:
+    """Builds one engine and returns what it offers; without a declaration it also answers one short
+    prompt.
 
     Raises `EngineHang` if building, reading or answering takes longer than `time_limit_s`, what the
     factory raises, and `UsageError` if the engine has no `generate`, has only a part of a
     capability's methods, declares a capability without having its methods, declares an invalid
-    `scheduling_delay`, or has a property that raises.
+    `scheduling_delay` or `block_size_multiple`, or has a property that raises.
     """
     with time_limit(time_limit_s, "building the engine"):
         engine = build(EngineConfig(return_logits=True))
@@ -71,7 +81,8 @@ def offer_of(
     else:
         capabilities = _checked(name, declared, structural)
     scheduling_delay_of(name, engine, capabilities)
-    return capabilities, taken_fields_of(name, engine, capabilities)
+    taken = taken_fields_of(name, engine, capabilities)
+    return Offer(capabilities, taken, block_size_multiple_of(name, engine))
 
 
 def _require_engine(name: str, engine: object) -> None:
@@ -124,6 +135,18 @@ def scheduling_delay_of(name: str, engine: Engine, capabilities: Set[Capability]
         raise UsageError(
             f"engine {name!r} declares a scheduling_delay of {declared}, which needs "
             f"{Capability.SCHEDULING}: nothing else is measured by it"
+        )
+    return declared
+
+
+def block_size_multiple_of(name: str, engine: Engine) -> int:
+    """Returns what each size of a block is a multiple of (`batchproof.api.BlockedEngine`). Raises
+    `UsageError`."""
+    declared = _read(name, engine, "block_size_multiple", 1)
+    if type(declared) is not int or declared < 1:
+        raise UsageError(
+            f"engine {name!r}: block_size_multiple is {declared!r}, but must be a whole number, at "
+            f"least 1: what each size of a block is a multiple of"
         )
     return declared
 

@@ -13,7 +13,6 @@ from batchproof.api import Capability
 from batchproof.checks import environment
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.environment import World, settings_of
-from batchproof.decoding.sampling import TakenFields
 from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.findings.finding import Finding
 from batchproof.models.catalogue import ModelUnderTest, load_model
@@ -21,7 +20,7 @@ from batchproof.oracle.adequacy import Adequacy, measure_adequacy
 from batchproof.oracle.oracle import Oracle
 from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.run.call_notes import notes
-from batchproof.run.capabilities import offer_of
+from batchproof.run.capabilities import Offer, offer_of
 from batchproof.run.registry import EngineSpec, reference_factory
 
 
@@ -94,7 +93,6 @@ class WorldWatch:
         return environment.shared_of(subject.model) != self.as_loaded(subject)
 
 
-Offer = tuple[frozenset[Capability], TakenFields]
 BUILD_TIME_LIMIT_S = 120.0
 FIRST_USE = "while the engine was first built"
 
@@ -154,11 +152,10 @@ class Laboratory:
 
     def capabilities(self, spec: EngineSpec, subject: ModelUnderTest) -> frozenset[Capability]:
         """Returns the capabilities of the engine on this model. Raises as `offer` does."""
-        return self.offer(spec, subject)[0]
+        return self.offer(spec, subject).capabilities
 
     def offer(self, spec: EngineSpec, subject: ModelUnderTest) -> Offer:
-        """Returns the capabilities of the engine on this model, and the fields of `SamplingParams` that
-        it takes.
+        """Returns what the engine offers on this model.
 
         Raises `UnsupportedModelError` if the engine refuses the model, what `offer_of` raises, and
         `EngineHang` for all models if the engine does not return on one of them.
@@ -187,6 +184,11 @@ class Laboratory:
         if isinstance(known, UnsupportedModelError):
             raise known
         return known
+
+    def block_size_multiple(self, spec: EngineSpec, subject: ModelUnderTest) -> int:
+        """Returns that of the engine on this model, as far as it has been asked for its offer."""
+        known = self._offers.get((spec.name, subject.name))
+        return known.block_size_multiple if isinstance(known, Offer) else 1
 
     def is_bitwise(self, spec: EngineSpec, subject: ModelUnderTest, probe: Callable[[], bool]) -> bool:
         """Returns the result of `probe`, called once for each engine and model (rule O0)."""

@@ -31,7 +31,6 @@ from batchproof.generators.covering import (
     NAMES,
     OWNER,
     PLAIN,
-    SMALL_BLOCKS,
     Choices,
     Meeting,
     Value,
@@ -99,6 +98,7 @@ class Served:
         return any(each.finish_reason is reason for done in self.outcomes for each in done.completions)
 
 
+MOST_BLOCKS = 12  # of a request, unless all prompts are short
 # Who asks for something, by dimension.
 WHO_ASKS = {"parameters": {*ASKING}, "ends": {*ENDING}, "logprobs": {OWNER, LAST}}
 # What depends on the whole of a prompt, of which a preemption may leave a part.
@@ -136,10 +136,10 @@ class Meetings:
     """What has met on an engine, as workloads are served to it."""
 
     def __init__(
-        self, trial: Trial, seed: int, strength: int = 2, block_sizes: Sequence[int] = SMALL_BLOCKS
+        self, trial: Trial, seed: int, strength: int = 2, block_sizes: Sequence[int] = ()
     ) -> None:
         """`strength` values meet in each meeting. `seed` decides the design and the workloads, and they
-        are others on each model."""
+        are others on each model. Without `block_sizes` they are the engine's smallest."""
         self.choices = choices_for(*trial.offer)
         self.excluded = excluded_for(trial.offer[1])
         if "n-grams" in self.choices["drafts"] and not repeats_itself(trial.oracle):
@@ -150,7 +150,9 @@ class Meetings:
         self.counts: dict[int, Counter[Meeting]] = {each: Counter() for each in {2, strength}}
         self._trial = trial
         self._seed = random.Random(f"{seed} {trial.subject.name}").randrange(1 << 30)
-        self._block_sizes = block_sizes
+        self._block_sizes = block_sizes or trial.block_sizes
+        if trial.subject.context_len < MOST_BLOCKS * max(self._block_sizes):
+            self.choices["prompts"] = ["short"]
         self._draws: list[Draw] = []
         self._doubtful: list[Values] = []  # where a draw was another than alone
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
+from math import ceil
 
 from batchproof.api import (
     Capability,
@@ -25,8 +26,10 @@ from batchproof.checks.contract_types import checked_trace
 from batchproof.checks.happened import OWN_CHOICE
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.refusals import refusal_findings
+from batchproof.decoding.sampling import TakenFields
 from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.finding import Facts, Failure, Finding, Rule, Run, Scene, Subject, found
+from batchproof.generators.strategies import SMALL_BLOCKS
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
 from batchproof.records.trial_record import Ledger
@@ -34,11 +37,11 @@ from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
 from batchproof.run.capabilities import scheduling_delay_of
 from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames, raised_at
-from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory, Offer
+from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.serving import serve
 from batchproof.run.time_limit import contained, time_limit
-from batchproof.workload.workloads import Outcome, Workload
+from batchproof.workload.workloads import Outcome, Workload, in_blocks
 
 NUM_KEPT_RUNS = 80  # more than any example or sweep makes
 
@@ -146,16 +149,28 @@ class Trial:
         return Capability.LOGITS in self.capabilities
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> tuple[frozenset[Capability], TakenFields]:
         """The engine's capabilities, and the fields of `SamplingParams` that it takes."""
-        return self.capabilities, self.lab.offer(self.spec, self.subject)[1]
+        return self.capabilities, self.lab.offer(self.spec, self.subject).fields
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """The smallest sizes of a block that the engine serves: with them, few tokens fill several."""
+        multiple = self.lab.block_size_multiple(self.spec, self.subject)
+        return tuple(sorted({multiple * ceil(size / multiple) for size in SMALL_BLOCKS}))
+
+    def fitted(self, config: EngineConfig) -> EngineConfig:
+        """Returns the limits in blocks that the engine serves."""
+        return in_blocks(config, self.lab.block_size_multiple(self.spec, self.subject))
 
     def build(self, config: EngineConfig) -> Engine:
-        """Returns a fresh engine, which the caller must `close` (`run` and `check` close theirs).
+        """Returns a fresh engine with these limits, `fitted`, which the caller must `close` (`run` and
+        `check` close theirs).
 
         Raises `EngineHang` if building takes longer than `BUILD_TIME_LIMIT_S` seconds, what the
         factory raises, and `UsageError` for an invalid `scheduling_delay`.
         """
+        config = self.fitted(config)
         guard = self.lab.watch.guard(self.spec, self.subject, "while the engine was built")
         with guard, time_limit(BUILD_TIME_LIMIT_S, "building the engine"):
             engine = self.spec.factory(self.subject.model, config)
@@ -202,8 +217,8 @@ class Trial:
             self.close(engine)
 
     def run(self, workload: Workload, engine: Engine | None = None) -> Outcome:
-        """Runs a workload on the given engine, else on a fresh one, and returns its outcome
-        unjudged.
+        """Runs a workload, its limits `fitted`, on the given engine, else on a fresh one, and returns
+        its outcome unjudged.
 
         An engine for several calls comes from `engine` or `build`. The run counts as history of the
         engine and appears in reports of later failures.
@@ -212,6 +227,7 @@ class Trial:
         settings of model, torch or process in this or an earlier use, or leaves out logits it was asked
         for. Raises `HangFailure` if it exceeds the time limit or the step bound.
         """
+        workload = replace(workload, config=self.fitted(workload.config))
         if engine is None:
             with self.reporting(workload, Rule.RAISED), self.engine(workload.config) as fresh:
                 return self.run(workload, fresh)
@@ -244,6 +260,7 @@ class Trial:
         Raises `ConformanceFailure` with all findings, `HangFailure` as `run` does, and `OracleError` if
         there is no right answer, which is no failure of the engine.
         """
+        workload = replace(workload, config=self.fitted(workload.config))
         if engine is None:
             with self.reporting(workload, Rule.RAISED), self.engine(workload.config) as fresh:
                 return self.check(workload, fresh)

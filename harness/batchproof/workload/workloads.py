@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request, TokenEvent
 
@@ -57,6 +58,16 @@ class Workload:
     def with_config(self, **changes: object) -> Workload:
         """Returns the workload with changed fields of its limits. Raises `ConfigError`."""
         return replace(self, config=replace(self.config, **changes))  # type: ignore[arg-type]
+
+
+def in_blocks(config: EngineConfig, multiple: int) -> EngineConfig:
+    """Returns the limits with blocks whose size is a multiple, and a pool that holds as many tokens."""
+    size, num_blocks = multiple * ceil(config.block_size / multiple), config.num_blocks
+    if size == config.block_size:
+        return config
+    if num_blocks is not None:
+        num_blocks = ceil(num_blocks * config.block_size / size)
+    return replace(config, block_size=size, num_blocks=num_blocks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ class PipedEngine:
         self.sampling_fields = (
             taken if hello.sampling_fields is None else frozenset(hello.sampling_fields)
         )
+        self.block_size_multiple = hello.block_size_multiple
         self.release = f"{hello.name} {hello.version}"
         self.notes = hello.notes
 

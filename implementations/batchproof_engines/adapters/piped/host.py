@@ -30,6 +30,7 @@ class Hosted:
     capabilities: Sequence[str]
     sampling_fields: Sequence[str]
     sampling_limits: Mapping[str, Any]
+    block_size_multiple: int
     device: str
     version: str = "in a process of its own"
     notes: Sequence[str] = ()

@@ -133,7 +133,8 @@ class Limits:
 class Hello:
     """The answer to `hello`; `notes` are conventions and settings, in sentences for the report.
     `sampling_fields` are the fields of `Sampling` that the program takes; None: all that its
-    capabilities are about. `sampling_limits` are its limits of them."""
+    capabilities are about. `sampling_limits` are its limits of them. Each size of a block is a multiple
+    of `block_size_multiple`."""
 
     name: str
     version: str
@@ -141,6 +142,7 @@ class Hello:
     notes: tuple[str, ...] = ()
     sampling_fields: tuple[str, ...] | None = None
     sampling_limits: Limits = Limits()
+    block_size_multiple: int = 1
 
 
 @dataclass(frozen=True)

