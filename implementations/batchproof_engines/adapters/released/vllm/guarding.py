@@ -1,19 +1,28 @@
-"""Mends what would end every request of a process, so that what lies behind it is judged.
+"""Mends what ends or spoils requests of any test, so that what lies behind it is judged.
 
-A row whose prompt is not fed to its end is sampled as well, and the token is dropped: its generator
-must take the draw back. vLLM does so by the offset of the generator, which torch's on a CPU lacks
-(results/engines/reproductions/vllm_seed_in_an_unfinished_prompt.py). Here its state is restored.
+* A row whose prompt is not fed to its end is sampled as well, and the token is dropped: its generator
+  must take the draw back. vLLM does so by the offset of the generator, which torch's on a CPU lacks
+  (results/engines/reproductions/vllm_seed_in_an_unfinished_prompt.py). Here its state is restored.
+* The parameters of drafted tokens are written to a copy that nobody reads, and what happens to lie in
+  memory is taken for them (results/engines/reproductions/vllm_parameters_of_drafts_are_not_written.py).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+from vllm.utils import cpu_triton_utils
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 
 def guard() -> None:
-    """Mends it for all engines of this process."""
+    """Mends both for all engines of this process; before the first is built."""
+    _take_draws_back()
+    cpu_triton_utils._expand_kernel_impl = _expand
+
+
+def _take_draws_back() -> None:
     sample, keep_books = GPUModelRunner._sample, GPUModelRunner._bookkeeping_sync
 
     def sampled(runner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -33,3 +42,16 @@ def guard() -> None:
             runner.input_batch.generators = generators
 
     GPUModelRunner._sample, GPUModelRunner._bookkeeping_sync = sampled, kept_books
+
+
+def _expand(
+    output: torch.Tensor,
+    given: torch.Tensor,
+    ends: torch.Tensor,
+    replace_from: float,
+    replace_to: float,
+    MAX_NUM_TOKENS: int = 0,  # noqa: N803 - the name that vLLM gives it
+) -> None:
+    lengths = torch.diff(ends, prepend=ends.new_zeros(1))
+    values = torch.where(given == replace_from, torch.full_like(given, replace_to), given)
+    output.copy_(values.repeat_interleave(lengths))

