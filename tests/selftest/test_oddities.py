@@ -28,6 +28,7 @@ STRAINED = {
     "computing": ("P1", "P15", "P5", "P6"),
     "drafting": ("P17", "P2", "P3", "P1"),
     "delivery": ("P4", "P14", "P1", "P13", "P1", "P1"),  # those of P13 and P14 can be stepped
+    "limited": ("P1", "P9", "P12", "P19"),
     "lateness": ("P9", "P10", "P11", "P13", "P14"),
     "random_tokens": ("P19",),
     "states": ("P1", "P5", "P7", "P8", "P13"),

@@ -168,6 +168,7 @@ def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() 
         (engine(**DELAYED, scheduling_delay=True), "scheduling_delay is True, but must be 0 or 1: the"),
         # One that cannot be read is no delay of zero.
         (engine(scheduling_delay=property(lambda _: 1 // 0)), "scheduling_delay raised ZeroDivision"),
+        (engine(block_size_multiple=0), "block_size_multiple is 0, but must be a whole number, at"),
         (engine(scheduling_delay=1), "declares a scheduling_delay of 1, which needs scheduling"),
         (
             engine(**DELAYED, capabilities={"stepping"}, scheduling_delay=1),

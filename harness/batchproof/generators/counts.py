@@ -15,6 +15,7 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Workload
 
+KERNEL_BLOCK = 32  # tokens: what the kernels of some engines take a multiple of
 LONGEST_CALL = 1024  # of a count that grows from call to call: a call has a time limit
 
 
@@ -105,7 +106,8 @@ def _tokens_held(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
     length = min(-(-size // 64), longest_context(oracle) // 2)
     num = -(-size // length)
     caps = [4 + (num - i) * length // (2048 - num) for i in range(num)]  # steps until all are fed
-    config = EngineConfig(max_num_seqs=num, block_size=1, num_blocks=num * length + sum(caps))
+    num_blocks = sum(_whole_blocks(length + cap) for cap in caps)
+    config = EngineConfig(max_num_seqs=num, block_size=1, num_blocks=num_blocks)
     return (_with_sizes(oracle, size, [(length, cap) for cap in caps], config),)
 
 
@@ -116,7 +118,7 @@ def _sharers(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
     write a block that is wrongly free."""
     vocab_size = oracle.subject.vocab_size
     halved = [(size - 1).bit_length() - (size - 1 - i).bit_length() for i in range(size)]
-    block_size = 8 + 3 * halved[-1]
+    block_size = _whole_blocks(8 + 3 * halved[-1])
     prefix = cut_prompt(vocab_size, size, block_size)
     sharers = [
         Request(f"sharer-{i}", (*prefix, i % vocab_size, i // vocab_size), 2 + 3 * times)
@@ -144,6 +146,10 @@ def _prefix_blocks(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
     config = EngineConfig(max_num_seqs=3, block_size=1, num_blocks=4 * size, prefix_caching=True)
     calls = [[each] for each in wanted] + [wanted]
     return tuple(Workload(tuple(each), config) for each in calls)
+
+
+def _whole_blocks(num_tokens: int) -> int:
+    return KERNEL_BLOCK * -(-num_tokens // KERNEL_BLOCK)
 
 
 def _with_sizes(

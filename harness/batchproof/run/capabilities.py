@@ -65,12 +65,12 @@ def offer_of(
     """Builds one engine and returns what it offers; without a declaration it also answers one short
     prompt.
 
-    Raises `EngineHang` if building, reading or answering takes longer than `time_limit_s`, what the
-    factory raises, and `UsageError` if the engine has no `generate`, has only a part of a
+    Raises `EngineHang` if reading or answering takes longer than `time_limit_s`, or building twice as
+    long, what the factory raises, and `UsageError` if the engine has no `generate`, has only a part of a
     capability's methods, declares a capability without having its methods, declares an invalid
     `scheduling_delay` or `block_size_multiple`, or has a property that raises.
     """
-    with time_limit(time_limit_s, "building the engine"):
+    with time_limit(2 * time_limit_s, "building the engine"):  # the first build imports a library
         engine = build(EngineConfig(return_logits=True))
     _require_engine(name, engine)
     with time_limit(time_limit_s, "reading what the engine declares"):
