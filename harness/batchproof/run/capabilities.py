@@ -66,8 +66,8 @@ def offer_of(
     prompt.
 
     Raises `EngineHang` if reading or answering takes longer than `time_limit_s`, or building twice as
-    long, what the factory raises, and `UsageError` if the engine has no `generate`, has only a part of a
-    capability's methods, declares a capability without having its methods, declares an invalid
+    long, what the factory raises, and `UsageError` if the engine has no `generate`, has only a part of
+    a capability's methods, declares a capability without having its methods, declares an invalid
     `scheduling_delay` or `block_size_multiple`, or has a property that raises.
     """
     with time_limit(2 * time_limit_s, "building the engine"):  # the first build imports a library

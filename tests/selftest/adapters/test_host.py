@@ -31,7 +31,7 @@ def events(answer: list[Any]) -> list[TokenEvent]:
 
 def build(model: Any, factory: Any = None) -> Any:
     factory = factory or resolve_engine("ragged").factory
-    hosted = HOST.Hosted("mine", factory, ["logits", "stepping", "tracing"], [], {}, "cpu")
+    hosted = HOST.Hosted("mine", factory, ["logits", "stepping", "tracing"], [], {}, 1, "cpu")
     assert hosted.capabilities == ["stepping", "tracing"]
     return hosted.build(str(saved(model)), "float32", asdict(CONFIG), 1)
 
@@ -62,7 +62,7 @@ def test_parameters_go_there_and_logprobs_come_back(model: Any) -> None:
 def test_the_draft_goes_there_as_a_checkpoint(model: Any) -> None:
     """The far end makes its own from the same dial; other programs load this one."""
     asked = replace(CONFIG, num_speculative_tokens=3, draft_agreement=0.5)
-    hosted = HOST.Hosted("p", resolve_engine("paged").factory, ["speculation"], [], {}, "cpu")
+    hosted = HOST.Hosted("p", resolve_engine("paged").factory, ["speculation"], [], {}, 1, "cpu")
     draft = asked.draft_model(model)
     assert draft is not None
     loaded = AutoModelForCausalLM.from_pretrained(saved(draft))
