@@ -118,6 +118,10 @@ def test_what_an_engine_may_do_breaks_no_rule() -> None:
     grown = [replace(each, num_total_blocks=8 + n) for n, each in enumerate(HONEST)]
     grown = [replace(each, num_free_blocks=each.num_free_blocks + n) for n, each in enumerate(grown)]
     require(accounting_findings(grown, WORKLOAD.with_config(num_blocks=None)))
+    long = Workload((Request("a", (1,) * 8, 2),), CONFIG)
+    windowed = [step("a0+8!", "", "a", free=7)]
+    assert [*accounting_findings(windowed, long, is_idle_at_end=False)]
+    assert not [*accounting_findings(windowed, long, is_idle_at_end=False, reach=2)]
     for cap in (14, 12):  # the whole life of a takes the pool, or leaves a block for that of b
         pair = Workload((Request("a", (1,), cap), Request("b", (2,), 1)), CONFIG)
         trace = [step("a0+1", "b", "a", free=7)]

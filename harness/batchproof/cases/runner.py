@@ -158,6 +158,7 @@ def run_calls(trial: Trial, case: Case, workloads: Sequence[Workload]) -> None:
 
     Raises `ConformanceFailure` and `HangFailure`.
     """
+    workloads = [replace(each, config=trial.fitted(each.config)) for each in workloads]
     if case.promise is Promise.P15:  # so that an engine that seeds them cannot hit the state by luck
         torch.rand(1)
         random.random()
@@ -280,8 +281,8 @@ def _trace_findings(
     if Capability.TRACING not in trial.capabilities:
         return
     if not workload.aborts:
-        delay = trial.scheduling_delay
-        yield from conduct_findings(workload, outcome, records, trial.capabilities, earlier, delay)
+        known = trial.capabilities, earlier, trial.scheduling_delay, trial.subject.reach
+        yield from conduct_findings(workload, outcome, records, *known)
         return
     last_abort = max(step for _, step in workload.aborts)
     has_token_since = any(

@@ -26,12 +26,14 @@ def conduct_findings(
     capabilities: AbstractSet[Capability],
     earlier: Sequence[Computed] = (),
     delay: int = 0,
+    reach: int | None = None,
 ) -> Iterator[Finding]:
     """Yields what is wrong with trace and events of one workload.
 
     `records` is what this workload added to the trace; `earlier` what workloads before it have
-    computed on the same engine; `delay` the declared `scheduling_delay`, in steps. Workloads with
-    aborts are not checked: aborts leave no mark in a trace, so the tests of P13 judge them.
+    computed on the same engine; `delay` the declared `scheduling_delay`, in steps; `reach` the
+    model's (`ModelUnderTest.reach`). Workloads with aborts are not checked: aborts leave no mark in
+    a trace, so the tests of P13 judge them.
     """
     if workload.aborts:
         return
@@ -39,7 +41,7 @@ def conduct_findings(
     if workload.needs_stepping:
         yield from stream_findings(served, outcome)
     if Capability.TRACING in capabilities:
-        yield from trace_findings(served, answers, records, capabilities, earlier, delay)
+        yield from trace_findings(served, answers, records, capabilities, earlier, delay, reach)
 
 
 def trace_findings(
@@ -49,6 +51,7 @@ def trace_findings(
     capabilities: AbstractSet[Capability],
     earlier: Sequence[Computed] = (),
     delay: int = 0,
+    reach: int | None = None,
 ) -> Iterator[Finding]:
     """Yields what breaks the rules of a trace that the capabilities call for; arguments as for
     `conduct_findings`. Of each check only the first finding: what it follows is wrong from there."""
@@ -62,7 +65,7 @@ def trace_findings(
         limit_findings(records, workload, has_scheduling),
         queue_findings(records, workload),
         scheduling_findings(records, workload, can_chunk, ends) if has_scheduling else iter(()),
-        accounting_findings(records, workload),
+        accounting_findings(records, workload, reach=reach),
         end_findings(records, workload, completions, ends),
     ):
         yield from islice(findings, 1)

