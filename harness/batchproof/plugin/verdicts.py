@@ -6,6 +6,7 @@ error.
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -65,7 +66,8 @@ def _judge(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
     if trial is not None:  # its counts as they are now: a diagnosis adds to them
         trial.note_unshown()
         happened = dict(trial.has_happened)
-        record = replace(record, ledger=replace(trial.ledger), has_happened=happened)
+        ledger = replace(trial.ledger, seconds=time.monotonic() - trial.began)
+        record = replace(record, ledger=ledger, has_happened=happened)
     if error is None:
         return _judge_pass(item, report, record, trial)
     if not (report.failed or is_known(report)):

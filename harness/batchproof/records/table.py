@@ -34,6 +34,8 @@ class Totals:
     num_steps: int = 0
     num_logits: int = 0
     num_near_ties: int = 0
+    seconds: float = 0.0  # of the tests, in all processes together
+    engine_seconds: float = 0.0  # of those, the engine's
 
 
 @dataclass(frozen=True)

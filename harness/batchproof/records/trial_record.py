@@ -21,6 +21,8 @@ class Ledger:
     num_steps: int = 0  # tokens compared
     num_near_ties: int = 0  # of those, proven near-ties
     num_logits: int = 0  # answers whose logits were compared as well
+    seconds: float = 0.0  # from the first use of the trial to the end of the test
+    engine_seconds: float = 0.0  # of those, in which the engine was built, served or was closed
     error_unit: float | None = None  # E of the model, once it was needed
     release: str | None = None  # the engine's name and version, if it says so
     precision: str = ""  # declared for the engine; empty: that of the model

@@ -3,6 +3,7 @@ answers."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -132,6 +133,7 @@ class Trial:
         self.ledger = Ledger(precision=str(oracle.precision))
         self.has_happened: dict[str, bool] = {}  # what the test is about -> whether a trace showed it
         self.history = RunHistory()
+        self.began = time.monotonic()
 
     def renewed(self, promise: Promise | None = None) -> Trial:
         """Returns a trial of the same engine and model in which nothing has happened yet."""
@@ -172,7 +174,7 @@ class Trial:
         """
         config = self.fitted(config)
         guard = self.lab.watch.guard(self.spec, self.subject, "while the engine was built")
-        with guard, time_limit(BUILD_TIME_LIMIT_S, "building the engine"):
+        with self._engines_time(), guard, time_limit(BUILD_TIME_LIMIT_S, "building the engine"):
             engine = self.spec.factory(self.subject.model, config)
         serial = self.history.add(engine)
         release = getattr(engine, "release", None)
@@ -204,8 +206,16 @@ class Trial:
     def close(self, engine: Engine) -> None:
         """Closes the engine, if it has the capability. Raises `EngineHang`, and what `close` raises."""
         if Capability.CLOSING in self.capabilities:
-            with time_limit(BUILD_TIME_LIMIT_S, "close"):
+            with self._engines_time(), time_limit(BUILD_TIME_LIMIT_S, "close"):
                 engine.close()  # type: ignore[attr-defined]
+
+    @contextmanager
+    def _engines_time(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.ledger.engine_seconds += time.monotonic() - began
 
     @contextmanager
     def engine(self, config: EngineConfig) -> Iterator[Engine]:
@@ -238,7 +248,8 @@ class Trial:
         num_records = len(self.trace_of(engine)) if can_share else 0
         with self.reporting(workload, Rule.RAISED):
             self.lab.watch.require_untouched(self.spec, self.subject)
-            with self.lab.watch.guard(self.spec, self.subject, "while the engine worked"):
+            guard = self.lab.watch.guard(self.spec, self.subject, "while the engine worked")
+            with guard, self._engines_time():
                 outcome = serve(engine, workload, self.lab.time_limit_s)
             self.lab.watch.require_untouched(self.spec, self.subject)
         computed: tuple[Computed, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from batchproof.records.table import Totals
 from batchproof.records.verdict import EngineVerdict
 from batchproof.requirements.promises import Promise
 
@@ -65,7 +66,12 @@ def _compared(verdict: EngineVerdict) -> str:
         f"{total.num_requests:,} answers with {total.num_steps:,} tokens were compared in "
         f"{total.num_workloads:,} workloads; {total.num_near_ties:,} tokens were proven near-ties, "
         f"{total.num_logits:,} answers came with logits."
-    )
+    ) + (_lasted(total) if total.seconds else "")
+
+
+def _lasted(total: Totals) -> str:
+    whole, share = total.seconds / 60, total.engine_seconds / total.seconds
+    return f" The tests took {whole:.0f} min in all processes together, {share:.0%} of it the engine's."
 
 
 def _named(promises: Iterable[str]) -> str:
