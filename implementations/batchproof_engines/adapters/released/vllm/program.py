@@ -58,9 +58,9 @@ from serving import (
 from tracing import Tracer
 
 BLOCK_SIZE = 32  # of the CPU's attention: others are multiples of it
-POOL = 1 << 27  # bytes of keys and values, where no number of blocks is given
+POOL = 1 << 26  # bytes of keys and values, where no number of blocks is given
 NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
-NUM_KEPT = 40  # engines
+NUM_KEPT = 16  # engines
 PARAMETERS = (
     *("temperature", "top_k", "top_p", "min_p", "seed"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -111,7 +111,7 @@ class VLLM:
             f"async_scheduling is {'on, as by default' if async_scheduling else 'off'}",
             "chunked prefill is on; blocks are of 32 tokens or a multiple",
             "a pool has one block more than num_blocks, as vLLM counts the last token, which is never "
-            "fed, and with a sliding window another one; without num_blocks it is 128 MiB",
+            "fed, and with a sliding window another one; without num_blocks it is 64 MiB",
             "a request beyond max_model_len is refused by the adapter, as vLLM's server does; its "
             "engine would cut the answer",
             "an id that is live is refused by the adapter: vLLM would take it",
