@@ -34,7 +34,8 @@ def test_what_befalls_a_request_leaves_the_world_as_it_was(trial: Trial) -> None
     """Preempts, cancels, feeds in chunks and shares prefixes, as far as the engine can."""
     design = covering(choices_for(*trial.offer), seed=0)
     for number, values in enumerate(design[: settings().max_examples]):
-        check_world(trial, calls_of(values, trial.oracle, trial.has_logits, number)[0])
+        calls = calls_of(values, trial.oracle, trial.has_logits, number, fields=trial.offer[1])
+        check_world(trial, calls[0])
 
 
 def check_world(trial: Trial, workload: Workload) -> None:

@@ -124,8 +124,9 @@ class Engine:
         """Returns one completion per request, after adding all of them before the first step."""
         answers: list[Completion | int] = []
         for request in requests:
-            refusal = "request_id is used twice in this call" if self._is_live(request) else None
-            answers.append(refused(request, refusal) if refusal else self._submitted(request))
+            is_twice = self._is_live(request)
+            words = f"request_id {request['request_id']!r} is used twice in this call"
+            answers.append(refused(request, words) if is_twice else self._submitted(request))
         events: dict[int, list[Event]] = {each: [] for each in answers if isinstance(each, int)}
         while self._live:
             for number, event in self._advance():
