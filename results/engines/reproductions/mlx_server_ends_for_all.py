@@ -1,9 +1,9 @@
-"""MLX-LM 0.32.2: one request ends mlx_lm.server for everybody, in three ways.
+"""MLX-LM 0.32.2: one request ends mlx_lm.server for everybody, in four ways.
 
-An exception of `insert_segments` or `next` is not caught in the thread that generates: the thread ends,
-and nobody is answered any more. (1) An empty prompt. (2) A prompt that the prompt cache holds whole, such
-as an earlier prompt with its whole answer: nothing is left to feed, which counts as empty. (3) A top_k of
-the whole vocabulary, while it is read. Exit status 1: reproduced.
+An exception of `insert_segments` or `next` ends the thread that generates, and nobody is answered any
+more: (1) an empty prompt; (2) a prompt that the prompt cache holds whole, such as an earlier prompt with
+its whole answer, of which nothing is left to feed; (3) a top_k of the whole vocabulary. (4) The logit_bias
+of an unknown token ends the process. Exit status 1: reproduced.
 """
 
 import json
@@ -44,21 +44,19 @@ def asked(prompt: str, **more: object) -> str:
 
 
 num_dead = 0
-for what in ("an empty prompt", "a prompt with its whole answer", "a top_k of the whole vocabulary"):
+drawn = {"temperature": 1.0, "top_k": VOCAB_SIZE}
+for what in ("empty prompt", "prompt with its whole answer", "top_k of the whole vocabulary", "bias of an unknown token"):
     command = [sys.executable, "-m", "mlx_lm", "server", "--model", folder, "--port", str(PORT)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         before = asked("t1 t2 t3")
-        if what == "an empty prompt":
-            bad = asked("")
-        elif what == "a prompt with its whole answer":
-            bad = asked(f"t1 t2 t3 {before}")
-        else:
-            bad = asked("t4 t5", temperature=1.0, top_k=VOCAB_SIZE)
-        after = asked("t1 t2 t3 t4")
+        prompt = {"e": "", "p": f"t1 t2 t3 {before}"}.get(what[0], "t4 t5")
+        more = {"t": drawn, "b": {"logit_bias": {"1000000000": 5.0}}}.get(what[0], {})
+        bad = asked(prompt, **more)
+        after = asked("t1 t2 t3 t4") if server.poll() is None else f"the process has ended with {server.poll()}"
     finally:
         server.kill()
         server.wait()
     print(f"before: {before}\n{what}: {bad}\nafter: {after}")
-    num_dead += not after.startswith("t")
+    num_dead += after.startswith(("HTTP", "no answer", "the process"))
 sys.exit(num_dead > 0)
