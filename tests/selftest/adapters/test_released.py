@@ -108,7 +108,7 @@ def test_what_pip_did_not_finish_is_not_installed(
     assert made[0][-1].endswith("openvino/requirements.txt")
     assert main(["install", "paged"]) == 2
     assert (
-        "ENGINE 'paged' cannot be installed: ctranslate2, llama-server, onnxruntime"
+        "ENGINE 'paged' cannot be installed: ctranslate2, llama-server, mlx, onnxruntime"
         in capsys.readouterr().err
     )
 

@@ -1,0 +1,267 @@
+"""MLX-LM's `BatchGenerator` on a CPU, in process: one `step` is one of its `next`.
+
+Conventions of the library and their sources; they are translated here, and nothing else is:
+* EOS ids and stop sequences are one automaton (`StopSequences`); what it matched ends the answer.
+* Up to `prefill_batch_size` prompts are fed beside each other, `prefill_step_size` tokens of each.
+* Its server checks the numbers of a request (`APIHandler._validate`), `BatchGenerator` does not: a
+  value below the server's least is refused here, in the server's words.
+* It gives each request a number, so it takes an id that is live; its events could not be told apart.
+* Most models read `rope_theta` at the top of a config, where transformers 5 does not write it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"
+
+import numpy as np
+from mlx_lm.generate import BatchGenerator, StopSequences
+from mlx_lm.sample_utils import make_logits_processors, make_sampler
+from mlx_lm.utils import load_model
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `serving` lies
+from serving import (
+    Completion,
+    Event,
+    Length,
+    Live,
+    Logprobs,
+    Request,
+    Sampling,
+    Unsupported,
+    completion_of,
+    event_of,
+    refused,
+    serve,
+)
+
+NUM_LOADED = 16  # models kept in memory
+PREFILL_BATCH_SIZE = 8  # the library's default
+WHOLE = 1 << 30  # a context of the repetition penalty that no request exceeds
+LEAST = {"temperature": 0, "top_k": 0, "repetition_penalty": 0, "logprobs": 0}  # as its server says
+ROPE = ("lifted", "as-saved")
+
+
+class MLXLM:
+    """The library with its one option."""
+
+    name = "mlx-lm"
+    version = version("mlx-lm")
+    capabilities = ("stepping", "chunked_prefill", "sampling", "logit_processing", "logprobs")
+    sampling_fields = (
+        *("temperature", "top_k", "repetition_penalty", "logit_bias"),
+        *("stop_token_sequences", "logprobs"),
+    )
+
+    def __init__(self, *, rope_parameters: str = "lifted") -> None:
+        if rope_parameters not in ROPE:
+            raise ValueError(f"rope_parameters is {rope_parameters!r}: choose one of {', '.join(ROPE)}")
+        self._is_lifted = rope_parameters == "lifted"
+        self.sampling_limits = {
+            "documented": {"repetition_penalty": [0]},
+            "apart": [["repetition_penalty", "logprobs"], ["logit_bias", "logprobs"]],
+        }
+        rope = (
+            "the adapter lifts rope_theta and rope_scaling out of the config's rope_parameters, where "
+            "most models do not read them (a finding)"
+            if self._is_lifted
+            else "rope_parameters stay as transformers 5 saves them: most models do not read them (a "
+            "finding)"
+        )
+        self.notes = [
+            f"mlx {version('mlx')} on a CPU, where it computes with one thread",
+            "a step is one `next` of BatchGenerator, a decode and a part of the prompts, without HTTP",
+            rope,
+            "max_num_seqs is completion_batch_size; prefill_batch_size is the same, but at most "
+            f"{PREFILL_BATCH_SIZE}, its default",
+            "max_num_batched_tokens, shared by the prompts that are fed at once, is prefill_step_size; "
+            "decodes come on top",
+            "keys and values have no pool: num_blocks has no counterpart there",
+            Length.note,
+            "EOS ids are stop sequences of one token, and part of the answer",
+            "an id that is live is refused by the adapter: the library would take it",
+            "a number below the least that mlx_lm.server takes is refused by the adapter, in the "
+            "server's words: BatchGenerator does not check it",
+            "repetition_penalty reads the whole request (repetition_context_size), and 0 means none",
+            "logprobs are of what repetition_penalty and logit_bias leave of the logits",
+            "top_p and min_p choose before the temperature is applied, and the other two penalties "
+            "count the prompt: they are not declared",
+            "one random generator serves all requests, so there are no seeds",
+        ]
+
+    def build(self, folder: str, dtype: str, config: dict[str, Any], _: int) -> Engine:
+        """Returns an engine for the checkpoint. Raises `Unsupported`."""
+        if dtype == "float64":
+            raise Unsupported("its fast kernels do not compute in float64")
+        return Engine(_loaded(folder, self._is_lifted), Length(folder, config), config)
+
+
+class Engine:
+    """An engine; `_live` are the requests without an end, by the library's number."""
+
+    def __init__(self, model: Any, length: Length, config: dict[str, Any]) -> None:
+        self._length = length
+        num_seqs = config["max_num_seqs"]
+        num_fed = min(PREFILL_BATCH_SIZE, num_seqs)
+        self._generator = BatchGenerator(
+            model,
+            completion_batch_size=num_seqs,
+            prefill_batch_size=num_fed,
+            prefill_step_size=max(1, config["max_num_batched_tokens"] // num_fed),
+        )
+        self._live: dict[int, Request] = {}
+        self._undelivered: list[Event] = []
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Returns one completion per request, after adding all of them before the first step."""
+        answers: list[Completion | int] = []
+        for request in requests:
+            is_twice = self._is_live(request)
+            words = f"request_id {request['request_id']!r} is used twice in this call"
+            answers.append(refused(request, words) if is_twice else self._submitted(request))
+        events: dict[int, list[Event]] = {each: [] for each in answers if isinstance(each, int)}
+        while self._live:
+            for number, event in self._advance():
+                events[number].append(event)
+        return [
+            _completion(request, events[answer]) if isinstance(answer, int) else answer
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    def add(self, request: Request) -> None:
+        """Adds a request. Raises `Live`."""
+        if self._is_live(request):
+            raise Live
+        answer = self._submitted(request)
+        if not isinstance(answer, int):
+            error = answer["error"]
+            self._undelivered.append(event_of(request["request_id"], None, "error", error))
+
+    def step(self) -> list[Event]:
+        """Runs one step of the library, if it has work, and returns the events."""
+        events, self._undelivered = self._undelivered, []
+        return events + ([event for _, event in self._advance()] if self._live else [])
+
+    def abort(self, request_id: str) -> None:
+        """Ends a live request; an unknown id has no effect."""
+        numbers = [number for number, each in self._live.items() if each["request_id"] == request_id]
+        self._generator.remove(numbers)
+        for number in numbers:
+            del self._live[number]
+
+    def has_unfinished(self) -> bool:
+        return bool(self._live or self._undelivered)
+
+    def close(self) -> None:
+        self._generator.close()
+
+    def _is_live(self, request: Request) -> bool:
+        return any(each["request_id"] == request["request_id"] for each in self._live.values())
+
+    def _submitted(self, request: Request) -> Completion | int:
+        """Returns the library's number of the request, or how it was refused."""
+        asked: Sampling = request.get("sampling", {})
+        try:
+            _check(self._length, request, asked)
+            ends = [[each] for each in request["eos_token_ids"]]
+            ends += asked.get("stop_token_sequences", ())
+            (number,) = self._generator.insert(
+                [request["prompt_token_ids"]],
+                max_tokens=[request["max_new_tokens"]],
+                samplers=[_sampler(asked)],
+                logits_processors=[_processors(asked)],
+                stop_sequences=[StopSequences(ends)],
+            )
+        except (ValueError, TypeError) as error:
+            return refused(request, error)
+        self._live[number] = request
+        return int(number)
+
+    def _advance(self) -> list[tuple[int, Event]]:
+        events = []
+        for answer in self._generator.next()[1]:
+            request = self._live[answer.uid]
+            event = event_of(request["request_id"], answer.token, answer.finish_reason)
+            num_top = request.get("sampling", {}).get("logprobs")
+            if num_top is not None:
+                event["logprobs"] = _logprobs(answer.token, np.array(answer.logprobs), num_top)
+            events.append((answer.uid, event))
+            if answer.finish_reason is not None:
+                del self._live[answer.uid]
+        return events
+
+
+def _check(length: Length, request: Request, asked: Sampling) -> None:
+    if too_long := length.refusal(request):
+        raise ValueError(too_long)
+    for name, least in LEAST.items():
+        if asked.get(name, least) < least:
+            raise ValueError(f"{name} is {asked[name]}, but must be at least {least}")
+
+
+def _sampler(asked: Sampling) -> Any:
+    """Returns the library's sampler, or None for its default, which is greedy."""
+    if "temperature" not in asked:
+        return None
+    return make_sampler(asked["temperature"], top_k=asked.get("top_k", 0))
+
+
+def _processors(asked: Sampling) -> list[Any]:
+    biases: dict[int, float] = {}
+    for token, bias in asked.get("logit_bias", ()):
+        biases[token] = biases.get(token, 0.0) + bias
+    processors: list[Any] = make_logits_processors(
+        biases, asked.get("repetition_penalty"), repetition_context_size=WHOLE
+    )
+    return processors
+
+
+def _completion(request: Request, events: Sequence[Event]) -> Completion:
+    completion = completion_of(request, events)
+    if "logprobs" in events[0]:
+        completion["logprobs"] = [each["logprobs"] for each in events]
+    return completion
+
+
+def _logprobs(token: int, values: np.ndarray[Any, Any], num_top: int) -> Logprobs:
+    likeliest = np.argsort(-values, kind="stable")[:num_top]
+    return {
+        "logprob": float(values[token]),
+        "rank": int((values > values[token]).sum()) + 1,
+        "top": [(int(each), float(values[each])) for each in likeliest],
+    }
+
+
+@lru_cache(NUM_LOADED)
+def _loaded(folder: str, is_lifted: bool) -> Any:
+    """Returns the model, read by the library. Raises `Unsupported`."""
+    path = Path(folder)
+    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    try:
+        model, _ = load_model(path, model_config=_lifted(config) if is_lifted else None)
+    except (ValueError, NotImplementedError, KeyError, TypeError, AttributeError) as error:
+        raise Unsupported(f"load_model says {str(error).splitlines()[0]}") from error
+    return model
+
+
+def _lifted(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns the rope parameters under the names of transformers 4, where all layers have the same."""
+    given = config.get("rope_parameters") or {}
+    if "rope_theta" not in given:
+        return {}
+    lifted = {"rope_theta": given["rope_theta"]}
+    if given.get("rope_type", "default") != "default":
+        lifted["rope_scaling"] = {name: each for name, each in given.items() if name != "rope_theta"}
+    return lifted
+
+
+if __name__ == "__main__":
+    serve(MLXLM)

@@ -1,0 +1,30 @@
+"""MLX-LM 0.32.2: the sliding window of Mistral, Mixtral and Qwen 2 is dropped without a word.
+
+Mistral is loaded as a Llama, which has windows only where the config has `layer_types`; a config of
+Mistral has none. Mixtral and Qwen 2 have no window at all. Behind a window of 4 tokens, the first of 9
+cannot change what one layer says at the last. Exit status 1: reproduced.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import mlx.core as mx
+import transformers
+from mlx_lm.utils import load_model
+from setup_mlx import HEADS, SHAPE, save
+
+WINDOW = 4
+one, other = [1, 2, 3, 4, 5, 6, 7, 8, 9], [40, 2, 3, 4, 5, 6, 7, 8, 9]
+sizes = {**SHAPE, **HEADS, "tie_word_embeddings": False, "sliding_window": WINDOW}
+qwen = {"use_sliding_window": True, "max_window_layers": 0, "layer_types": ["sliding_attention"]}
+is_wrong = False
+for config in (transformers.MistralConfig(**sizes), transformers.MixtralConfig(**sizes), transformers.Qwen2Config(**sizes, **qwen)):
+    with tempfile.TemporaryDirectory() as folder:
+        save(config, folder)
+        model, _ = load_model(Path(folder))
+    last = [model(mx.array([prompt]))[0, -1] for prompt in (one, other)]
+    distance = mx.abs(last[0] - last[1]).max().item()
+    print(f"{type(config).__name__}, window {WINDOW}: another first token of 9 moves the last logits by {distance:.3f}, but should by 0")
+    is_wrong |= distance > 1e-4
+sys.exit(is_wrong)
