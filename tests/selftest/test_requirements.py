@@ -207,6 +207,19 @@ def test_each_outcome_decides_its_promise(
     assert (unmet.outcomes, unmet.verdict) == ({HELD[0]: "not run"}, "incomplete")
 
 
+@pytest.mark.parametrize(("other", "verdict"), [("held", "held"), ("ended", "undecided")])
+def test_what_another_model_decides_is_decided(other: str, verdict: str) -> None:
+    ended = TrialRecord("e", "m", ("P1",), requirement="test::a[m-x]", failure=OTHER)
+    second = replace(ended, model="n", requirement="test::a[n-x]")
+    second = replace(second, failure=None) if other == "held" else second
+    entries = [
+        JournalEntry(each.model, "failed" if each.failure else "passed", record=each)
+        for each in (ended, second)
+    ]
+    reached = verdict_of("e", entries, True, Provenance(Machine("one", 1), {}), Asked("pytest"))
+    assert reached.promises["P1"].verdict == verdict
+
+
 @pytest.mark.parametrize(("is_scored", "outcome"), [(True, "failed"), (False, "skipped")])
 def test_an_unscored_test_whose_process_ended_fails_nothing(is_scored: bool, outcome: str) -> None:
     record = TrialRecord("e", "m", ("P1",), is_scored=is_scored)

@@ -8,13 +8,13 @@ README.md                              one line for each verdict
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.texts import header, line, slug
-from batchproof.records.verdict import VERDICT, EngineVerdict, FailureGroup, IssueRecord
+from batchproof.records.verdict import VERDICT, EngineVerdict, FailureGroup, IssueRecord, Verdict
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.verdict_of_journal import without_local_paths
 from batchproof.site.verdict_summary import Paragraph, summary
@@ -83,11 +83,24 @@ def write_index(folder: Path) -> None:
     replace_text(folder / "README.md", "\n".join([head, *index_table(folder), ""]))
 
 
+SIGNS: Mapping[Verdict, str] = {
+    "held": "✓",
+    "broken": "✗",
+    "differs by design": "≈",
+    "known failures": "≈",
+    "incomplete": "?",
+    "undecided": "?",
+}
+LEGEND = (
+    "✓ held; ✗ broken; ≈ differs by a documented convention; ? not decided: a test of it was ended by "
+    "another promise that broke, on every model; empty: not tested, for lack of a capability or model."
+)
+
+
 def index_table(folder: Path) -> Iterator[str]:
-    """Yields a line in Markdown for the verdict of each judgement that was not stopped."""
-    yield from header(
-        "engine", "judged", "answers", "held", "broken", "differs by documented convention"
-    )
+    """Yields a line in Markdown for the verdict of each judgement that was not stopped, with a sign for
+    each promise, and what the signs mean."""
+    yield from header("engine", "judged", "answers", *(each.id for each in Promise))
     for path in sorted(folder.glob(f"*/{RECORD}")):
         verdict = VERDICT.read(path)
         if verdict.is_complete:
@@ -95,10 +108,14 @@ def index_table(folder: Path) -> Iterator[str]:
                 f"[{verdict.title}]({path.parent.name}/{PAGE})",
                 verdict.made.date[:10],
                 f"{verdict.totals.num_requests:,}",
-                str(len(verdict.held)),
-                ", ".join(verdict.broken) or "none",
-                ", ".join(verdict.differing) or "none",
+                *(_sign(verdict, each) for each in Promise),
             )
+    yield from ("", LEGEND, "", *(f"* {each.id} {each.title}" for each in Promise))
+
+
+def _sign(verdict: EngineVerdict, promise: Promise) -> str:
+    result = verdict.promises.get(promise.id)
+    return "" if result is None else SIGNS.get(result.verdict, "")
 
 
 NUM_TESTS_NAMED = 3

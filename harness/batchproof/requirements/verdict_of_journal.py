@@ -35,6 +35,7 @@ NOT_TESTED: Mapping[str, Verdict] = {
     "inadequate": "inadequate",
     "skipped": "skipped",
 }
+DECIDED: tuple[RequirementOutcome, ...] = ("held", "failed", "known")
 WORST_FIRST: tuple[Verdict, ...] = (
     *("broken", "incomplete", "undecided", "known failures", "differs by design", "held"),
 )
@@ -273,7 +274,7 @@ def totals_of(engine: str, outcomes: Iterable[Outcome]) -> Totals:
 @dataclass(frozen=True)
 class Outcomes:
     """Outcomes by requirement id. By promise: how many of its requirements were not run, and how many
-    others say nothing of it."""
+    others say nothing of it, and no more on another model."""
 
     scored: Mapping[str, RequirementOutcome]
     unscored: Mapping[str, RequirementOutcome]
@@ -288,12 +289,23 @@ def outcomes_of(entries: Iterable[JournalEntry], asked: RequirementSet | None) -
     met = {record.requirement: (record, outcome) for record, outcome in found if outcome}
     counted = {name for name, (record, _) in met.items() if record.is_scored}
     scored: dict[str, RequirementOutcome] = dict.fromkeys(asked.by_id if asked else met, "not run")
+    decided = {
+        (promise, _on_any_model(record))
+        for record, outcome in met.values()
+        for promise in record.promises
+        if outcome in DECIDED and not _says_nothing(promise, outcome, record)
+    }
     not_run, undecided = Counter[str](), Counter[str]()
     for name in asked.by_id if asked else met:
         if name in counted:
             record, scored[name] = met[name]
             promises = (asked.by_id[name].promise,) if asked else record.promises
-            undecided.update(each for each in promises if _says_nothing(each, scored[name], record))
+            undecided.update(
+                each
+                for each in promises
+                if _says_nothing(each, scored[name], record)
+                and (scored[name] == "error" or (each, _on_any_model(record)) not in decided)
+            )
         elif asked:
             not_run[asked.by_id[name].promise] += 1
     unscored = {name: outcome for name, (_, outcome) in met.items() if name not in counted}
@@ -310,6 +322,11 @@ def _outcome(outcome: str, record: TrialRecord) -> RequirementOutcome | None:
     if record.is_own_failure:
         return "error"
     return "known" if outcome == "known" else "failed"
+
+
+def _on_any_model(record: TrialRecord) -> str:
+    """Returns what a test requires, whatever the model."""
+    return record.requirement.replace(f"[{record.model}", "[", 1)
 
 
 def _says_nothing(promise: str, outcome: RequirementOutcome, record: TrialRecord) -> bool:

@@ -147,7 +147,7 @@ LEGEND = (
     ("warn", "differs", "tests failed, and the engine's documentation states that behaviour"),
     ("warn", "known", "tests failed as those who ran them expected"),
     ("warn", "incomplete", "tests that it needs were not run"),
-    ("warn", "undecided", "tests of it were ended by another promise that broke"),
+    ("warn", "undecided", "a test of it was ended by another promise that broke, on every model"),
     ("none", "no cap", "not tested: the engine lacks a capability that the tests need"),
     ("none", "refused", "not tested: the engine does not serve the models"),
     ("none", NOT_IN_SUITE.text, "the suite of that day had no test of it"),
