@@ -32,9 +32,10 @@ def test_serving_leaves_the_world_as_it_was(trial: Trial, data: st.DataObject) -
 @pytest.mark.one_model
 def test_what_befalls_a_request_leaves_the_world_as_it_was(trial: Trial) -> None:
     """Preempts, cancels, feeds in chunks and shares prefixes, as far as the engine can."""
+    fields = trial.offer[1]
     design = covering(choices_for(*trial.offer), seed=0)
     for number, values in enumerate(design[: settings().max_examples]):
-        check_world(trial, calls_of(values, trial.oracle, trial.has_logits, number)[0])
+        check_world(trial, calls_of(values, trial.oracle, trial.has_logits, number, fields=fields)[0])
 
 
 def check_world(trial: Trial, workload: Workload) -> None:
