@@ -114,7 +114,7 @@ class Library:
     packages: tuple[str, ...]
     source: str
     environment: str | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)  # paths in the folder of what is compiled
+    variables: Mapping[str, str] = field(default_factory=dict)  # paths within what is compiled
     preparation: str = ""  # what a reader does beside installing the packages
 
 

@@ -1,7 +1,7 @@
-"""llama.cpp's server: parameters out of their range are changed, dropped or used, without a word.
+"""llama.cpp's server: parameters out of their range are changed or dropped without a word.
 
 Exit status 1: reproduced. `set_limits` in tools/server/server-schema.cpp brings a value into its range,
-where `set_hard_limits` refuses it; repeat_penalty has neither, and of logit_bias an id outside of the
+where `set_hard_limits` refuses it; n_probs has neither, and of logit_bias an id outside of the
 vocabulary is passed over. The answer's generation_settings show what was used.
 """
 
@@ -15,9 +15,9 @@ WRONG = {
     "min_p": 2.0,
     "top_k": -3,
     "mirostat": 7,
-    "repeat_penalty": 0.0,
     "logit_bias": [[256, 2.0]],
     "n_probs": -1,
+    "repeat_penalty": 0.0,  # this and the next are refused
     "n_keep": -2,
 }
 num_answered = 0
