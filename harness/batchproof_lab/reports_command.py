@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Literal, get_args
@@ -62,15 +63,18 @@ def run(arguments: argparse.Namespace) -> int:
 def _recorded(report: UpstreamReport, found: UpstreamReports) -> bool:
     library = found.libraries[report.library]
     python: str | None = sys.executable
+    variables: dict[str, str] = {}
     if library.environment is not None:
         libraries = engines_module("adapters.released.libraries")
         python = libraries.interpreter(library.environment)
+        built = libraries.LIBRARIES[library.environment].build
+        variables = {name: str(built.folder / path) for name, path in library.variables.items()}
     if python is None:
         raise UsageError(f"{library.title} is not installed: batchproof install {library.environment}")
     shown = True
     for name in report.scripts:
         script = Path(FOLDER, "reproductions", name)
-        recording = record(script, python, library.packages)
+        recording = record(script, python, library.packages, variables)
         recording.write(recording_of(script))
         print(f"{name}: {'reproduced' if recording.is_reproduced else 'NOT REPRODUCED'}")
         shown &= recording.is_reproduced
@@ -110,6 +114,8 @@ class Library:
     packages: tuple[str, ...]
     source: str
     environment: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)  # paths within what is compiled
+    preparation: str = ""  # what a reader does beside installing the packages
 
 
 @dataclass(frozen=True)
@@ -257,8 +263,11 @@ def read_recording(script: Path) -> Recording:
     return found
 
 
-def record(script: Path, python: str, packages: Sequence[str]) -> Recording:
-    """Runs the script and returns what it printed. Raises `UsageError` if a package is missing."""
+def record(
+    script: Path, python: str, packages: Sequence[str], variables: Mapping[str, str]
+) -> Recording:
+    """Runs the script with these variables in its environment and returns what it printed. Raises
+    `UsageError` if a package is missing."""
     status = None
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -266,6 +275,7 @@ def record(script: Path, python: str, packages: Sequence[str]) -> Recording:
             copy.write_text(standalone(script), encoding="utf-8")
             ran = subprocess.run(
                 [python, "-u", "-c", RUN, str(copy), *packages],
+                env={**os.environ, **variables},
                 capture_output=True,
                 text=True,
                 timeout=TIME_LIMIT_S,

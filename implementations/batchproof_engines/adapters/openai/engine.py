@@ -37,7 +37,7 @@ CUT_HERE = (
 BY_WORDS = (
     "EOS ids and stop sequences are sent as stop texts, which are their words, and applied by the "
     "server. An EOS that it counts but leaves out of its answer is put in, if it names it or only one "
-    "was asked for. Its finish reason is passed on."
+    "was asked for. Its finish reason is passed on. An answer with logprobs is cut by the adapter."
 )
 PASSED_ON = (
     "EOS ids are applied by the server. One that it counts but leaves out of its answer is put in, if "
@@ -180,7 +180,7 @@ class OpenAIEngine:
                 held = TokenEvent(request_id, token, logprobs=logprobs)
                 tokens.append(token)
                 is_end = token in request.eos_token_ids or stops(request, tokens)
-                is_ended_here = is_end and options.eos == "client"
+                is_ended_here = is_end and options.is_cut_here(request)
                 if is_ended_here:
                     break  # the rest is not needed
                 if at_once and not is_end and len(tokens) < request.max_new_tokens:

@@ -133,6 +133,12 @@ class Options:
         others = CHOOSING - {Capability.SEEDED_SAMPLING}
         return frozenset(seeded | {each for each in others if self.sampling_fields & fields_of({each})})
 
+    def is_cut_here(self, request: Request) -> bool:
+        """Returns whether the adapter ends the answer at an EOS. llama.cpp leaves out the logprobs of a
+        stop text's tokens, so where logprobs are asked for, none is sent."""
+        asks_logprobs = request.sampling is not None and request.sampling.logprobs is not None
+        return self.eos == "client" or (self.eos == "stop" and asks_logprobs)
+
     def body(self, request: Request, vocab_size: int) -> dict[str, Any]:
         """Returns the body for a request, even for a bad one: refusing it is the server's duty."""
         eos = sorted(request.eos_token_ids)
@@ -152,7 +158,8 @@ class Options:
             body |= {"logprobs": 1, "return_tokens_as_token_ids": True}
         if self.tokens == "verbose":
             body |= {"verbose": True, "return_tokens": True}
-        if self.eos == "stop" and (texts := _stop_texts(request, vocab_size)):
+        sends_texts = self.eos == "stop" and not self.is_cut_here(request)
+        if sends_texts and (texts := _stop_texts(request, vocab_size)):
             body["stop"] = texts
         if self.eos == "stop_token_ids" and eos:
             body["stop_token_ids"] = eos

@@ -1,0 +1,33 @@
+"""llama.cpp's server: parameters out of their range are changed or dropped without a word.
+
+Exit status 1: reproduced. `set_limits` in tools/server/server-schema.cpp brings a value into its range,
+where `set_hard_limits` refuses it; n_probs has neither, and of logit_bias an id outside of the
+vocabulary is passed over. The answer's generation_settings show what was used.
+"""
+
+import sys
+
+from setup_llama import asked, converted, served, tiny
+from transformers import LlamaConfig
+
+WRONG = {
+    "top_p": 1.5,
+    "min_p": 2.0,
+    "top_k": -3,
+    "mirostat": 7,
+    "logit_bias": [[256, 2.0]],
+    "n_probs": -1,
+    "repeat_penalty": 0.0,  # this and the next are refused
+    "n_keep": -2,
+}
+num_answered = 0
+with served(converted(tiny(LlamaConfig, intermediate_size=128), "llama")) as address:
+    for name, value in WRONG.items():
+        answer = asked(address, "/completion", {"prompt": [5, 6, 7], "n_predict": 2, name: value})
+        if "error" in answer:
+            print(f"{name} {value}: refused, {answer['error']['message']}")
+        else:
+            used = answer["generation_settings"][name]
+            print(f"{name} {value}: answered with {name} {used}, should be refused")
+            num_answered += 1
+sys.exit(num_answered > 0)
