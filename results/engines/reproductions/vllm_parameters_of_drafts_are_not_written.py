@@ -9,11 +9,11 @@ floats is a copy, and drops it; other kernels of that file copy it back.
 
 import sys
 
-import setup_vllm
 import torch
+from setup_vllm import engine
 from vllm.v1.sample import rejection_sampler
 
-setup_vllm.engine(max_num_batched_tokens=64)  # registers the kernels for a CPU
+engine(max_num_batched_tokens=64)  # registers the kernels for a CPU
 temperature, ends = torch.tensor([0.0, 2.0]), torch.tensor([3, 5])
 expected = [1.0, 1.0, 1.0, 2.0, 2.0]
 for junk in (7.0, -1.0, float("nan")):
