@@ -60,7 +60,7 @@ from tracing import Tracer
 BLOCK_SIZE = 32  # of the CPU's attention: others are multiples of it
 POOL = 1 << 26  # bytes of keys and values, where no number of blocks is given
 NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
-NUM_KEPT = 16  # engines
+NUM_KEPT = 24  # engines
 PARAMETERS = (
     *("temperature", "top_k", "top_p", "min_p", "seed"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -163,12 +163,15 @@ class VLLM:
         is_another, self._folder = folder != self._folder, folder
         if not (is_another or self._num_built >= NUM_KEPT) or self._num_live > 1:
             return
-        for engines in self._idle.values():
-            for each in engines:
-                each.end()
+        collect = gc.collect
+        gc.collect = lambda *_: 0  # each engine that ends would collect twice, a second each
+        for engine in [each for engines in self._idle.values() for each in engines]:
+            engine.end()
+        gc.collect = collect
         self._idle.clear()
-        self._num_built = 0
+        gc.unfreeze()  # vLLM freezes the heap behind each engine, which keeps all of it for ever
         gc.collect()
+        self._num_built = 0
 
 
 def _built(
