@@ -60,7 +60,7 @@ from tracing import Tracer
 BLOCK_SIZE = 32  # of the CPU's attention: others are multiples of it
 POOL = 1 << 26  # bytes of keys and values, where no number of blocks is given
 NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
-NUM_KEPT = 24  # engines
+NUM_KEPT = 16  # engines
 PARAMETERS = (
     *("temperature", "top_k", "top_p", "min_p", "seed"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -142,13 +142,14 @@ class VLLM:
         """Returns an engine for the checkpoint, one of the same settings that is idle if there is one.
         Raises `Unsupported`."""
         key = json.dumps([folder, dtype, config, draft])
-        self._num_live += 1
         if self._idle.get(key):
+            self._num_live += 1
             return self._idle[key].pop().renewed()
         self._make_room(folder)
         torch.set_num_threads(num_threads)  # the first build fixes it
         built = _built(folder, dtype, config, draft, not self._compiled, self._is_async)
         self._num_built += 1
+        self._num_live += 1
         return Engine(built, key, self, not self._is_async)
 
     def give_back(self, engine: Engine) -> None:
@@ -161,7 +162,7 @@ class VLLM:
         """Ends all engines once there are many and none is in use, and those of another model: they
         share process groups, of which a mixture of experts needs one more."""
         is_another, self._folder = folder != self._folder, folder
-        if not (is_another or self._num_built >= NUM_KEPT) or self._num_live > 1:
+        if not (is_another or self._num_built >= NUM_KEPT) or self._num_live:
             return
         collect = gc.collect
         gc.collect = lambda *_: 0  # each engine that ends would collect twice, a second each
