@@ -50,7 +50,7 @@ def _expand(
     ends: torch.Tensor,
     replace_from: float,
     replace_to: float,
-    **_: int,
+    *_: int,
 ) -> None:
     lengths = torch.diff(ends, prepend=ends.new_zeros(1))
     values = torch.where(given == replace_from, torch.full_like(given, replace_to), given)
