@@ -32,7 +32,6 @@ from batchproof.cases.schema import Case, RequestSpec
 from batchproof.checks import happened
 from batchproof.checks.answers import completion_findings, order_findings, token_findings
 from batchproof.checks.broken import require
-from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.environment import require_same, settings_of, world_of
 from batchproof.checks.prefixes import Computed
 from batchproof.checks.refusals import refusal_findings
@@ -281,8 +280,7 @@ def _trace_findings(
     if Capability.TRACING not in trial.capabilities:
         return
     if not workload.aborts:
-        known = trial.capabilities, earlier, trial.scheduling_delay, trial.subject.reach
-        yield from conduct_findings(workload, outcome, records, *known)
+        yield from trial.conduct_findings(workload, outcome, records, earlier)
         return
     last_abort = max(step for _, step in workload.aborts)
     has_token_since = any(

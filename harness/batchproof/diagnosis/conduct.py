@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 from batchproof.api import EngineConfig, FinishReason
-from batchproof.checks.conduct import conduct_findings
 from batchproof.diagnosis.reruns import (
     SHOWN,
     Call,
@@ -86,8 +85,7 @@ def of_conduct(rerunner: Rerunner, failure: Failure, own: Diagnosis) -> Diagnosi
 
 def _conduct_of(call: Call, trial: Trial) -> Iterator[Finding]:
     outcome = Outcome(call.completions, call.events)
-    known = trial.capabilities, (), trial.scheduling_delay, trial.subject.reach
-    return conduct_findings(call.workload, outcome, call.trace, *known)
+    return trial.conduct_findings(call.workload, outcome, call.trace)
 
 
 def cause_of_exception(rerunner: Rerunner, failure: Failure) -> Diagnosis:

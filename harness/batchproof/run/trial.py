@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from math import ceil
 
 from batchproof.api import (
     Capability,
@@ -158,8 +157,8 @@ class Trial:
     @property
     def block_sizes(self) -> tuple[int, ...]:
         """The smallest sizes of a block that the engine serves: with them, few tokens fill several."""
-        multiple = self.lab.block_size_multiple(self.spec, self.subject)
-        return tuple(sorted({multiple * ceil(size / multiple) for size in SMALL_BLOCKS}))
+        fitted = (self.fitted(EngineConfig(block_size=size)) for size in SMALL_BLOCKS)
+        return tuple(sorted({each.block_size for each in fitted}))
 
     def fitted(self, config: EngineConfig) -> EngineConfig:
         """Returns the limits in blocks that the engine serves."""
@@ -287,15 +286,18 @@ class Trial:
         """Yields what is wrong with the answers, then with the conduct since `num_records`."""
         yield from self.answer_findings(workload.requests, outcome)
         records, earlier = self.trace_of(engine)[num_records:], self.history.computed_before(engine)
-        yield from conduct_findings(
-            workload,
-            outcome,
-            records,
-            self.capabilities,
-            earlier,
-            self.scheduling_delay,
-            self.subject.reach,
-        )
+        yield from self.conduct_findings(workload, outcome, records, earlier)
+
+    def conduct_findings(
+        self,
+        workload: Workload,
+        outcome: Outcome,
+        records: Sequence[StepRecord],
+        earlier: Sequence[Computed] = (),
+    ) -> Iterator[Finding]:
+        """Yields what `batchproof.checks.conduct` finds in a run of this engine on this model."""
+        known = self.capabilities, earlier, self.scheduling_delay, self.subject.reach
+        return conduct_findings(workload, outcome, records, *known)
 
     def trace_of(self, engine: Engine) -> Sequence[StepRecord]:
         """Returns the engine's records since it was built; empty without the capability."""

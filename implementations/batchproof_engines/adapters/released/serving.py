@@ -99,15 +99,27 @@ def event_of(
 
 
 def completion_of(request: Request, events: Sequence[Event]) -> Completion:
-    """Returns the completion that consists of all events of a request."""
+    """Returns the completion that consists of all events of a request, with the logprobs that they
+    have."""
     last = events[-1]
     if last["error"] is not None:
         return refused(request, last["error"])
-    return {
+    completion = {
         "request_id": request["request_id"],
         "token_ids": [event["token_id"] for event in events],
         "finish_reason": last["finish_reason"],
     }
+    if any("logprobs" in event for event in events):
+        completion["logprobs"] = [event.get("logprobs") for event in events]
+    return completion
+
+
+def biases_of(asked: Sampling) -> dict[int, float]:
+    """Returns the bias of each token; those of one that is named twice add up."""
+    biases: dict[int, float] = {}
+    for token, bias in asked.get("logit_bias", ()):
+        biases[token] = biases.get(token, 0.0) + bias
+    return biases
 
 
 def in_calls(

@@ -37,6 +37,7 @@ from serving import (
     Request,
     Sampling,
     Unsupported,
+    biases_of,
     completion_of,
     event_of,
     refused,
@@ -132,7 +133,7 @@ class Engine:
             for number, event in self._advance():
                 events[number].append(event)
         return [
-            _completion(request, events[answer]) if isinstance(answer, int) else answer
+            completion_of(request, events[answer]) if isinstance(answer, int) else answer
             for request, answer in zip(requests, answers, strict=True)
         ]
 
@@ -215,20 +216,10 @@ def _sampler(asked: Sampling) -> Any:
 
 
 def _processors(asked: Sampling) -> list[Any]:
-    biases: dict[int, float] = {}
-    for token, bias in asked.get("logit_bias", ()):
-        biases[token] = biases.get(token, 0.0) + bias
     processors: list[Any] = make_logits_processors(
-        biases, asked.get("repetition_penalty"), repetition_context_size=WHOLE
+        biases_of(asked), asked.get("repetition_penalty"), repetition_context_size=WHOLE
     )
     return processors
-
-
-def _completion(request: Request, events: Sequence[Event]) -> Completion:
-    completion = completion_of(request, events)
-    if "logprobs" in events[0]:
-        completion["logprobs"] = [each["logprobs"] for each in events]
-    return completion
 
 
 def _logprobs(token: int, values: np.ndarray[Any, Any], num_top: int) -> Logprobs:

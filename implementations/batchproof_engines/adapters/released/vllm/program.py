@@ -51,6 +51,8 @@ from serving import (
     Logprobs,
     Request,
     Unsupported,
+    biases_of,
+    completion_of,
     event_of,
     refused,
     serve,
@@ -197,9 +199,8 @@ def _built(
     if num_drafts:
         drafting["num_speculative_tokens"] = num_drafts
         limits["max_num_scheduled_tokens"] = num_fed
-        num_fed += (
-            config["max_num_seqs"] if draft is not None else 0
-        )  # a row of a draft model is longer
+        if draft is not None:
+            num_fed += config["max_num_seqs"]  # each row of a draft model has a token more
     arguments = EngineArgs(
         model=folder,
         dtype=dtype,
@@ -354,10 +355,7 @@ def _parameters(request: Request, vocab_size: int) -> SamplingParams:
     asked = dict(request.get("sampling", {}))
     asked["temperature"] = asked.get("temperature", 0.0)
     if "logit_bias" in asked:
-        biases: dict[int, float] = {}
-        for token, bias in asked["logit_bias"]:
-            biases[token] = biases.get(token, 0.0) + bias
-        asked["logit_bias"] = biases
+        asked["logit_bias"] = biases_of(asked)
     return SamplingParams(
         **asked,
         max_tokens=request["max_new_tokens"],
@@ -369,14 +367,7 @@ def _parameters(request: Request, vocab_size: int) -> SamplingParams:
 
 
 def _completion(request: Request, events: Sequence[Event], prompt_logprobs: Any) -> Completion:
-    answer = {
-        "request_id": request["request_id"],
-        "token_ids": [each["token_id"] for each in events],
-        "finish_reason": events[-1]["finish_reason"],
-    }
-    asked = request.get("sampling", {})
-    if "logprobs" in asked:
-        answer["logprobs"] = [each.get("logprobs") for each in events]
+    answer, asked = completion_of(request, events), request.get("sampling", {})
     if "prompt_logprobs" in asked:
         pairs = zip(request["prompt_token_ids"], prompt_logprobs, strict=True)
         num = asked["prompt_logprobs"]
