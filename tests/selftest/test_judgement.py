@@ -162,6 +162,7 @@ def test_what_is_known_of_a_failure_is_shown_and_a_convention_breaks_nothing(
     issues, noted = read_issues(path), [of_mine(each) for each in entries(journal)]
     verdict = judged([*noted, CRASH], issues)
     defect, crash, meant = verdict.groups
+    assert not replace(issues[0], unless=("fast=true",)).is_of("mine 1.0", "mine?fast=true")
     assert (defect.title, defect.promises, defect.num_tests) == ("The one that is not", ("P5",), 1)
     assert crash.promises == ()
     assert (meant.title, meant.is_documented) == ("The one that is meant", True)

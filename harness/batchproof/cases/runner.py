@@ -256,13 +256,15 @@ def _aborted_findings(
         reason = completion.finish_reason.value
         yield found(Rule.NOT_ABORTED, name, promise=case.promise, finish_reason=reason)
         return
-    limit = len(trial.oracle.expected(request)[0])
+    is_known = not is_drawn(request)
+    limit = len(trial.oracle.expected(request)[0]) if is_known else request.max_new_tokens
     wanted = spec.expect.num_tokens
     if len(tokens) > limit or wanted not in (None, len(tokens)):
         should_have = f"at most {limit}" if wanted is None else str(wanted)
         facts: Facts = {"num_tokens": len(tokens), "got": tokens, "should_have": should_have}
         yield found(Rule.ABORTED_LENGTH, name, promise=case.promise, **facts)
-    yield from token_findings(request, completion, trial.oracle, trial.ledger)
+    if tokens:
+        yield from token_findings(request, completion, trial.oracle, trial.ledger)
     trial.ledger.num_requests += 1
     trial.ledger.num_steps += len(tokens)
 

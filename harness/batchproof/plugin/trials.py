@@ -125,9 +125,14 @@ def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...
     return names[0]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Lets the engines take turns within each test function, model by model and case by case: they need
-    the same right answers, which each worker computes for what it is given."""
+    the same right answers, which each worker computes for what it is given.
+
+    For a verdict all tests of a model follow each other: an engine may use again what it has built.
+    """
+    if config.getoption("--verdict"):
+        items.sort(key=lambda item: _answers_of(item)[0])
     blocks = groupby(items, lambda item: item.nodeid.partition("[")[0])
     items[:] = chain.from_iterable(_in_turns(block) for _, block in blocks)
 

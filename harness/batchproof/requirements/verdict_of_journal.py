@@ -76,7 +76,7 @@ def verdict_of(
     entries = [each for each in everything if each.record is None or each.record.is_scored]
     outcomes = [_counted(each) for each in entries if each.record]
     statement = _statement([record.ledger for _, record in outcomes])
-    known = [each for each in issues if each.is_of(statement.release)]
+    known = [each for each in issues if each.is_of(statement.release, engine)]
     found = group_by_issue([e for e in entries if not (e.record and e.record.is_stale)], known)
     groups = tuple(failure_groups(found))
     promises = _results(cells_of(engine, outcomes), groups, met)

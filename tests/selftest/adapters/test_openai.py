@@ -119,6 +119,14 @@ def test_an_eos_that_is_counted_but_left_out_is_put_back(build: Build, server: S
     assert completion.token_ids == (7,), "the server has not said which of the two it was"
 
 
+def test_an_eos_at_the_cap_that_a_server_calls_length_is_a_stop(build: Build, server: StandIn) -> None:
+    server.behaviour = saying(choice("t007", finish_reason="length"))
+    engine = build("&stream=true&eos=stop_token_ids&eos_at_cap=length")
+    requests = [Request("a", (1,), 1, frozenset({7})), Request("b", (1,), 1, frozenset({4}))]
+    reasons = [completion.finish_reason for completion in engine.generate(requests)]
+    assert reasons == [FinishReason.STOP, FinishReason.LENGTH]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_tokens_come_back_up_to_their_first_eos(build: Build, server: StandIn, way: str) -> None:
     assert build(way).generate(REQUESTS) == right(REQUESTS)

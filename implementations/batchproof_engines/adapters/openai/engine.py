@@ -172,7 +172,7 @@ class OpenAIEngine:
         parser = AnswerParser(self._limits.vocab_size, options.tokens, asked.logprobs)
         held: TokenEvent | None = None
         tokens: list[int] = []
-        is_ended_here = False
+        is_end = is_ended_here = False
         try:
             for token, logprobs in self._tokens(request, exchange, parser):
                 if held is not None:
@@ -193,7 +193,10 @@ class OpenAIEngine:
             raise exchange.failed(str(error)) from None
         finally:
             exchange.close()
-        reason = FinishReason.STOP if is_ended_here else parser.finish_reason
+        # A server may call both ends by one name where they fall together.
+        is_both = is_end and len(tokens) == request.max_new_tokens and options.eos_at_cap == "length"
+        is_stopped = is_ended_here or (is_both and parser.finish_reason is FinishReason.LENGTH)
+        reason = FinishReason.STOP if is_stopped else parser.finish_reason
         assert reason is not None, "the parser rejects an answer without a reason"
         last = TokenEvent(request_id, None) if held is None else held
         yield last._replace(finish_reason=reason)

@@ -64,6 +64,7 @@ class Options:
     prompts: Literal["ids", "words"] = "ids"
     tokens: Literal["auto", "ids", "logprobs", "words", "verbose"] = "auto"
     eos: Literal["client", "stop", "stop_token_ids", "generation_config"] = "client"
+    eos_at_cap: Literal["stop", "length"] = "stop"
     sampling: str = "none"
     seeded: bool = False
     logprobs: bool = False

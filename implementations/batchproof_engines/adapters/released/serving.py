@@ -122,6 +122,76 @@ def biases_of(asked: Sampling) -> dict[int, float]:
     return biases
 
 
+class Stepped:
+    """An engine whose library advances all of its requests by a step. A subclass gives the three
+    methods that only raise here. `live` holds its handles of the requests without an end, by id."""
+
+    refusals: tuple[type[Exception], ...] = (ValueError, TypeError)  # what `submit` raises
+
+    def __init__(self) -> None:
+        self.live: dict[str, Any] = {}
+        self.undelivered: list[Event] = []
+
+    def submit(self, request: Request) -> Any:
+        """Gives a request to the library and returns its handle. Raises one of `refusals`."""
+        raise NotImplementedError
+
+    def advance(self) -> list[Event]:
+        """Runs one step, takes whoever has ended out of `live`, and returns the events."""
+        raise NotImplementedError
+
+    def cancel(self, handle: Any) -> None:
+        """Ends a live request."""
+        raise NotImplementedError
+
+    def completion(self, request: Request, events: Sequence[Event]) -> Completion:
+        return completion_of(request, events)
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Returns one completion per request, after adding all of them before the first step."""
+        refusals: list[object] = []
+        for request in requests:
+            try:
+                self.add(request)
+            except Live:
+                refusals.append(f"request_id {request['request_id']!r} is used twice in this call")
+            else:
+                refusals.append(self.undelivered.pop()["error"] if self.undelivered else None)
+        told: dict[str, list[Event]] = {name: [] for name in self.live}
+        while self.live:
+            for event in self.advance():
+                told[event["request_id"]].append(event)
+        return [
+            self.completion(request, told[request["request_id"]])
+            if refusal is None
+            else refused(request, refusal)
+            for request, refusal in zip(requests, refusals, strict=True)
+        ]
+
+    def add(self, request: Request) -> None:
+        """Adds a request. Raises `Live`: events of two with one id could not be told apart."""
+        name = request["request_id"]
+        if name in self.live:
+            raise Live
+        try:
+            self.live[name] = self.submit(request)
+        except self.refusals as error:
+            self.undelivered.append(event_of(name, None, "error", str(error)))
+
+    def step(self) -> list[Event]:
+        """Runs one step of the library, if it has work, and returns the events."""
+        events, self.undelivered = self.undelivered, []
+        return events + (self.advance() if self.live else [])
+
+    def abort(self, request_id: str) -> None:
+        """Ends a live request; an unknown id has no effect."""
+        if request_id in self.live:
+            self.cancel(self.live.pop(request_id))
+
+    def has_unfinished(self) -> bool:
+        return bool(self.live or self.undelivered)
+
+
 def in_calls(
     requests: Sequence[Request],
     refusals: Sequence[str | None],

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -29,18 +28,15 @@ from mlx_lm.utils import load_model
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `serving` lies
 from serving import (
-    Completion,
     Event,
     Length,
-    Live,
     Logprobs,
     Request,
     Sampling,
+    Stepped,
     Unsupported,
     biases_of,
-    completion_of,
     event_of,
-    refused,
     serve,
 )
 
@@ -105,10 +101,11 @@ class MLXLM:
         return Engine(_loaded(folder, self._is_lifted), Length(folder, config), config)
 
 
-class Engine:
-    """An engine; `_live` are the requests without an end, by the library's number."""
+class Engine(Stepped):
+    """An engine; a handle is the library's number of a request."""
 
     def __init__(self, model: Any, length: Length, config: dict[str, Any]) -> None:
+        super().__init__()
         self._length = length
         num_seqs = config["max_num_seqs"]
         num_fed = min(PREFILL_BATCH_SIZE, num_seqs)
@@ -118,86 +115,42 @@ class Engine:
             prefill_batch_size=num_fed,
             prefill_step_size=max(1, config["max_num_batched_tokens"] // num_fed),
         )
-        self._live: dict[int, Request] = {}
-        self._undelivered: list[Event] = []
+        self._asked: dict[int, Request] = {}  # by number
 
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns one completion per request, after adding all of them before the first step."""
-        answers: list[Completion | int] = []
-        for request in requests:
-            is_twice = self._is_live(request)
-            words = f"request_id {request['request_id']!r} is used twice in this call"
-            answers.append(refused(request, words) if is_twice else self._submitted(request))
-        events: dict[int, list[Event]] = {each: [] for each in answers if isinstance(each, int)}
-        while self._live:
-            for number, event in self._advance():
-                events[number].append(event)
-        return [
-            completion_of(request, events[answer]) if isinstance(answer, int) else answer
-            for request, answer in zip(requests, answers, strict=True)
-        ]
-
-    def add(self, request: Request) -> None:
-        """Adds a request. Raises `Live`."""
-        if self._is_live(request):
-            raise Live
-        answer = self._submitted(request)
-        if not isinstance(answer, int):
-            error = answer["error"]
-            self._undelivered.append(event_of(request["request_id"], None, "error", error))
-
-    def step(self) -> list[Event]:
-        """Runs one step of the library, if it has work, and returns the events."""
-        events, self._undelivered = self._undelivered, []
-        return events + ([event for _, event in self._advance()] if self._live else [])
-
-    def abort(self, request_id: str) -> None:
-        """Ends a live request; an unknown id has no effect."""
-        numbers = [number for number, each in self._live.items() if each["request_id"] == request_id]
-        self._generator.remove(numbers)
-        for number in numbers:
-            del self._live[number]
-
-    def has_unfinished(self) -> bool:
-        return bool(self._live or self._undelivered)
-
-    def close(self) -> None:
-        self._generator.close()
-
-    def _is_live(self, request: Request) -> bool:
-        return any(each["request_id"] == request["request_id"] for each in self._live.values())
-
-    def _submitted(self, request: Request) -> Completion | int:
-        """Returns the library's number of the request, or how it was refused."""
+    def submit(self, request: Request) -> int:
         asked: Sampling = request.get("sampling", {})
-        try:
-            _check(self._length, request, asked)
-            ends = [[each] for each in request["eos_token_ids"]]
-            ends += asked.get("stop_token_sequences", ())
-            (number,) = self._generator.insert(
-                [request["prompt_token_ids"]],
-                max_tokens=[request["max_new_tokens"]],
-                samplers=[_sampler(asked)],
-                logits_processors=[_processors(asked)],
-                stop_sequences=[StopSequences(ends)],
-            )
-        except (ValueError, TypeError) as error:
-            return refused(request, error)
-        self._live[number] = request
+        _check(self._length, request, asked)
+        ends = [[each] for each in request["eos_token_ids"]]
+        ends += asked.get("stop_token_sequences", ())
+        (number,) = self._generator.insert(
+            [request["prompt_token_ids"]],
+            max_tokens=[request["max_new_tokens"]],
+            samplers=[_sampler(asked)],
+            logits_processors=[_processors(asked)],
+            stop_sequences=[StopSequences(ends)],
+        )
+        self._asked[number] = request
         return int(number)
 
-    def _advance(self) -> list[tuple[int, Event]]:
+    def advance(self) -> list[Event]:
         events = []
         for answer in self._generator.next()[1]:
-            request = self._live[answer.uid]
+            request = self._asked[answer.uid]
             event = event_of(request["request_id"], answer.token, answer.finish_reason)
             num_top = request.get("sampling", {}).get("logprobs")
             if num_top is not None:
                 event["logprobs"] = _logprobs(answer.token, np.array(answer.logprobs), num_top)
-            events.append((answer.uid, event))
+            events.append(event)
             if answer.finish_reason is not None:
-                del self._live[answer.uid]
+                del self._asked[answer.uid], self.live[request["request_id"]]
         return events
+
+    def cancel(self, number: int) -> None:
+        self._generator.remove([number])
+        del self._asked[number]
+
+    def close(self) -> None:
+        self._generator.close()
 
 
 def _check(length: Length, request: Request, asked: Sampling) -> None:

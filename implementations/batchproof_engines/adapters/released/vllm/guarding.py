@@ -5,6 +5,9 @@
   (results/engines/reproductions/vllm_seed_in_an_unfinished_prompt.py). Here its state is restored.
 * The parameters of drafted tokens are written to a copy that nobody reads, and what happens to lie in
   memory is taken for them (results/engines/reproductions/vllm_parameters_of_drafts_are_not_written.py).
+* Where a step is shorter than a token and its drafts, a prompt of which one token is left behind a
+  cached prefix is never admitted, for it is padded
+  (results/engines/reproductions/vllm_last_token_behind_a_prefix_waits_for_ever.py). Here it is not.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from typing import Any
 
 import torch
 from vllm.utils import cpu_triton_utils
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 
 def guard() -> None:
-    """Mends both for all engines of this process; before the first is built."""
+    """Mends all for all engines of this process; before the first is built."""
     _take_draws_back()
+    _pad_what_fits()
     cpu_triton_utils._expand_kernel_impl = _expand
 
 
@@ -42,6 +47,18 @@ def _take_draws_back() -> None:
             runner.input_batch.generators = generators
 
     GPUModelRunner._sample, GPUModelRunner._bookkeeping_sync = sampled, kept_books
+
+
+def _pad_what_fits() -> None:
+    make = Scheduler.__init__
+
+    def made(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        make(scheduler, *args, **kwargs)
+        num_drafts = scheduler.num_spec_tokens
+        if num_drafts >= scheduler.max_num_scheduled_tokens:  # as many drafts as ever, but no padding
+            scheduler.dynamic_sd_lookup = [num_drafts] * (scheduler.max_num_running_reqs + 1)
+
+    Scheduler.__init__ = made
 
 
 def _expand(

@@ -47,14 +47,13 @@ from guarding import guard
 from serving import (
     Completion,
     Event,
-    Live,
     Logprobs,
     Request,
+    Sampling,
+    Stepped,
     Unsupported,
     biases_of,
-    completion_of,
     event_of,
-    refused,
     serve,
 )
 from tracing import Tracer
@@ -74,7 +73,7 @@ class VLLM:
     """The library with its options.
 
     `compiled` is vLLM's default, and so is `async_scheduling`, which plans a step before the tokens of
-    the one before are known: without a trace then. `kept` engines are used again. `guarded` mends two
+    the one before are known: without a trace then. `kept` engines are used again. `guarded` mends three
     defects that hide others.
     """
 
@@ -98,6 +97,8 @@ class VLLM:
         self._compiled, self._is_async, self._is_kept = compiled, async_scheduling, kept
         if guarded:
             guard()
+        gc.collect()
+        gc.freeze()  # each engine collects three times: what is imported need not be looked at again
         self._idle: dict[str, list[Engine]] = {}
         self._num_built = self._num_live = 0
         self._folder = ""
@@ -128,9 +129,9 @@ class VLLM:
         ]
         if guarded:
             self.notes.append(
-                "guarded: two findings are mended in the process, so that what lies behind them is "
-                "judged: the draw of an unfinished prompt is taken back, and the parameters of drafted "
-                "tokens are written where they are read"
+                "guarded: three findings are mended in the process, so that what lies behind them is "
+                "judged: the draw of an unfinished prompt is taken back, the parameters of drafted "
+                "tokens are written where they are read, and no request is padded beyond a step"
             )
 
     def build(
@@ -174,6 +175,7 @@ class VLLM:
         self._idle.clear()
         gc.unfreeze()  # vLLM freezes the heap behind each engine, which keeps all of it for ever
         gc.collect()
+        gc.freeze()
         self._num_built = 0
 
 
@@ -234,31 +236,34 @@ def _positions(given: dict[str, Any], limit: int | None) -> int:
     return min(positions, limit or positions)
 
 
-class Engine:
-    """An engine; `_live` are the ids of vLLM by those of the suite, of requests without an end."""
+class Engine(Stepped):
+    """An engine; a handle is vLLM's own id of a request."""
+
+    refusals = (ValueError, TypeError, VLLMClientError)
 
     def __init__(self, engine: LLMEngine, key: str, owner: VLLM, is_traced: bool) -> None:
+        super().__init__()
         self.key, self._engine, self._owner = key, engine, owner
         self._max_len = engine.model_config.max_model_len
         self._vocab_size = engine.model_config.get_vocab_size()
-        self._live: dict[str, str] = {}
-        self._names: dict[str, str] = {}  # the other way round, also of those that have ended
-        self._asked: dict[str, Request] = {}
-        self._undelivered: list[Event] = []
+        self._names: dict[str, str] = {}  # ids of the suite by vLLM's own
+        self._asked: dict[str, Sampling] = {}
+        self._prompt_logprobs: dict[str, list[Any]] = {}
         core = engine.engine_core.engine_core
         self._tracer = Tracer(core.scheduler, self._names) if is_traced else None
 
     def renewed(self) -> Engine:
         """Returns the engine as good as new."""
-        self._names.clear()
+        for each in (self._names, self._asked, self._prompt_logprobs):
+            each.clear()
         self.take_trace()
         return self
 
     def is_clean(self) -> bool:
         """Aborts what is left, and returns whether nothing of earlier requests remains."""
-        for request_id in list(self._live):
+        for request_id in list(self.live):
             self.abort(request_id)
-        self._undelivered.clear()
+        self.undelivered.clear()
         core = self._engine.engine_core.engine_core
         while core.scheduler.has_requests():  # tells the worker who has ended
             self._engine.step()
@@ -267,79 +272,26 @@ class Engine:
     def end(self) -> None:
         self._engine.engine_core.shutdown()
 
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns one completion per request, after adding all of them before the first step."""
-        told: dict[int, list[Event]] = {}
-        places: dict[str, int] = {}
-        refusals: dict[int, str] = {}
-        for place, request in enumerate(requests):
-            name = request["request_id"]
-            try:
-                self.add(request)
-            except Live:
-                refusals[place] = f"request_id {name!r} is used twice in this call"
-                continue
-            if name in self._live:
-                places[name] = place
-            else:
-                refusals[place] = self._undelivered.pop()["error"]
-        logprobs: dict[str, Any] = {}
-        while self._live:
-            for event in self._advance(logprobs):
-                told.setdefault(places[event["request_id"]], []).append(event)
-        answers = []
-        for place, request in enumerate(requests):
-            if place in refusals:
-                answers.append(refused(request, refusals[place]))
-            else:
-                answers.append(_completion(request, told[place], logprobs.get(request["request_id"])))
-        return answers
-
-    def add(self, request: Request) -> None:
-        """Adds a request. Raises `Live`."""
+    def submit(self, request: Request) -> str:
         name = request["request_id"]
-        if name in self._live:
-            raise Live
         prompt, cap = request["prompt_token_ids"], request["max_new_tokens"]
-        try:
-            if len(prompt) + cap > self._max_len:
-                raise ValueError(
-                    f"{len(prompt)} prompt tokens and max_tokens={cap} exceed the maximum context "
-                    f"length of {self._max_len} tokens"
-                )
-            settings = _parameters(request, self._vocab_size)
-            number = self._engine.add_request(name, {"prompt_token_ids": prompt}, settings)
-        except (ValueError, TypeError, VLLMClientError) as error:
-            self._undelivered.append(event_of(name, None, "error", str(error)))
-            return
-        self._live[name], self._names[number], self._asked[name] = number, name, request
+        if len(prompt) + cap > self._max_len:
+            raise ValueError(
+                f"{len(prompt)} prompt tokens and max_tokens={cap} exceed the maximum context "
+                f"length of {self._max_len} tokens"
+            )
+        settings = _parameters(request, self._vocab_size)
+        number: str = self._engine.add_request(name, {"prompt_token_ids": prompt}, settings)
+        self._names[number], self._asked[name] = name, request.get("sampling", {})
+        self._prompt_logprobs[name] = []
+        return number
 
-    def step(self) -> list[Event]:
-        """Runs one step of the library, if it has work, and returns the events."""
-        events, self._undelivered = self._undelivered, []
-        return events + (self._advance({}) if self._live else [])
-
-    def abort(self, request_id: str) -> None:
-        """Ends a live request; an unknown id has no effect."""
-        number = self._live.pop(request_id, None)
-        if number is not None:
-            self._engine.abort_request([number], internal=True)
-
-    def has_unfinished(self) -> bool:
-        return bool(self._live or self._undelivered)
-
-    def take_trace(self) -> list[dict[str, Any]]:
-        return self._tracer.take() if self._tracer else []
-
-    def close(self) -> None:
-        self._owner.give_back(self)
-
-    def _advance(self, prompt_logprobs: dict[str, Any]) -> list[Event]:
+    def advance(self) -> list[Event]:
         events = []
         for output in self._engine.step():
             name, answer = output.request_id, output.outputs[0]
-            prompt_logprobs.setdefault(name, []).extend(output.prompt_logprobs or ())
-            asked = self._asked[name].get("sampling", {}).get("logprobs")
+            self._prompt_logprobs[name] += output.prompt_logprobs or ()
+            asked = self._asked[name].get("logprobs")
             for place, token in enumerate(answer.token_ids):
                 event = event_of(name, token)
                 if asked is not None and answer.logprobs:
@@ -347,8 +299,26 @@ class Engine:
                 events.append(event)
             if output.finished:
                 events[-1]["finish_reason"] = answer.finish_reason
-                self._live.pop(name, None)
+                self.live.pop(name, None)
         return events
+
+    def cancel(self, number: str) -> None:
+        self._engine.abort_request([number], internal=True)
+
+    def completion(self, request: Request, events: Sequence[Event]) -> Completion:
+        answer, asked = super().completion(request, events), request.get("sampling", {})
+        if "prompt_logprobs" in asked:
+            given = self._prompt_logprobs[request["request_id"]]
+            pairs = zip(request["prompt_token_ids"], given, strict=True)
+            num = asked["prompt_logprobs"]
+            answer["prompt_logprobs"] = [each and _logprobs(token, each, num) for token, each in pairs]
+        return answer
+
+    def take_trace(self) -> list[dict[str, Any]]:
+        return self._tracer.take() if self._tracer else []
+
+    def close(self) -> None:
+        self._owner.give_back(self)
 
 
 def _parameters(request: Request, vocab_size: int) -> SamplingParams:
@@ -364,15 +334,6 @@ def _parameters(request: Request, vocab_size: int) -> SamplingParams:
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )
-
-
-def _completion(request: Request, events: Sequence[Event], prompt_logprobs: Any) -> Completion:
-    answer, asked = completion_of(request, events), request.get("sampling", {})
-    if "prompt_logprobs" in asked:
-        pairs = zip(request["prompt_token_ids"], prompt_logprobs, strict=True)
-        num = asked["prompt_logprobs"]
-        answer["prompt_logprobs"] = [given and _logprobs(token, given, num) for token, given in pairs]
-    return answer
 
 
 def _logprobs(token: int, given: Any, num: int) -> Logprobs:
