@@ -42,10 +42,11 @@ class TraceReplay:
         return self.num_cached.get(request_id, 0) == self.num_known(request_id) - 1
 
     def whole_life(self, request_id: str) -> int:
-        """Returns the blocks that a request can own at most."""
+        """Returns the blocks that a request can own at most: with room for drafts that are proven and
+        for those that a draft model writes meanwhile."""
         request, config = self.requests[request_id], self.workload.config
         num_tokens = len(request.prompt_token_ids) + request.max_new_tokens
-        return ceil((num_tokens + (config.num_speculative_tokens or 0)) / config.block_size)
+        return ceil((num_tokens + 2 * (config.num_speculative_tokens or 0)) / config.block_size)
 
     def begin(self, step: int, record: StepRecord) -> None:
         """Applies preemptions and admissions. Raises `BrokenPromise` for an id that no request has."""

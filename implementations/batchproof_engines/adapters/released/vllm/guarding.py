@@ -8,6 +8,8 @@
 * Where a step is shorter than a token and its drafts, a prompt of which one token is left behind a
   cached prefix is never admitted, for it is padded
   (results/engines/reproductions/vllm_last_token_behind_a_prefix_waits_for_ever.py). Here it is not.
+* The token behind the last draft is sampled as if no draft counted for `min_tokens`
+  (results/engines/reproductions/vllm_min_tokens_behind_right_drafts.py).
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from typing import Any
 import torch
 from vllm.utils import cpu_triton_utils
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
+from vllm.v1.sample.rejection_sampler import RejectionSampler
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 
@@ -24,6 +28,7 @@ def guard() -> None:
     """Mends all for all engines of this process; before the first is built."""
     _take_draws_back()
     _pad_what_fits()
+    _count_right_drafts()
     cpu_triton_utils._expand_kernel_impl = _expand
 
 
@@ -59,6 +64,28 @@ def _pad_what_fits() -> None:
             scheduler.dynamic_sd_lookup = [num_drafts] * (scheduler.max_num_running_reqs + 1)
 
     Scheduler.__init__ = made
+
+
+def _count_right_drafts() -> None:
+    verify, exclude = RejectionSampler.forward, MinTokensLogitsProcessor.apply
+    nums: list[list[int]] = []  # drafts of each row, while a step is verified
+
+    def verified(sampler: Any, metadata: Any, *args: Any, **kwargs: Any) -> Any:
+        nums.append(metadata.num_draft_tokens)
+        try:
+            return verify(sampler, metadata, *args, **kwargs)
+        finally:
+            nums.clear()
+
+    def excluded(processor: Any, logits: torch.Tensor) -> torch.Tensor:
+        if not nums:
+            return exclude(processor, logits)
+        for row, (least, tokens, stops, _) in processor.min_toks.items():
+            if len(tokens) + nums[0][row] < least:
+                logits[row, list(stops)] = -torch.inf
+        return logits
+
+    RejectionSampler.forward, MinTokensLogitsProcessor.apply = verified, excluded
 
 
 def _expand(

@@ -11,6 +11,9 @@ Conventions of the library and their sources; they are translated here, and noth
   that a draft model gets for each request (SpeculativeConfig.max_num_new_slots_for_drafting).
 * It gives each request an id of its own, so it takes an id that is live; its events could not be told
   apart.
+* Drafts from n-grams change the number of threads, and then a model that loads after one with fewer is
+  computed wrongly (results/engines/reproductions/vllm_matmuls_of_another_number_of_threads.py). So it
+  is set anew for each engine.
 * `LLMEngine` ends itself only with its process group, which all engines of a process share. So engines
   are kept, and used again after `reset_prefix_cache`, with the same settings.
 """
@@ -58,6 +61,7 @@ from serving import (
 )
 from tracing import Tracer
 
+set_num_threads = torch.set_num_threads  # vLLM puts one in its place that does nothing
 BLOCK_SIZE = 32  # of the CPU's attention: others are multiples of it
 POOL = 1 << 26  # bytes of keys and values, where no number of blocks is given
 NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
@@ -73,7 +77,7 @@ class VLLM:
     """The library with its options.
 
     `compiled` is vLLM's default, and so is `async_scheduling`, which plans a step before the tokens of
-    the one before are known: without a trace then. `kept` engines are used again. `guarded` mends three
+    the one before are known: without a trace then. `kept` engines are used again. `guarded` mends four
     defects that hide others.
     """
 
@@ -120,6 +124,7 @@ class VLLM:
             "an id that is live is refused by the adapter: vLLM would take it",
             "EOS ids are stop_token_ids, with ignore_eos; those that the vocabulary lacks, which vLLM "
             "refuses, are left out",
+            "the number of threads is set for each engine: drafts from n-grams change it (a finding)",
             "CpuPlatform.register_triton_kernel_overrides is called for the first engine of a process "
             "alone: a second call fails once n-grams have loaded numba (a finding)",
             f"drafts come from a draft_model, or without one from n-grams of up to {NGRAM_SIZE} tokens",
@@ -129,9 +134,10 @@ class VLLM:
         ]
         if guarded:
             self.notes.append(
-                "guarded: three findings are mended in the process, so that what lies behind them is "
+                "guarded: four findings are mended in the process, so that what lies behind them is "
                 "judged: the draw of an unfinished prompt is taken back, the parameters of drafted "
-                "tokens are written where they are read, and no request is padded beyond a step"
+                "tokens are written where they are read, no request is padded beyond a step, and "
+                "min_tokens counts right drafts"
             )
 
     def build(
@@ -149,7 +155,7 @@ class VLLM:
             self._num_live += 1
             return self._idle[key].pop().renewed()
         self._make_room(folder)
-        torch.set_num_threads(num_threads)  # the first build fixes it
+        set_num_threads(num_threads)
         built = _built(folder, dtype, config, draft, not self._compiled, self._is_async)
         self._num_built += 1
         self._num_live += 1
