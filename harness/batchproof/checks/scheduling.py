@@ -121,7 +121,12 @@ def _of_slots(step: int, replay: TraceReplay, ends: LateEnds) -> Iterator[Findin
 def _of_decodes(
     step: int, record: StepRecord, replay: TraceReplay, ends: LateEnds
 ) -> Iterator[Finding]:
-    """Requires that every running decode gets its token, also in a step that prefills others."""
+    """Requires that every running decode gets its token, also in a step that prefills others, unless
+    drafts fill the step."""
+    num_fed = sum(row.query_len for row in record.rows)
+    is_full = num_fed >= replay.workload.config.max_num_batched_tokens
+    if is_full and any(row.num_drafted for row in record.rows):
+        return
     fed = {row.request_id for row in record.rows}
     for request_id in replay.running:
         is_due = replay.is_decoding(request_id) and not ends.is_late(request_id, step)

@@ -63,7 +63,6 @@ from tracing import Tracer
 
 set_num_threads = torch.set_num_threads  # vLLM puts one in its place that does nothing
 BLOCK_SIZE = 32  # of the CPU's attention: others are multiples of it
-POOL = 1 << 26  # bytes of keys and values, where no number of blocks is given
 NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
 NUM_KEPT = 16  # engines
 PARAMETERS = (
@@ -78,7 +77,7 @@ class VLLM:
 
     `compiled` is vLLM's default, and so is `async_scheduling`, which plans a step before the tokens of
     the one before are known: without a trace then. `kept` engines are used again. `guarded` mends four
-    defects that hide others.
+    defects that hide others. `kv_cache_mib` is the size of a pool whose number of blocks is not given.
     """
 
     name = "vllm"
@@ -97,8 +96,10 @@ class VLLM:
         async_scheduling: bool = False,
         kept: bool = True,
         guarded: bool = False,
+        kv_cache_mib: int = 64,
     ) -> None:
         self._compiled, self._is_async, self._is_kept = compiled, async_scheduling, kept
+        self._kv_cache_mib = kv_cache_mib
         if guarded:
             guard()
         gc.collect()
@@ -118,7 +119,7 @@ class VLLM:
             f"async_scheduling is {'on, as by default' if async_scheduling else 'off'}",
             "chunked prefill is on; blocks are of 32 tokens or a multiple",
             "a pool has one block more than num_blocks, as vLLM counts the last token, which is never "
-            "fed, and with a sliding window another one; without num_blocks it is 64 MiB",
+            f"fed, and with a sliding window another one; without num_blocks it is {kv_cache_mib} MiB",
             "a request beyond max_model_len is refused by the adapter, as vLLM's server does; its "
             "engine would cut the answer",
             "an id that is live is refused by the adapter: vLLM would take it",
@@ -156,7 +157,12 @@ class VLLM:
             return self._idle[key].pop().renewed()
         self._make_room(folder)
         set_num_threads(num_threads)
-        built = _built(folder, dtype, config, draft, not self._compiled, self._is_async)
+        fixed = {
+            "enforce_eager": not self._compiled,
+            "async_scheduling": self._is_async,
+            "kv_cache_memory_bytes": self._kv_cache_mib << 20,
+        }
+        built = _built(folder, dtype, config, draft, fixed)
         self._num_built += 1
         self._num_live += 1
         return Engine(built, key, self, not self._is_async)
@@ -186,12 +192,12 @@ class VLLM:
 
 
 def _built(
-    folder: str, dtype: str, config: dict[str, Any], draft: str | None, is_eager: bool, is_async: bool
+    folder: str, dtype: str, config: dict[str, Any], draft: str | None, fixed: dict[str, Any]
 ) -> LLMEngine:
     # Sizes are multiples, but for that of the first engine, which is asked what it offers.
     size = -(-config["block_size"] // BLOCK_SIZE) * BLOCK_SIZE
     num_drafts = config["num_speculative_tokens"]
-    limits: dict[str, Any] = {"kv_cache_memory_bytes": POOL}
+    limits: dict[str, Any] = {}
     given = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
     length = _positions(given, config["max_model_len"])
     has_window = given.get("sliding_window") is not None
@@ -214,8 +220,6 @@ def _built(
         dtype=dtype,
         seed=0,
         generation_config="vllm",
-        enforce_eager=is_eager,
-        async_scheduling=is_async,
         max_logprobs=-1,
         max_num_seqs=config["max_num_seqs"],
         max_num_batched_tokens=num_fed,
@@ -226,6 +230,7 @@ def _built(
         speculative_config=drafting or None,
         disable_log_stats=True,
         **limits,
+        **fixed,
     )
     try:
         engine = LLMEngine.from_engine_args(arguments)
