@@ -63,6 +63,7 @@ QUICKEST_MODEL = "gpt2-random"  # it has learned positions
 LONG_MODEL = "gpt2-long"
 STATE_MODEL = "bamba-hash"  # it carries recurrent states beside its keys
 QUICK_STATE_MODEL = "bamba-random"
+TWINS_MODEL = "llama-twins"  # whose tokens are nearly equal in pairs
 WITH_STATES = {STATE_MODEL, QUICK_STATE_MODEL}
 NAN_MODEL = "gpt2-nan"  # for tests of it alone: most prompts of others have no right answer on it
 
