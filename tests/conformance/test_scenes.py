@@ -13,15 +13,16 @@ import pytest
 from hypothesis import settings
 
 from batchproof.api import Capability
-from batchproof.models.embedded import QUICK_STATE_MODEL, QUICKEST_MODEL, THREE_MODELS
+from batchproof.models.embedded import QUICK_STATE_MODEL
 from batchproof.plugin.selection import SELECTION
+from batchproof.plugin.trials import VARIED
 from batchproof.run.meeting import Meetings
 from batchproof.run.trial import Trial
 
 EXAMPLES = settings().max_examples
 PART = 0.25
 SHARE = 1.0 if EXAMPLES >= 10 else PART  # of the design; less for built-in engines
-WHOLE = {QUICKEST_MODEL, QUICK_STATE_MODEL, *THREE_MODELS[2:]}  # models
+WHOLE = {*VARIED["quick_models"], QUICK_STATE_MODEL}  # models
 STRENGTH = 3 if EXAMPLES >= 100 else 2
 
 

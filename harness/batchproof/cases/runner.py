@@ -256,15 +256,14 @@ def _aborted_findings(
         reason = completion.finish_reason.value
         yield found(Rule.NOT_ABORTED, name, promise=case.promise, finish_reason=reason)
         return
-    is_known = not is_drawn(request)
-    limit = len(trial.oracle.expected(request)[0]) if is_known else request.max_new_tokens
+    cap = request.max_new_tokens
+    limit = cap if is_drawn(request) else len(trial.oracle.expected(request)[0])
     wanted = spec.expect.num_tokens
     if len(tokens) > limit or wanted not in (None, len(tokens)):
         should_have = f"at most {limit}" if wanted is None else str(wanted)
         facts: Facts = {"num_tokens": len(tokens), "got": tokens, "should_have": should_have}
         yield found(Rule.ABORTED_LENGTH, name, promise=case.promise, **facts)
-    if tokens:
-        yield from token_findings(request, completion, trial.oracle, trial.ledger)
+    yield from token_findings(request, completion, trial.oracle, trial.ledger)
     trial.ledger.num_requests += 1
     trial.ledger.num_steps += len(tokens)
 

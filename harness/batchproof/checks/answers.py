@@ -152,6 +152,8 @@ def token_findings(
     """
     prompt, tokens = request.prompt_token_ids, completion.token_ids
     asked = choosing.sampling_of(request)
+    if not tokens:
+        return
     if are_known(tokens, oracle) and (asked.changes_logits or choosing.is_drawn(request)):
         judge = drawn_findings if choosing.is_drawn(request) else processed_findings
         yield from judge(request, completion, oracle)
