@@ -71,6 +71,15 @@ class Endless:
             time.sleep(0.01)
         self.generate = None
 
+class Fickle(StaticEngine):
+    num_calls = 0
+    def generate(self, requests):
+        Fickle.num_calls += 1
+        done = super().generate(requests)
+        if Fickle.num_calls % 3 != int(requests[0].request_id):
+            return done
+        return [replace(done[0], token_ids=(done[0].token_ids[0] ^ 1,))]
+
 class Records(RaggedEngine):
     trace = [{}]
 
@@ -139,6 +148,30 @@ def test_what_an_engine_does_costs_its_own_test(bad: Bad, tmp_path: Path) -> Non
         assert entry.record.failure is not None
         assert entry.record.failure.promise == promise, entry.report
         assert words in entry.report, entry.report
+
+
+FICKLE = f"""{HEAD}
+from hypothesis import given, strategies as st
+
+@pytest.mark.promise(id="P1")
+@pytest.mark.parametrize("name", ["0", "1", "2"])
+@given(data=st.data())
+def test_it(trial, name, data):
+    for _ in range(4):
+        token = data.draw(st.integers(0, 9))
+        trial.check(Workload((Request(name, (token,), 1),)))
+"""
+
+
+def test_an_engine_that_is_wrong_now_and_then_breaks_its_promise(bad: Bad, tmp_path: Path) -> None:
+    """The run that Hypothesis replays comes out otherwise, and draws other values: what it says of the
+    strategy is no verdict."""
+    (tmp_path / "test_fickle.py").write_text(FICKLE)
+    run = bad({}, "--engine=mine.py:Fickle", "test_fickle.py")
+    assert "P1 parity is broken: request '0' step 0: got token" in run.output
+    assert "Inconsistent data generation" not in run.output
+    assert "run once more, the same workload gave another result" in run.output
+    assert run.cell("P1 parity") == "FAIL 3"
 
 
 def disguising(act: Callable[[], object]) -> None:

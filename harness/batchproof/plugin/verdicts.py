@@ -14,7 +14,7 @@ from pathlib import Path
 from shlex import quote
 
 import pytest
-from hypothesis.errors import FailedHealthCheck, Unsatisfiable
+from hypothesis.errors import FailedHealthCheck, Flaky, Unsatisfiable
 
 from batchproof.cases.schema import Case
 from batchproof.checks.broken import BrokenPromise
@@ -115,12 +115,14 @@ def failure_of(error: BaseException, trial: Trial | None) -> Failure | None:
     """Returns the engine's failure that the exception carries, or None.
 
     Hypothesis raises a group of exceptions if the last replay of an example differs from its first
-    run.
+    run, and complains of the strategy if a replay draws on where the run before it had failed.
     """
     if isinstance(error, BaseExceptionGroup):
         carried = (failure_of(each, trial) for each in error.exceptions)
         first = next((each for each in carried if each is not None), None)
         return first and replace(first, is_repeatable=False)
+    if trial is not None and isinstance(error, Flaky):
+        return trial.last_failure and replace(trial.last_failure, is_repeatable=False)
     if isinstance(error, ConformanceFailure | HangFailure):
         return error.failure
     if trial is not None and isinstance(error, BrokenPromise):

@@ -132,6 +132,7 @@ class Trial:
         self.ledger = Ledger(precision=str(oracle.precision))
         self.has_happened: dict[str, bool] = {}  # what the test is about -> whether a trace showed it
         self.history = RunHistory()
+        self.last_failure: Failure | None = None  # should Hypothesis not let it through
         self.began = time.monotonic()
 
     def renewed(self, promise: Promise | None = None) -> Trial:
@@ -384,7 +385,8 @@ class Trial:
         if workload is None:
             workload = self.history.last_workload
         scene = scene or self.history.scene_of_workload(workload)
-        return Failure(finding, scene, self.under_test, others=others)
+        self.last_failure = Failure(finding, scene, self.under_test, others=others)
+        return self.last_failure
 
     @property
     def under_test(self) -> Subject:
