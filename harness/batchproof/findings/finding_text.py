@@ -11,7 +11,12 @@ from batchproof.workload.paste import NAME, as_yaml
 
 def headline(finding: Finding) -> str:
     """Returns one line: what was found and what should be."""
-    return finding.rule.words[0].format_map(_values(finding))
+    return _first_words(finding)[0]
+
+
+def _first_words(finding: Finding) -> list[str]:
+    """Returns the lines of the headline: an engine's own message may have several."""
+    return finding.rule.words[0].format_map(_values(finding)).splitlines()
 
 
 def first_line(finding: Finding) -> str:
@@ -19,6 +24,7 @@ def first_line(finding: Finding) -> str:
 
 
 def evidence(finding: Finding) -> Iterator[str]:
+    yield from _first_words(finding)[1:]
     values = _values(finding)
     for template in finding.rule.words[1:]:
         if template.startswith("*"):

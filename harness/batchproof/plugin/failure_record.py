@@ -3,9 +3,7 @@ workers died of, and imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from batchproof.api import EngineConfig, Request
+from batchproof.api import EngineConfig
 from batchproof.findings.causes import Diagnosis
 from batchproof.findings.finding import Failure, Finding, thawed
 from batchproof.findings.finding_text import first_line
@@ -20,7 +18,7 @@ def record_failure(
     failure: Failure, diagnosis: Diagnosis | None = None, replay: str | None = None
 ) -> FailureRecord:
     """Returns the record of a failure. `replay` is the path of its failure file, if there is one."""
-    decisive = _record_finding(failure.finding, failure.scene.workload.requests)
+    decisive = _record_finding(failure.finding, failure.scene.workload)
     return FailureRecord(
         **vars(decisive),
         case=failure.case.name if failure.case else None,
@@ -30,10 +28,10 @@ def record_failure(
     )
 
 
-def _record_finding(finding: Finding, requests: Sequence[Request] = ()) -> FindingRecord:
+def _record_finding(finding: Finding, workload: Workload | None = None) -> FindingRecord:
     facts = {name: thawed(value) for name, value in finding.facts.items()}
-    if requests:  # what a known issue may require of the workload that shows a failure
-        facts["shortest_prompt"] = min(len(each.prompt_token_ids) for each in requests)
+    if workload and workload.requests:
+        facts |= _workload_facts(workload)
     return FindingRecord(
         promise=finding.promise.id,
         rule=finding.rule.id,
@@ -42,3 +40,12 @@ def _record_finding(finding: Finding, requests: Sequence[Request] = ()) -> Findi
         step=finding.step,
         facts=facts,
     )
+
+
+def _workload_facts(workload: Workload) -> dict[str, object]:
+    """Returns what a known issue may require of the workload that shows a failure."""
+    return {
+        "shortest_prompt": min(len(each.prompt_token_ids) for each in workload.requests),
+        "has_drafts": workload.config.num_speculative_tokens is not None,
+        "has_draws": any(each.sampling and each.sampling.temperature for each in workload.requests),
+    }

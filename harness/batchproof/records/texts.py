@@ -45,7 +45,7 @@ def slug(name: str) -> str:
 
 # Ends where a path ends in a report: at white space, a quote, a colon or a comma.
 _TEMPORARY = re.compile(rf"{re.escape(tempfile.gettempdir())}/(?:[^\s'\"`:,]+/)?")
-_INSTALLED = re.compile(r"/(?:[^\s'\"`:,]+/)?site-packages/")
+_INSTALLED = re.compile(r"[^\s'\"`:,]*/site-packages/")
 
 
 def without_machine_paths(text: str) -> str:

@@ -14,7 +14,7 @@ That is written down once, in `results/engines/findings.yaml`, a list of
           parameters: {kind: cap of zero}
           case: cap-of-zero         a curated case
           model: gpt2-hash
-          facts: {shortest_prompt: 1}
+          facts: {shortest_prompt: 1, has_drafts: true, has_draws: true}
       cause: ...                    why it happens, with its source
       threads: [https://...]        where it is known in public; may be left out
       scripts: [reproductions/x.py] show it with the library alone; may be left out

@@ -67,6 +67,11 @@ def last_frames(error: BaseException, count: int = 3) -> list[str]:
     ]
 
 
+def notes_of(error: BaseException) -> list[str]:
+    """Returns the lines of the exception's notes, as of what a program has written meanwhile."""
+    return [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
+
+
 Frame = tuple[str, int, str]  # file, line, function: JSON values, for a finding's facts
 
 

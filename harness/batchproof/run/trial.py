@@ -36,7 +36,7 @@ from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
 from batchproof.run.capabilities import scheduling_delay_of
-from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames, raised_at
+from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames, notes_of, raised_at
 from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.serving import serve
@@ -368,7 +368,8 @@ class Trial:
             raise HangFailure(self.failure(finding, workload)) from None
         except Exception as error:
             facts: Facts = {"error": type(error).__name__, "message": str(error)}
-            facts |= {"frames": last_frames(error), "at": raised_at(error)}
+            frames = [*last_frames(error), *notes_of(error)]
+            facts |= {"frames": frames, "at": raised_at(error)}
             finding = found(rule, promise=self.promise, **facts)
             error.__traceback__ = None  # of a recursion it is long, and Hypothesis formats it
             raise ConformanceFailure(self.failure(finding, workload)) from None

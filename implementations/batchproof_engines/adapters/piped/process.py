@@ -138,8 +138,8 @@ class Process:
         repaired, because that would hide a mistake of the program.
 
         `limit_s` is for questions without a time limit of the suite. Raises `ProgramFailed`, and
-        `RuntimeError` with the program's message if its engine raised, and with the last lines that it
-        wrote to stderr meanwhile.
+        `RuntimeError` with the program's message if its engine raised; the last lines that it wrote to
+        stderr meanwhile are a note of the exception.
         """
         if self.failure is not None:
             raise ProgramFailed(self.failure)
@@ -157,14 +157,18 @@ class Process:
         try:
             if "error" not in answer:
                 return decode(kind, answer)
-            raised = decode(Failed, answer).error
+            said = decode(Failed, answer).error
         except DecodeError as error:
             raise ProgramFailed(
                 f"the program {self._name!r} answered {op!r} with an object that does not fit: {error}"
             ) from None
+        raise self._raised(said)  # in no variable here: its traceback would keep the engine
+
+    def _raised(self, said: str) -> RuntimeError:
+        error = RuntimeError(said)
         if os.fstat(self._log.fileno()).st_size > self._num_logged:
-            raised += f"; {last_lines(self._log, 'its stderr', self._num_logged)}"
-        raise RuntimeError(raised)
+            error.add_note(last_lines(self._log, "its stderr", self._num_logged))
+        return error
 
     def kill(self, what: str) -> str:
         """Ends the process because of what it did. Returns the message that its engines raise from now
