@@ -125,6 +125,8 @@ def test_each_library_is_pinned_and_without_it_skipped_by_name(
     monkeypatch.setattr(libraries, "ENVIRONMENTS", tmp_path)
     with pytest.raises(UnsupportedModelError, match=f"python -m batchproof install {name}"):
         resolve_engine(name).factory(model, EngineConfig())
+    with pytest.raises(UsageError, match="python is '/no', but must be the path of a Python whose"):
+        resolve_engine(f"{name}?python=/no").factory(model, EngineConfig())
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@
 
 Their pinned dependencies conflict with each other's and with ours, and a crash ends only the library's
 own process. `batchproof install NAME` creates the environment; without it every test is skipped with
-that reason. A library is a folder here: `engine.toml`, `requirements.txt`, and `program.py` unless the
-library is an HTTP server. Programs share only the protocol with Batchproof; they serve the suite's
-checkpoint in a form that the library reads, which they make once beside it.
+that reason. The option `python` names an interpreter of another one, as that of a checkout. A library
+is a folder here: `engine.toml`, `requirements.txt`, and `program.py` unless the library is an HTTP
+server. Programs share only the protocol with Batchproof; they serve the suite's checkpoint in a form
+that the library reads, which they make once beside it.
 
     libraries.py    reads the folders, and installs
     builds.py       compiles what has no wheel, once for all checkouts
@@ -22,6 +23,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchproof.api import Engine, EngineConfig
 from batchproof.errors import EngineMissingError
+from batchproof.validation.values import require
 from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.openai.engine import engine_at
 from batchproof_engines.adapters.openai.options import Options, signature_with
@@ -61,15 +64,21 @@ class ReleasedEngine:
     def __signature__(self) -> inspect.Signature:
         """Model, config, and the options as keywords."""
         more = CLIENT_OPTIONS if self.library.server else ()
-        return signature_with((*self.library.options, *more))
+        return signature_with((*self.library.options, "python", *more))
 
-    def __call__(self, model: PreTrainedModel, config: EngineConfig, **options: Any) -> Engine:
+    def __call__(
+        self, model: PreTrainedModel, config: EngineConfig, python: str | None = None, **options: Any
+    ) -> Engine:
         """Builds an engine; options that are not given are left to the library.
 
         Raises `UnsupportedModelError` if the library is not installed or cannot serve the model, and
-        `UsageError` for wrong options of a server, or one that does not start.
+        `UsageError` for a `python` that is none, for wrong options of a server, or one that does not
+        start.
         """
-        python = interpreter(self.name)
+        if python is not None:
+            rule = f"the path of a Python whose environment has {self.library.title}"
+            require(shutil.which(str(python)) is not None, "python", repr(python), rule)
+        python = interpreter(self.name) if python is None else str(python)
         if python is None:
             raise EngineMissingError(
                 f"engine {self.name!r} is not installed here: "
