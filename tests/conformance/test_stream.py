@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import FinishReason, Request
-from batchproof.checks.broken import broken
+from batchproof.api import Request
+from batchproof.checks.broken import broken, require
+from batchproof.checks.refusals import event_findings
 from batchproof.findings.finding import Rule
 from batchproof.generators.strategies import workloads
 from batchproof.run.trial import Trial
@@ -48,9 +49,7 @@ def test_a_refused_request_yields_one_error_event(trial: Trial) -> None:
     outcome = trial.run(workload)
     with trial.reporting(workload):
         for name in (each.request_id for each in bad):
-            own = [event for _, event in outcome.events if event.request_id == name]
-            if len(own) != 1 or own[0].finish_reason is not FinishReason.ERROR or not own[0].error:
-                raise broken(Rule.REFUSAL_EVENT, name, got=str(own))
+            require(event_findings(outcome.events, name))
         trial.judge((good,), Outcome(outcome.completions[:1]))
 
 
@@ -60,7 +59,5 @@ def test_an_abort_takes_nobody_elses_events_along(trial: Trial) -> None:
     workload = Workload(requests, arrivals=(0, 0, 2), aborts=(("victim", 2),))
     outcome = trial.run(workload)
     with trial.reporting(workload):
-        reasons = [event.finish_reason for _, event in outcome.events if event.request_id == "bad"]
-        if reasons != [FinishReason.ERROR]:
-            raise broken(Rule.REFUSAL_EVENT, "bad", got=str(reasons))
+        require(event_findings(outcome.events, "bad"))
         trial.judge(requests[:1], Outcome(outcome.completions[:1]))

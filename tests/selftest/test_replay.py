@@ -41,6 +41,7 @@ FAULTS = {
     "batch_barrier": ("filled_at_once", "refill"),
     "first_token_streamed_twice": ("events_add_up", "cap"),
     "abort_of_a_waiting_request_ignored": ("a_waiting_request", "cancelled-token"),
+    "abort_takes_undelivered_events_along": ("takes_nobody", "refusal-event"),
     "building_seeds_the_global_generator": (CURATED, "world"),
     "nan_passes_the_mask": ("what_is_not_finite", "token"),  # some requests have no right answer
 }

@@ -34,7 +34,7 @@ from batchproof.checks.answers import completion_findings, order_findings, token
 from batchproof.checks.broken import require
 from batchproof.checks.environment import require_same, settings_of, world_of
 from batchproof.checks.prefixes import Computed
-from batchproof.checks.refusals import refusal_findings
+from batchproof.checks.refusals import event_findings, refusal_findings
 from batchproof.checks.trace import is_unforeseen
 from batchproof.findings.finding import CaseNote, Facts, Finding, Rule, found
 from batchproof.models.catalogue import ModelUnderTest
@@ -231,6 +231,8 @@ def _answer_findings(
         was_aborted = completion.finish_reason is FinishReason.ABORTED
         if spec.is_bad:
             yield from refusal_findings(completion, request, trial.ledger)
+            if workload.needs_stepping and completion.finish_reason is FinishReason.ERROR:
+                yield from event_findings(outcome.events, request.request_id)
         elif spec.expect.finish is FinishReason.ABORTED or (was_aborted and may_be_aborted):
             yield from _aborted_findings(trial, case, spec, request, completion)
         else:

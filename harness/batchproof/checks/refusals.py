@@ -6,10 +6,18 @@ import re
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from batchproof.api import Completion, EngineConfig, FinishReason, Request, SamplingParams
+from batchproof.api import (
+    Completion,
+    EngineConfig,
+    FinishReason,
+    Request,
+    SamplingParams,
+    TokenEvent,
+)
 from batchproof.findings.finding import Finding, Rule, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.records.trial_record import Ledger
+from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Workload
 
 # How an engine may say 0, or that 0 is not allowed, without the digit.
@@ -49,6 +57,15 @@ def refusal_findings(completion: Completion, request: Request, ledger: Ledger) -
             num_prompt_tokens=len(request.prompt_token_ids),
         )
     ledger.num_requests += 1
+
+
+def event_findings(
+    events: Sequence[tuple[int, TokenEvent]], request_id: str, promise: Promise = Promise.P14
+) -> Iterator[Finding]:
+    """Yields a finding unless the request has one event, an error that says why."""
+    own = [event for _, event in events if event.request_id == request_id]
+    if len(own) != 1 or own[0].finish_reason is not FinishReason.ERROR or not own[0].error:
+        yield found(Rule.REFUSAL_EVENT, request_id, promise=promise, got=str(own))
 
 
 def word_findings(

@@ -488,7 +488,7 @@ class Rule(Enum):
     STRANGE_EVENT = declare("strange-event", Promise.P14).says(
         "an event is of request {request_id!r}, which was not requested"
     )
-    REFUSAL_EVENT = declare("refusal-event", Promise.P14, got=str).says(
+    REFUSAL_EVENT = declare("refusal-event", Promise.P14, replay=Replay.REFUSAL, got=str).says(
         "a refused request must yield one ERROR event with a message, got {got}"
     )
     # cancelled requests (`run.cancelling`)

@@ -15,7 +15,7 @@ from batchproof.cases.runner import run_calls, run_case
 from batchproof.cases.schema import Case
 from batchproof.checks.broken import require
 from batchproof.checks.masks import mask_findings, move_findings
-from batchproof.checks.refusals import refusal_findings, word_findings
+from batchproof.checks.refusals import event_findings, refusal_findings, word_findings
 from batchproof.errors import CaseError, OracleError
 from batchproof.findings.finding import Failure, Run, Scene, thawed
 from batchproof.findings.finding_text import first_line
@@ -36,7 +36,7 @@ from batchproof.run.relations import (
     require_same_bits,
 )
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Workload
+from batchproof.workload.workloads import Outcome, Workload
 
 MOVED = {Rule.UNSEEN_MOVES: False, Rule.SEEN_STAYS: True}
 NUM_TRIES = 5  # of a failure that comes and goes
@@ -137,14 +137,17 @@ def _check_aborts(trial: Trial, failure: Failure) -> None:
 
 def _check_refusal(trial: Trial, failure: Failure) -> None:
     workload, finding = failure.scene.workload, failure.finding
-    completions = _served(trial, failure.scene.runs)
+    outcome = _served(trial, failure.scene.runs)
     ids = [request.request_id for request in workload.requests]
     place = max(index for index, each in enumerate(ids) if each == finding.request_id)
     with trial.reporting(workload):
         if finding.rule is Rule.REFUSAL_WORDS:
-            require(word_findings(workload, completions, trial.subject, trial.ledger))
+            require(word_findings(workload, outcome.completions, trial.subject, trial.ledger))
+        elif finding.rule is Rule.REFUSAL_EVENT:
+            require(event_findings(outcome.events, ids[place], finding.promise))
         else:
-            require(refusal_findings(completions[place], workload.requests[place], trial.ledger))
+            answer, request = outcome.completions[place], workload.requests[place]
+            require(refusal_findings(answer, request, trial.ledger))
 
 
 def _check_mask(trial: Trial, failure: Failure) -> None:
@@ -184,7 +187,7 @@ def _compare(trial: Trial, failure: Failure) -> None:
 
 
 def _answer(trial: Trial, runs: Sequence[Run], name: str | None) -> Completion:
-    return next(each for each in _served(trial, runs) if each.request_id == name)
+    return next(each for each in _served(trial, runs).completions if each.request_id == name)
 
 
 def _of_one_length(
@@ -222,12 +225,12 @@ def _check_moves(trial: Trial, failure: Failure, before: Completion, after: Comp
         require(move_findings(query, position, moved, should_move, bound, allowed))
 
 
-def _served(trial: Trial, runs: Sequence[Run]) -> tuple[Completion, ...]:
-    """Returns the answers to the last run, with all runs on one engine."""
+def _served(trial: Trial, runs: Sequence[Run]) -> Outcome:
+    """Returns the outcome of the last run, with all runs on one engine."""
     with trial.engine(runs[-1].workload.config) as engine:
         for run in runs[:-1]:
             trial.run(run.workload, engine)
-        return trial.run(runs[-1].workload, engine).completions
+        return trial.run(runs[-1].workload, engine)
 
 
 JUDGES: Mapping[Replay, Callable[[Trial, Failure], None]] = {
