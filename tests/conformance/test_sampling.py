@@ -34,6 +34,7 @@ from batchproof.generators.choosing import (
     interleaved,
     kinds_of_draws,
     mixed_workloads,
+    where_rows_move_up,
     with_long_lists,
 )
 from batchproof.generators.strategies import longest_context, text_tokens
@@ -84,6 +85,12 @@ def test_parameters_hold_at_every_size(
 @given(data=st.data())
 def test_no_excluded_token_is_drawn(trial: Trial, data: st.DataObject) -> None:
     trial.check(data.draw(mixed_workloads(trial.oracle, *trial.offer, are_drawn=True)))
+
+
+@pytest.mark.needs("sampling")
+@pytest.mark.one_model
+def test_who_moves_to_a_free_row_keeps_its_parameters(trial: Trial) -> None:
+    trial.check(where_rows_move_up(trial.oracle, trial.offer[1]))
 
 
 @pytest.mark.needs("sampling")

@@ -196,6 +196,36 @@ def in_hundreds_of_rows(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
     return Workload(_within(wanted, fields), EngineConfig(max_num_seqs=len(wanted)))
 
 
+HOT = 100.0  # a temperature at which any token is drawn
+# Each leaves few tokens to choose from, or the likeliest alone.
+CUTS = (
+    SamplingParams(HOT, top_k=1),
+    SamplingParams(HOT, top_p=1e-3),
+    SamplingParams(HOT, min_p=0.99),
+    SamplingParams(HOT, allowed_token_ids=frozenset(range(3))),
+    SamplingParams(presence_penalty=2.0, logprobs=2),
+)
+
+
+def where_rows_move_up(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
+    """Returns requests that all begin at once. Those in front choose from all tokens, and end one after
+    the other; those behind choose from few and stay. Who moves to a row that became free must bring
+    all of its parameters along."""
+    num_leaving = 2 * len(CUTS)
+    leaving = [
+        replace(each, max_new_tokens=2 + i, sampling=SamplingParams(HOT if i % 2 else 0.0))
+        for i, each in enumerate(short_requests(oracle.subject.vocab_size, num_leaving, first=0))
+    ]
+    staying = [
+        replace(each, max_new_tokens=num_leaving + 6, sampling=CUTS[i % len(CUTS)])
+        for i, each in enumerate(
+            short_requests(oracle.subject.vocab_size, num_leaving, first=num_leaving)
+        )
+    ]
+    wanted = [replace(each, eos_token_ids=frozenset()) for each in (*leaving, *staying)]
+    return Workload(_within(wanted, fields), EngineConfig(max_num_seqs=len(wanted)))
+
+
 def _within(requests: Iterable[Request], fields: AbstractSet[str]) -> tuple[Request, ...]:
     return tuple(replace(each, sampling=sampling_of(each).within(fields)) for each in requests)
 

@@ -74,6 +74,33 @@ class TopPBeforeTopK(Sampler):
         return super().truncated(logits, replace(asked, top_p=1.0))
 
 
+@planted(Promise.P19, Cause.SAMPLING, "vllm-project/vllm#49613")
+class TopKStaysInTheRow(Sampler):
+    """The last request moves to a row that became free, and leaves its top_k behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: list[str | None] = []
+        self._top_k: list[int] = []
+
+    def choose(self, logits: Tensor, rows: Seq[SampledRow]) -> list[Choice]:
+        asked = {row.request.request_id: row.request.sampling or GREEDY for row in rows}
+        self._names = [name if name in asked else None for name in self._names]
+        for name in asked.keys() - set(self._names):
+            if None not in self._names:
+                self._names.append(None)
+                self._top_k.append(0)
+            place = self._names.index(None)
+            self._names[place], self._top_k[place] = name, asked[name].top_k
+        while None in self._names:
+            last = self._names.pop()
+            if last is not None:
+                self._names[self._names.index(None)] = last
+        kept = dict(zip(self._names, self._top_k, strict=False))
+        moved = [with_parameters(row, top_k=kept[row.request.request_id]) for row in rows]
+        return super().choose(logits, moved)
+
+
 @planted(Promise.P19, Cause.SAMPLING, "RL-Align/RL-Kernel#81")
 class TemperatureTwice(Sampler):
     """Logits are divided by the temperature before the draw, and by the draw."""
