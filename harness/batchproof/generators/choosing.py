@@ -197,13 +197,17 @@ def in_hundreds_of_rows(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
 
 
 HOT = 100.0  # a temperature at which any token is drawn
-# Each leaves few tokens to choose from, or the likeliest alone.
+_FEW = frozenset(range(64))  # none of which is far ahead, so that penalties decide
+# Each leaves few tokens to choose from, or a single one.
 CUTS = (
     SamplingParams(HOT, top_k=1),
     SamplingParams(HOT, top_p=1e-3),
     SamplingParams(HOT, min_p=0.99),
     SamplingParams(HOT, allowed_token_ids=frozenset(range(3))),
-    SamplingParams(presence_penalty=2.0, logprobs=2),
+    SamplingParams(allowed_token_ids=_FEW, presence_penalty=2.0),
+    SamplingParams(allowed_token_ids=_FEW, frequency_penalty=2.0),
+    SamplingParams(allowed_token_ids=_FEW, repetition_penalty=2.0),
+    SamplingParams(logit_bias=((7, STRONG),), logprobs=2),
 )
 
 
