@@ -104,6 +104,10 @@ def cause_of_exception(rerunner: Rerunner, failure: Failure) -> Diagnosis:
         asked = [each for each in changed if each.requests]
         if changed != runs and (not asked or rerunner.run(asked) is not None):
             return Diagnosis(cause, text, (f"{words} it raises nothing",))
+    if failure.finding.facts.get("notes"):
+        return Diagnosis(
+            Cause.CRASH, "it was raised in the engine's program; see what that has written"
+        )
     frames = failure.finding.facts.get("frames")  # innermost last; the headline says what was raised
     where = frames[-1] if isinstance(frames, tuple) and frames else "an unknown place"
     return Diagnosis(Cause.CRASH, f"it was raised at {where}")

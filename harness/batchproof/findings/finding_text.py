@@ -28,7 +28,7 @@ def evidence(finding: Finding) -> Iterator[str]:
     values = _values(finding)
     for template in finding.rule.words[1:]:
         if template.startswith("*"):
-            lines = values[template[1:]]
+            lines = values[template[1:]] or []
             assert isinstance(lines, list), f"{template[1:]} is a fact of lines"
             yield from map(str, lines)
         else:

@@ -30,6 +30,10 @@ BEFORE_AND_AFTER = ("before: {before}", "after:  {after}")
 ENDED: Facts = {"got": INTS, "num_tokens": int, "finish_reason": str, "cap": int, "eos": INTS}
 ASKED: Facts = {"layout": tuple[INTS, ...], "window": int | None}
 QUERY: Facts = {"query": int, "position": int, "bound": float, "moved": float}
+THROWN: Facts = {"error": str, "message": str, "frames": LINES} | {
+    "notes": LINES | None,  # such as what a program has written to stderr
+    "at": FRAME | None,
+}
 CHOSEN: Facts = {
     "token": int,
     "right_token": int,
@@ -537,18 +541,12 @@ class Rule(Enum):
         "the caller's requests were edited"
     )
     # the run itself
-    RAISED = declare(
-        "raised", Promise.P1, replay=Replay.CRASH, error=str, message=str, frames=LINES, at=FRAME | None
-    ).says("the engine raised {error}: {message}", "*frames")
-    UNREADABLE = declare(
-        "unreadable",
-        Promise.P1,
-        replay=Replay.CRASH,
-        error=str,
-        message=str,
-        frames=LINES,
-        at=FRAME | None,
-    ).says("judging what the engine gave raised {error}: {message}", "*frames")
+    RAISED = declare("raised", Promise.P1, replay=Replay.CRASH, **THROWN).says(
+        "the engine raised {error}: {message}", "*notes", "*frames"
+    )
+    UNREADABLE = declare("unreadable", Promise.P1, replay=Replay.CRASH, **THROWN).says(
+        "judging what the engine gave raised {error}: {message}", "*notes", "*frames"
+    )
     HANG = declare(
         "hang", Promise.P10, replay=Replay.HANG, what=str, evidence=LINES, at=FRAME | None
     ).says("{what}", "*evidence")

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pytest",
         default="",
         metavar="ARGUMENTS",
-        help="more arguments of pytest in one text, such as '--dtype=bfloat16 --model=gpt2-hash -k P5'",
+        help="more arguments of pytest in one text, such as '--dtype=bfloat16 -k prefix'",
     )
     parser.add_argument(
         "--findings",

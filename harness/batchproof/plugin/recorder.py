@@ -226,6 +226,8 @@ class Recorder:
         """Returns that -k and -m left no conformance test; pytest itself prints only what it
         deselected."""
         stash = self._config.stash
+        if self._config.option.collectonly:
+            return None  # pytest says what it would run
         if terminalreporter.stats.get("error") or HEARD in stash or TOLD in stash:
             return None  # what could not be collected, or is wrong with the run, is printed
         deselected = terminalreporter.stats.get("deselected", ())

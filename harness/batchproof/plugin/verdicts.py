@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from shlex import quote
 
@@ -24,6 +25,7 @@ from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.finding import Failure, Rule, found
 from batchproof.findings.finding_text import failure_text, first_line
+from batchproof.places import ROOT
 from batchproof.plugin.failure_record import record_failure
 from batchproof.plugin.items import IDENTITY, again, attach_record
 from batchproof.plugin.scoring import ASKED, forgive
@@ -32,6 +34,7 @@ from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.records.trial_record import FailureRecord, TrialRecord
 from batchproof.replay.judge import is_shown_again
 from batchproof.replay.record import FailureOrigin, write
+from batchproof.requirements.issues import DEFAULT_ISSUES, read_issues
 from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
 from batchproof.run.engine_names import COMMAND_PREFIX
@@ -79,11 +82,29 @@ def _judge(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
     if failure is not None:
         # Without a trial there is no engine to run again.
         found = _explain(item, failure, trial, record) if trial else report_failure(failure)
-        report.longrepr = f"{found.text}\n{again(item)}"
-        return replace(record, failure=found.record)
+        record = replace(record, failure=found.record)
+        report.longrepr = "\n".join([found.text, *_known_cause(record), again(item)])
+        return record
     if report.when != "call":
         forget_known(report)
     return record
+
+
+_read_once = cache(read_issues)
+
+
+def _known_cause(record: TrialRecord) -> list[str]:
+    """Returns a line on what is known of the failure, if it is one of a released engine."""
+    try:
+        issues = _read_once(DEFAULT_ISSUES)
+    except UsageError as error:
+        return [f"known: nothing, for {error}"]
+    known = (each for each in issues if each.is_of(record.ledger.release, record.engine))
+    issue = next((each for each in known if each.fits(record)), None)
+    if issue is None:
+        return []
+    scripts = [str(DEFAULT_ISSUES.parent.relative_to(ROOT) / each) for each in issue.scripts]
+    return [f"known: {'; '.join([issue.title, *scripts])}"]
 
 
 def _judge_pass(

@@ -12,10 +12,11 @@ from pathlib import Path
 from batchproof.errors import EngineHang
 from batchproof.findings.finding import Failure
 from batchproof.findings.finding_text import failure_text
-from batchproof.places import PACKAGE, SUITE, repository
+from batchproof.places import CHECKOUT, PACKAGE, SUITE, repository
 
-# An engine's frames lie within those of the harness.
-OURS = (str(PACKAGE), str(SUITE), contextlib.__file__)
+# An engine's frames lie within those of the harness; the pipe to a program is no engine.
+_PIPE = CHECKOUT and CHECKOUT / "implementations" / "batchproof_engines" / "adapters" / "piped"
+OURS = (str(PACKAGE), str(SUITE), contextlib.__file__, str(_PIPE))
 
 INSTALLED = {"site-packages", "dist-packages"}  # folders of others
 STDLIB = sysconfig.get_path("stdlib") + os.sep

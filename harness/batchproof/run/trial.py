@@ -368,8 +368,7 @@ class Trial:
             raise HangFailure(self.failure(finding, workload)) from None
         except Exception as error:
             facts: Facts = {"error": type(error).__name__, "message": str(error)}
-            frames = [*last_frames(error), *notes_of(error)]
-            facts |= {"frames": frames, "at": raised_at(error)}
+            facts |= {"frames": last_frames(error), "notes": notes_of(error), "at": raised_at(error)}
             finding = found(rule, promise=self.promise, **facts)
             error.__traceback__ = None  # of a recursion it is long, and Hypothesis formats it
             raise ConformanceFailure(self.failure(finding, workload)) from None

@@ -57,7 +57,7 @@ ADDING = """
 
     class Library:
         name, version, capabilities = "adding", "1.0", ["stepping"]
-        def __init__(self, by=1):
+        def __init__(self, by: int = 1):
             if by > 9:
                 raise ValueError("by is above 9")
             self.notes = [f"adds {{by}}"]
@@ -174,9 +174,10 @@ def test_a_refusal_or_an_exception_of_a_library_is_reported(process: Process, tm
         build(process, max_num_seqs=3)
     with pytest.raises(RuntimeError, match="KeyError: 1"):
         ask(process, "step")
-    command = (sys.executable, "-S", str(tmp_path / "adding.py"), json.dumps({"by": 10}))
-    with pytest.raises(RuntimeError, match="ValueError: by is above 9"):
-        Program("adding", command, str(tmp_path)).process()
+    for by, words in ((10, "by is above 9"), (True, "by is True, but must be a whole number")):
+        command = (sys.executable, "-S", str(tmp_path / "adding.py"), json.dumps({"by": by}))
+        with pytest.raises(RuntimeError, match=f"ValueError: {words}"):
+            Program("adding", command, str(tmp_path)).process()
 
 
 def test_requests_of_equal_settings_are_one_call_and_answers_keep_their_places() -> None:

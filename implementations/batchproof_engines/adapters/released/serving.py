@@ -11,6 +11,7 @@ argument, a JSON object.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 
 def _load_protocol() -> Any:
@@ -267,12 +268,27 @@ def serve(library: Callable[..., Library], options: dict[str, Any] | None = None
     for line in sys.stdin:
         try:
             # Created for the first question, so that wrong options become the answer to it.
-            dispatcher = dispatcher or _Dispatcher(library(**options))
+            dispatcher = dispatcher or _Dispatcher(library(**_of_their_kinds(library, options)))
             answer = dispatcher.answer(json.loads(line))
         except Exception as error:
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
+
+
+_KINDS = {bool: "true or false", int: "a whole number", str: "a text"}
+
+
+def _of_their_kinds(library: Callable[..., Library], options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options. Raises `ValueError` for one that is of no kind that the library names."""
+    parameters = inspect.signature(library, eval_str=True).parameters
+    for name, value in options.items():
+        kind = parameters[name].annotation if name in parameters else inspect.Parameter.empty
+        kinds = [each for each in get_args(kind) or (kind,) if each in _KINDS]
+        if kinds and type(value) not in kinds:
+            rule = " or ".join(_KINDS[each] for each in kinds)
+            raise ValueError(f"{name} is {value!r}, but must be {rule}")
+    return options
 
 
 class _Dispatcher:
