@@ -15,7 +15,13 @@ from hypothesis import settings
 
 from batchproof.api import Capability
 from batchproof.checks.environment import compute_exactly
-from batchproof.errors import EngineHang, OracleError, UnsupportedModelError, UsageError
+from batchproof.errors import (
+    EngineHang,
+    EngineMissingError,
+    OracleError,
+    UnsupportedModelError,
+    UsageError,
+)
 from batchproof.invariance.measure import declared_grades
 from batchproof.models.catalogue import resolve_device, resolve_dtype
 from batchproof.models.embedded import EMBEDDED
@@ -85,6 +91,7 @@ def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Labora
     if not (config.getoption("--engine") or config.getoption("--model")):
         return
     lab.subject(selection.model_names[0])  # before it is needed, for its errors
+    missing: list[EngineMissingError] = []
     for name in selection.model_names:
         if name not in EMBEDDED:
             _require_answers(lab, name)
@@ -95,6 +102,8 @@ def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Labora
             if Capability.INVARIANCE in capabilities:
                 oracle = lab.oracle(subject.name)
                 declared_grades(Trial(lab, spec, oracle, capabilities, Promise.P20))
+        except EngineMissingError as error:
+            missing.append(error)
         except (UnsupportedModelError, EngineHang):
             continue  # an answer of the engine; the tests show it
         except UsageError:
@@ -102,6 +111,8 @@ def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Labora
         except Exception as error:
             words = shorten(f"{type(error).__name__}: {error}", LONGEST_ERROR, placeholder=" ...")
             raise UsageError(f"--engine {spec.name!r}: its factory raised {words}") from error
+    if missing and len(missing) == len(selection.engines):
+        raise UsageError(str(missing[0]))
 
 
 def _require_answers(lab: Laboratory, model_name: str) -> None:
