@@ -225,13 +225,15 @@ def _answer_findings(
     yield from disorder
     if disorder:
         return
+    names = [request.request_id for request in workload.requests]
     good: list[tuple[Request, Completion]] = []
     for spec, request, completion in zip(call, workload.requests, given, strict=True):
         may_be_aborted = bool(spec.aborts) and spec.expect.finish is None
         was_aborted = completion.finish_reason is FinishReason.ABORTED
         if spec.is_bad:
             yield from refusal_findings(completion, request, trial.ledger)
-            if workload.needs_stepping and completion.finish_reason is FinishReason.ERROR:
+            is_refused = completion.finish_reason is FinishReason.ERROR
+            if is_refused and workload.needs_stepping and names.count(request.request_id) == 1:
                 yield from event_findings(outcome.events, request.request_id)
         elif spec.expect.finish is FinishReason.ABORTED or (was_aborted and may_be_aborted):
             yield from _aborted_findings(trial, case, spec, request, completion)

@@ -16,7 +16,7 @@ def headline(finding: Finding) -> str:
 
 def _first_words(finding: Finding) -> list[str]:
     """Returns the lines of the headline: an engine's own message may have several."""
-    return finding.rule.words[0].format_map(_values(finding)).splitlines()
+    return finding.rule.words[0].format_map(_values(finding)).splitlines() or [""]
 
 
 def first_line(finding: Finding) -> str:

@@ -63,8 +63,9 @@ class ReleasedEngine:
     @property
     def __signature__(self) -> inspect.Signature:
         """Model, config, and the options as keywords."""
-        more = CLIENT_OPTIONS if self.library.server else ()
-        return signature_with((*self.library.options, "python", *more))
+        client = CLIENT_OPTIONS if self.library.server else ()
+        place = () if self.library.build else ("python",)  # what was built lies elsewhere
+        return signature_with((*self.library.options, *place, *client))
 
     def __call__(
         self, model: PreTrainedModel, config: EngineConfig, python: str | None = None, **options: Any

