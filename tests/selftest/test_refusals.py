@@ -89,4 +89,4 @@ def test_words_that_a_terminal_cannot_show_are_escaped() -> None:
         require(structure_findings(Request("r", (1,), 1), refused))
     text = str(caught.value)
     text.encode()
-    assert "half \\ud83d and \\x00, but \u00fc\nas it is" in text
+    assert "half \\ud83d and \\x00, but \u00fc\n  as it is" in text
