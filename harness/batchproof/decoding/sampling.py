@@ -151,6 +151,11 @@ class SamplingParams:
     prompt_logprobs: int | None = None  # the same for the tokens of the prompt
 
     @property
+    def draws(self) -> bool:
+        """Whether tokens are drawn at random."""
+        return self.temperature > 0
+
+    @property
     def changes_logits(self) -> bool:
         """Whether some stage from 1 to 5 may change a logit."""
         return (

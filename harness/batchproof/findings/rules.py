@@ -30,7 +30,10 @@ BEFORE_AND_AFTER = ("before: {before}", "after:  {after}")
 ENDED: Facts = {"got": INTS, "num_tokens": int, "finish_reason": str, "cap": int, "eos": INTS}
 ASKED: Facts = {"layout": tuple[INTS, ...], "window": int | None}
 QUERY: Facts = {"query": int, "position": int, "bound": float, "moved": float}
-THROWN: Facts = {"error": str, "message": str, "frames": LINES} | {
+THROWN: Facts = {
+    "error": str,
+    "message": str,
+    "frames": LINES,
     "notes": LINES | None,  # such as what a program has written to stderr
     "at": FRAME | None,
 }

@@ -216,15 +216,14 @@ def where_rows_move_up(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
     the other; those behind choose from few and stay. Who moves to a row that became free must bring
     all of its parameters along."""
     num_leaving = 2 * len(CUTS)
+    made = short_requests(oracle.subject.vocab_size, 2 * num_leaving, first=0)
     leaving = [
         replace(each, max_new_tokens=2 + i, sampling=SamplingParams(HOT if i % 2 else 0.0))
-        for i, each in enumerate(short_requests(oracle.subject.vocab_size, num_leaving, first=0))
+        for i, each in enumerate(made[:num_leaving])
     ]
     staying = [
         replace(each, max_new_tokens=num_leaving + 6, sampling=CUTS[i % len(CUTS)])
-        for i, each in enumerate(
-            short_requests(oracle.subject.vocab_size, num_leaving, first=num_leaving)
-        )
+        for i, each in enumerate(made[num_leaving:])
     ]
     wanted = [replace(each, eos_token_ids=frozenset()) for each in (*leaving, *staying)]
     return Workload(_within(wanted, fields), EngineConfig(max_num_seqs=len(wanted)))

@@ -22,7 +22,7 @@ def sampling_of(request: Request) -> SamplingParams:
 
 def is_drawn(request: Request) -> bool:
     """Returns whether its tokens are drawn at random, so that no answer is the right one."""
-    return sampling_of(request).temperature > 0
+    return sampling_of(request).draws
 
 
 def num_until_end(request: Request, token_ids: tuple[int, ...]) -> int | None:

@@ -47,5 +47,7 @@ def _workload_facts(workload: Workload) -> dict[str, object]:
     return {
         "shortest_prompt": min(len(each.prompt_token_ids) for each in workload.requests),
         "has_drafts": workload.config.num_speculative_tokens is not None,
-        "has_draws": any(each.sampling and each.sampling.temperature for each in workload.requests),
+        "has_draws": any(
+            each.sampling is not None and each.sampling.draws for each in workload.requests
+        ),
     }

@@ -34,7 +34,7 @@ from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.records.trial_record import FailureRecord, TrialRecord
 from batchproof.replay.judge import is_shown_again
 from batchproof.replay.record import FailureOrigin, write
-from batchproof.requirements.issues import DEFAULT_ISSUES, read_issues
+from batchproof.requirements.issues import DEFAULT_ISSUES, issue_of, read_issues
 from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
 from batchproof.run.engine_names import COMMAND_PREFIX
@@ -95,12 +95,14 @@ _read_once = cache(read_issues)
 
 def _known_cause(record: TrialRecord) -> list[str]:
     """Returns a line on what is known of the failure, if it is one of a released engine."""
+    release = record.ledger.release
+    if release is None:
+        return []
     try:
         issues = _read_once(DEFAULT_ISSUES)
     except UsageError as error:
         return [f"known: nothing, for {error}"]
-    known = (each for each in issues if each.is_of(record.ledger.release, record.engine))
-    issue = next((each for each in known if each.fits(record)), None)
+    issue = issue_of(record, (each for each in issues if each.is_of(release, record.engine)))
     if issue is None:
         return []
     scripts = [str(DEFAULT_ISSUES.parent.relative_to(ROOT) / each) for each in issue.scripts]

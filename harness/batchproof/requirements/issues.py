@@ -27,7 +27,7 @@ no promise: the verdict shows it as a convention that differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -113,6 +113,11 @@ class KnownIssue:
     def record(self) -> IssueRecord:
         """Returns the part of the issue that a verdict shows."""
         return IssueRecord(self.title, self.kind, self.cause.strip(), self.threads, self.scripts)
+
+
+def issue_of(record: TrialRecord, issues: Iterable[KnownIssue]) -> KnownIssue | None:
+    """Returns the first of the issues that fits the failure."""
+    return next((each for each in issues if each.fits(record)), None)
 
 
 def read_issues(path: Path) -> tuple[KnownIssue, ...]:

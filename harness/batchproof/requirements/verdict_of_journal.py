@@ -24,7 +24,7 @@ from batchproof.records.verdict import (
     RequirementOutcome,
     Verdict,
 )
-from batchproof.requirements.issues import KnownIssue
+from batchproof.requirements.issues import KnownIssue, issue_of
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.sets import RequirementSet
 
@@ -345,7 +345,7 @@ def group_by_issue(entries: Iterable[JournalEntry], issues: Sequence[KnownIssue]
     for each in entries:
         if each.outcome == "failed":
             record = each.record
-            issue = next((one for one in issues if record is not None and one.fits(record)), None)
+            issue = issue_of(record, issues) if record is not None else None
             key: object = issue.record.title if issue else (*_promises(each), _place(each))
             groups.setdefault(key, (issue, []))[1].append(each)
     return [(issue, tuple(members)) for issue, members in groups.values()]

@@ -15,8 +15,9 @@ from batchproof.findings.finding_text import failure_text
 from batchproof.places import CHECKOUT, PACKAGE, SUITE, repository
 
 # An engine's frames lie within those of the harness; the pipe to a program is no engine.
-_PIPE = CHECKOUT and CHECKOUT / "implementations" / "batchproof_engines" / "adapters" / "piped"
-OURS = (str(PACKAGE), str(SUITE), contextlib.__file__, str(_PIPE))
+_PIPE = "implementations/batchproof_engines/adapters/piped"
+_OF_THE_CHECKOUT = (str(CHECKOUT / _PIPE),) if CHECKOUT else ()
+OURS = (str(PACKAGE), str(SUITE), contextlib.__file__, *_OF_THE_CHECKOUT)
 
 INSTALLED = {"site-packages", "dist-packages"}  # folders of others
 STDLIB = sysconfig.get_path("stdlib") + os.sep

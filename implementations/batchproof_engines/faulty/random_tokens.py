@@ -86,7 +86,7 @@ class TopKStaysInTheRow(Sampler):
     def choose(self, logits: Tensor, rows: Seq[SampledRow]) -> list[Choice]:
         asked = {row.request.request_id: row.request.sampling or GREEDY for row in rows}
         self._names = [name if name in asked else None for name in self._names]
-        for name in asked.keys() - set(self._names):
+        for name in [each for each in asked if each not in self._names]:
             if None not in self._names:
                 self._names.append(None)
                 self._top_k.append(0)
