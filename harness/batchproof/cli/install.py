@@ -16,7 +16,7 @@ RELEASED = "adapters.released.libraries"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof install`."""
     names = ", ".join(engines_module(RELEASED).LIBRARIES)
-    parser.add_argument("engines", nargs="+", metavar="ENGINE", help=names)
+    parser.add_argument("engines", nargs="+", metavar="ENGINE[==VERSION]", help=names)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -24,14 +24,18 @@ def run(arguments: argparse.Namespace) -> int:
     time. Raises `UsageError`.
     """
     libraries = engines_module(RELEASED)
-    unknown = [name for name in arguments.engines if name not in libraries.LIBRARIES]
-    if unknown:
-        raise UsageError(f"ENGINE {unknown[0]!r} cannot be installed: {', '.join(libraries.LIBRARIES)}")
-    for name in arguments.engines:
+    wanted = [each.partition("==")[::2] for each in arguments.engines]
+    for name, version in wanted:
+        if name not in libraries.LIBRARIES:
+            raise UsageError(f"ENGINE {name!r} cannot be installed: {', '.join(libraries.LIBRARIES)}")
+        if version and libraries.LIBRARIES[name].build:
+            raise UsageError(f"ENGINE {name!r} is compiled from one source: it has no other version")
+    for name, version in wanted:
         library = libraries.LIBRARIES[name]
-        print(f"{name}: {library.title}, pinned in {library.requirements} ...")
+        other = f" but for version {version}" if version else ""
+        print(f"{name}: {library.title}, pinned in {library.requirements}{other} ...")
         try:
-            print(f"{name}: installed in {libraries.install(name)}")
+            print(f"{name}: installed in {libraries.install(name, version or None)}")
         except (subprocess.CalledProcessError, OSError) as error:
             raise UsageError(f"{name!r} could not be installed: {error}") from error
     return 0

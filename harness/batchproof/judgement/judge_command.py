@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
-
 from batchproof.cli import choices
 from batchproof.cli.config_file import OWN, find, required_engines
-from batchproof.cli.option_names import NO_CONFIG
 from batchproof.errors import UsageError
-from batchproof.judgement.output import write_index, write_verdict
-from batchproof.places import ROOT, SUITE_ARGUMENTS, VERDICTS
-from batchproof.plugin.declared import SERVES
+from batchproof.judgement.output import folder_of, write_index, write_verdict
+from batchproof.judgement.suite_session import ENDED, Session, suite_options
+from batchproof.places import ROOT, VERDICTS
 from batchproof.plugin.scoring import SET
 from batchproof.records.journal import JournalEntry, entries
-from batchproof.records.provenance import made_now
-from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict, FailureGroup
+from batchproof.records.verdict import EngineVerdict, FailureGroup
 from batchproof.requirements.issues import DEFAULT_ISSUES, KnownIssue, read_issues
-from batchproof.requirements.sets import RequirementSet, load
-from batchproof.requirements.verdict_of_journal import Asked, verdict_of
-
-ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)  # of a session that ran to its end
-STDERR = 2  # the file descriptor
+from batchproof.requirements.sets import load
 
 REPLAY = (sys.executable, "-m", "batchproof", "replay")
 NUM_REPLAYS = 2
@@ -80,7 +71,9 @@ def _judge(
     engine: str, arguments: argparse.Namespace, output: Path, issues: Sequence[KnownIssue]
 ) -> EngineVerdict:
     with TemporaryDirectory(prefix="batchproof-") as folder:
-        session = _session(engine, arguments, Path(folder))
+        asked = load(arguments.requirements) if arguments.requirements else None
+        options = suite_options(engine, arguments.pytest, asked)
+        session = Session(engine, options, arguments.jobs, Path(folder), asked)
         has_ended = False
         try:
             has_ended = session.run() in ENDED
@@ -93,25 +86,6 @@ def _judge(
     return verdict
 
 
-def _session(engine: str, arguments: argparse.Namespace, folder: Path) -> Session:
-    try:
-        options = shlex.split(arguments.pytest)
-    except ValueError as error:
-        raise UsageError(
-            f"--pytest {arguments.pytest!r} cannot be split into arguments: {error}"
-        ) from error
-    asked = load(arguments.requirements) if arguments.requirements else None
-    if asked is not None:
-        options.append(f"{SET}={asked.name}")
-    elif not any(each.startswith("--model") for each in options):
-        options.append("--model=all")
-    config = find()
-    if config is not None:  # a page is about the whole suite, and expects no failure
-        served = [] if SERVES in arguments.pytest else config.served_by([engine])
-        options[:0] = [NO_CONFIG, *(f"{SERVES}={each}" for each in served)]
-    return Session(engine, options, arguments.jobs, folder, asked)
-
-
 def _conclude(
     session: Session,
     found: Sequence[JournalEntry],
@@ -119,15 +93,11 @@ def _conclude(
     output: Path,
     issues: Sequence[KnownIssue],
 ) -> EngineVerdict:
-    command = shlex.join(["pytest", *session.arguments])
-    options = (each for each in session.options if not each.startswith(f"{SET}="))
-    asked = Asked(command, session.requirements, Conditions(tuple(options)))
-    is_complete = has_ended and session.is_whole
-    verdict = verdict_of(session.engine, found, is_complete, made_now(), asked, issues)
+    verdict = session.verdict_of(found, has_ended, issues)
     if has_ended:
         with ThreadPoolExecutor(session.jobs) as pool:  # each waits for a process of its own
             verdict = replace(verdict, groups=tuple(pool.map(_with_replays, verdict.groups)))
-    path = write_verdict(verdict, output)
+    path = write_verdict(verdict, folder_of(verdict, output))
     write_index(output)
     _print(verdict, path)
     return verdict
@@ -160,47 +130,3 @@ def _print(verdict: EngineVerdict, path: Path) -> None:
     end = "" if verdict.is_complete else "; INCOMPLETE"
     print(f"{verdict.title}: {len(verdict.held)} promises held{broken}{end}")
     print(f"written: {path}", file=sys.stderr)
-
-
-@dataclass(frozen=True)
-class Session:
-    """A run of the suite on one engine, and the folder for what it writes."""
-
-    engine: str
-    options: Sequence[str]  # more pytest arguments: models, dtype, -k
-    jobs: int
-    folder: Path
-    requirements: RequirementSet | None = None  # that is scored; it is among the options as well
-
-    @property
-    def journal(self) -> Path:
-        return self.folder / "journal.jsonl"
-
-    @property
-    def verdict(self) -> Path:
-        return self.folder / "verdict.json"
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the run, by its own verdict, left out no test: not by -k, -m or the like."""
-        return self.verdict.is_file() and VERDICT.read(self.verdict).is_complete
-
-    @property
-    def arguments(self) -> list[str]:
-        """What a person would type to see the same."""
-        return [*SUITE_ARGUMENTS, f"--engine={self.engine}", *self.options]
-
-    def run(self) -> int:
-        """Returns the exit status of pytest, whose output goes to stderr. A worker that dies is
-        replaced; only its test is lost.
-        """
-        command = [sys.executable, "-m", "pytest", *self.arguments, "-q", "-n", str(self.jobs)]
-        command += [f"--journal={self.journal}", f"--repro={self.folder / 'failures'}"]
-        command += [f"--verdict={self.verdict}", f"--rootdir={ROOT}"]
-        # In a session of its own it gets each signal once, from here.
-        with subprocess.Popen(command, cwd=ROOT, stdout=STDERR, start_new_session=True) as process:
-            try:
-                return process.wait()
-            finally:
-                if process.returncode is None:
-                    process.terminate()

@@ -34,22 +34,22 @@ failure files that the page names.
 """
 
 
-def write_verdict(verdict: EngineVerdict, output: Path) -> Path:
-    """Writes record, page and failure files, replacing an older verdict on this engine and release.
+def write_verdict(verdict: EngineVerdict, folder: Path, depth: int = 1) -> Path:
+    """Writes record, page and failure files into a folder, replacing an older verdict. `depth`: of the
+    folder below that of all verdicts.
 
     Returns the path of the page.
     """
-    folder = _folder_of(verdict, output)
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder / FAILURES, ignore_errors=True)
     groups = tuple(_with_copied_failure(group, folder) for group in verdict.groups)
     clean = without_local_paths(replace(verdict, groups=groups))
     VERDICT.write(clean, folder / RECORD)
-    replace_text(folder / PAGE, verdict_page(clean))
+    replace_text(folder / PAGE, verdict_page(clean, depth))
     return folder / PAGE
 
 
-def _folder_of(verdict: EngineVerdict, output: Path) -> Path:
+def folder_of(verdict: EngineVerdict, output: Path) -> Path:
     """Returns the folder named by the verdict's title and, if another engine has that title, by the
     engine's text as well.
     """
@@ -122,8 +122,9 @@ NUM_TESTS_NAMED = 3
 MOST_LINES_SHOWN = 40
 
 
-def verdict_page(verdict: EngineVerdict) -> str:
-    """Returns the page. Its links start in a folder below that of all verdicts."""
+def verdict_page(verdict: EngineVerdict, depth: int = 1) -> str:
+    """Returns the page. Its links start in a folder so far below that of all verdicts."""
+    above = "../" * depth
     lines = [f"# {verdict.title}", ""]
     for each in summary(verdict):
         lines += [_paragraph(each), ""]
@@ -138,10 +139,10 @@ def verdict_page(verdict: EngineVerdict) -> str:
     if verdict.groups:
         lines += ["## What was found", ""]
     for number, group in enumerate(verdict.groups, start=1):
-        lines += [*_group(number, group), ""]
+        lines += [*_group(number, group, above), ""]
     if verdict.unshown:
         lines += ["## Known, and not shown by this run", ""]
-        lines += [*map(_unshown, verdict.unshown), ""]
+        lines += [*(_unshown(each, above) for each in verdict.unshown), ""]
     if verdict.skips:
         lines += ["## Not tested", "", *header("tests", "why")]
         lines += [line(str(count), reason) for reason, count in verdict.skips.items()]
@@ -162,11 +163,11 @@ def _table(verdict: EngineVerdict) -> Iterator[str]:
         yield line(f"{Promise[promise_id]}", state, *counts)
 
 
-def _group(number: int, group: FailureGroup) -> Iterator[str]:
+def _group(number: int, group: FailureGroup, above: str) -> Iterator[str]:
     yield f"### {number}. {group.title}"
     yield ""
     if group.issue is not None:
-        yield from _issue(group.issue)
+        yield from _issue(group.issue, above)
     more = max(0, len(group.tests) - NUM_TESTS_NAMED)
     names = ", ".join(f"`{each}`" for each in group.tests[:NUM_TESTS_NAMED])
     models = f" on {', '.join(group.models)}" if group.models else ""
@@ -186,7 +187,7 @@ def _group(number: int, group: FailureGroup) -> Iterator[str]:
         yield _replays(group)
 
 
-def _issue(issue: IssueRecord) -> Iterator[str]:
+def _issue(issue: IssueRecord, above: str) -> Iterator[str]:
     kind = "A documented convention" if issue.is_documented else "A defect"
     yield f"{kind}. {issue.cause}"
     yield ""
@@ -197,16 +198,16 @@ def _issue(issue: IssueRecord) -> Iterator[str]:
         yield "No public thread is known to us."
         yield ""
     if issue.scripts:
-        yield f"With the library alone: {_links(issue)}."
+        yield f"With the library alone: {_links(issue, above)}."
         yield ""
 
 
-def _links(issue: IssueRecord) -> str:
-    return ", ".join(f"[{each.rpartition('/')[2]}](../{each})" for each in issue.scripts)
+def _links(issue: IssueRecord, above: str) -> str:
+    return ", ".join(f"[{each.rpartition('/')[2]}]({above}{each})" for each in issue.scripts)
 
 
-def _unshown(issue: IssueRecord) -> str:
-    scripts = [f"With the library alone: {_links(issue)}."] if issue.scripts else []
+def _unshown(issue: IssueRecord, above: str) -> str:
+    scripts = [f"With the library alone: {_links(issue, above)}."] if issue.scripts else []
     return " ".join([f"* {issue.title}. {issue.cause}", *issue.threads, *scripts])
 
 

@@ -64,11 +64,16 @@ class ReleasedEngine:
     def __signature__(self) -> inspect.Signature:
         """Model, config, and the options as keywords."""
         client = CLIENT_OPTIONS if self.library.server else ()
-        place = () if self.library.build else ("python",)  # what was built lies elsewhere
+        place = () if self.library.build else ("python", "release")  # what was built lies elsewhere
         return signature_with((*self.library.options, *place, *client))
 
     def __call__(
-        self, model: PreTrainedModel, config: EngineConfig, python: str | None = None, **options: Any
+        self,
+        model: PreTrainedModel,
+        config: EngineConfig,
+        python: str | None = None,
+        release: str | None = None,
+        **options: Any,
     ) -> Engine:
         """Builds an engine; options that are not given are left to the library.
 
@@ -79,11 +84,11 @@ class ReleasedEngine:
         if python is not None:
             rule = f"the path of a Python whose environment has {self.library.title}"
             require(shutil.which(str(python)) is not None, "python", repr(python), rule)
-        python = interpreter(self.name) if python is None else str(python)
+        python = interpreter(self.name, release) if python is None else str(python)
         if python is None:
+            name = self.name if release is None else f"{self.name}=={release}"
             raise EngineMissingError(
-                f"engine {self.name!r} is not installed here: "
-                f"`python -m batchproof install {self.name}`"
+                f"engine {name!r} is not installed here: `python -m batchproof install {name}`"
             )
         if self.library.server:
             return self._asked_over_http(self.library.server, python, model, config, options)
@@ -110,7 +115,8 @@ class ReleasedEngine:
             places["model"] = str(converted(server.conversion, folder, {**flags, **places}))
         program, *arguments = (each.format(**flags, **places) for each in server.command)
         words = (str(Path(python).parent / program), *arguments)
-        local = kept_server(self.name, words, server.ready, server.refusals)
+        variables = tuple(server.variables.items())
+        local = kept_server(self.name, words, server.ready, server.refusals, server.ready_s, variables)
         engine = engine_at(local.running(), asked, model, config)
         engine.release = f"{self.library.title} {self._version(python)}"
         engine.notes = (*server.notes, *engine.notes)

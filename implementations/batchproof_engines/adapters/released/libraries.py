@@ -7,8 +7,10 @@ unless it is a server.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 import venv
 from collections.abc import Mapping
@@ -68,6 +70,8 @@ class ServerCommand:
     flags: Mapping[str, Flag]
     notes: tuple[str, ...] = ()
     ready: str = ""  # the path that is answered with success once it can serve; "": any answer will do
+    ready_s: float = 90.0  # for which that is waited
+    variables: Mapping[str, str] = field(default_factory=dict)  # of its environment
     refusals: tuple[str, ...] = ()  # words in the output of one that ends because of its model
     conversion: Conversion | None = None
 
@@ -80,11 +84,16 @@ class ReleasedLibrary:
     title: str  # as its maker writes it
     maker: str
     options: Mapping[str, str] = field(default_factory=dict)  # with what they mean
+    environment: str = ""  # the library in whose environment it is, if not in one of its own
     package: str = ""  # whose version is that of a server,
     version: str = ""  # unless it is given
     unwanted: tuple[str, ...] = ()  # dependencies that cannot be imported
     build: SourceBuild | None = None
     server: ServerCommand | None = None
+    with_release: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # release -> other packages of which it needs another version
+    axes: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    # of a matrix: axis -> value, the base first -> options that it sets
 
     @property
     def program(self) -> Path | None:
@@ -94,7 +103,33 @@ class ReleasedLibrary:
     @property
     def requirements(self) -> Path:
         """The pinned requirements."""
-        return self.folder / "requirements.txt"
+        return HERE / (self.environment or self.folder.name) / "requirements.txt"
+
+    @property
+    def pinned(self) -> str:
+        """Returns the release of the library that the requirements name first."""
+        return self._first_pin()[1]
+
+    def requirements_of(self, release: str | None) -> str:
+        """Returns the requirements with another release of the library, and of what has to go with it
+        (`with_release`)."""
+        text = self.requirements.read_text(encoding="utf-8")
+        if release in (None, self.pinned):
+            return text
+        changed = dict(
+            [(self._first_pin()[0], release), *self.with_release.get(str(release), {}).items()]
+        )
+        for name, version in changed.items():
+            text = re.sub(rf"(?m)^({re.escape(name)}(?:\[\w+\])?)==\S+", rf"\1=={version}", text)
+        return text
+
+    def _first_pin(self) -> tuple[str, str]:
+        """Returns name and version of the library: the first line that names the package."""
+        text = self.requirements.read_text(encoding="utf-8")
+        pins = re.findall(r"(?m)^([\w.-]+)(?:\[\w+\])?==(\S+)", text)
+        named = [pin for pin in pins if pin[0] == self.package] or pins
+        name, version = named[0]
+        return name, version
 
 
 def _library(file: Path) -> ReleasedLibrary:
@@ -105,27 +140,38 @@ def _library(file: Path) -> ReleasedLibrary:
 LIBRARIES = {path.parent.name: _library(path) for path in sorted(HERE.glob("*/engine.toml"))}
 
 
-def interpreter(name: str) -> str | None:
-    """Returns the Python that has the library, or None if its installation is missing or incomplete."""
-    folder, built = ENVIRONMENTS / name, LIBRARIES[name].build
+def interpreter(name: str, release: str | None = None) -> str | None:
+    """Returns the Python that has the library, or None if its installation is missing or incomplete.
+    `release`: another than the one that is pinned."""
+    folder, built = _environment(name, release), LIBRARIES[name].build
     is_whole = _done(folder).exists() and (built is None or built.folder.is_dir())
     return str(_python(folder)) if is_whole else None
 
 
-def install(name: str) -> Path:
-    """Creates a new environment with exactly the pinned requirements, and returns its folder. What is
-    compiled is built afterwards.
+def _environment(name: str, release: str | None) -> Path:
+    is_pinned = release in (None, LIBRARIES[name].pinned)
+    place = LIBRARIES[name].environment or name
+    return ENVIRONMENTS / (place if is_pinned else f"{place}-{release}")
+
+
+def install(name: str, release: str | None = None) -> Path:
+    """Creates a new environment with exactly the pinned requirements, or with another release of the
+    library beside them, and returns its folder. What is compiled is built afterwards.
 
     Raises `CalledProcessError` if pip fails, and `UsageError` if a build does; the output of both is on
     the screen.
     """
-    folder = ENVIRONMENTS / name
+    folder = _environment(name, release)
     _done(folder).unlink(missing_ok=True)
     venv.create(folder, with_pip=True, clear=True)
     pip = [str(_python(folder)), "-m", "pip"]
-    subprocess.run([*pip, "install", "--quiet", "-r", str(LIBRARIES[name].requirements)], check=True)
-    if LIBRARIES[name].unwanted:
-        subprocess.run([*pip, "uninstall", "--quiet", "--yes", *LIBRARIES[name].unwanted], check=True)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as wanted_file:
+        wanted_file.write(LIBRARIES[name].requirements_of(release))
+        wanted_file.flush()
+        subprocess.run([*pip, "install", "--quiet", "-r", wanted_file.name], check=True)
+    unwanted = LIBRARIES[LIBRARIES[name].environment or name].unwanted
+    if unwanted:
+        subprocess.run([*pip, "uninstall", "--quiet", "--yes", *unwanted], check=True)
     wanted = LIBRARIES[name].build
     if wanted is not None:
         build(wanted, str(_python(folder)))

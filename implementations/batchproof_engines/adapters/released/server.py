@@ -32,12 +32,19 @@ class LocalServer:
     """
 
     def __init__(
-        self, name: str, words: Sequence[str], ready: str = "", refusals: Sequence[str] = ()
+        self,
+        name: str,
+        words: Sequence[str],
+        ready: str = "",
+        refusals: Sequence[str] = (),
+        ready_s: float = READY_LIMIT_S,
+        variables: Sequence[tuple[str, str]] = (),
     ) -> None:
         self._name = name
         self._words = words
         self._ready = ready
         self._refusals = refusals
+        self._ready_s, self._environment = ready_s, os.environ | dict(variables)
         self._running: tuple[subprocess.Popen[bytes], Server] | None = None
         self._has_failed = False
 
@@ -60,6 +67,7 @@ class LocalServer:
         log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         popen = subprocess.Popen(
             [each.replace("{port}", str(port)) for each in self._words],
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -72,11 +80,11 @@ class LocalServer:
         return popen, server
 
     def _wait(self, popen: subprocess.Popen[bytes], server: Server, log: IO[bytes]) -> None:
-        deadline = time.monotonic() + READY_LIMIT_S
+        deadline = time.monotonic() + self._ready_s
         while not _is_ready(server, self._ready):
             has_ended = popen.poll() is not None
             if has_ended or time.monotonic() > deadline:
-                late = f"was not ready within {READY_LIMIT_S:g} s"
+                late = f"was not ready within {self._ready_s:g} s"
                 what = how_it_ended(popen) if has_ended else late
                 said = last_lines(log, "its output")
                 refusal = self._refusal(log) if has_ended else None

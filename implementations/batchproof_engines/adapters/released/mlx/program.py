@@ -48,7 +48,7 @@ ROPE = ("lifted", "as-saved")
 
 
 class MLXLM:
-    """The library with its one option."""
+    """The library with its options; `prompts_at_once` is its `prefill_batch_size`."""
 
     name = "mlx-lm"
     version = version("mlx-lm")
@@ -58,10 +58,15 @@ class MLXLM:
         *("stop_token_sequences", "logprobs"),
     )
 
-    def __init__(self, *, rope_parameters: str = "lifted") -> None:
+    def __init__(
+        self, *, rope_parameters: str = "lifted", prompts_at_once: int = PREFILL_BATCH_SIZE
+    ) -> None:
         if rope_parameters not in ROPE:
             raise ValueError(f"rope_parameters is {rope_parameters!r}: choose one of {', '.join(ROPE)}")
+        if prompts_at_once < 1:
+            raise ValueError(f"prompts_at_once is {prompts_at_once}, but must be at least 1")
         self._is_lifted = rope_parameters == "lifted"
+        self._num_fed = prompts_at_once
         self.sampling_limits = {
             "documented": {"repetition_penalty": [0]},
             "apart": [["repetition_penalty", "logprobs"], ["logit_bias", "logprobs"]],
@@ -78,7 +83,7 @@ class MLXLM:
             "a step is one `next` of BatchGenerator, a decode and a part of the prompts, without HTTP",
             rope,
             "max_num_seqs is completion_batch_size; prefill_batch_size is the same, but at most "
-            f"{PREFILL_BATCH_SIZE}, its default",
+            f"{prompts_at_once} ({PREFILL_BATCH_SIZE} by default)",
             "max_num_batched_tokens, shared by the prompts that are fed at once, is prefill_step_size; "
             "decodes come on top",
             "keys and values have no pool: num_blocks has no counterpart there",
@@ -98,17 +103,18 @@ class MLXLM:
         """Returns an engine for the checkpoint. Raises `Unsupported`."""
         if dtype == "float64":
             raise Unsupported("its fast kernels do not compute in float64")
-        return Engine(_loaded(folder, self._is_lifted), Length(folder, config), config)
+        length = Length(folder, config)
+        return Engine(_loaded(folder, self._is_lifted), length, config, self._num_fed)
 
 
 class Engine(Stepped):
     """An engine; a handle is the library's number of a request."""
 
-    def __init__(self, model: Any, length: Length, config: dict[str, Any]) -> None:
+    def __init__(self, model: Any, length: Length, config: dict[str, Any], num_fed: int) -> None:
         super().__init__()
         self._length = length
         num_seqs = config["max_num_seqs"]
-        num_fed = min(PREFILL_BATCH_SIZE, num_seqs)
+        num_fed = min(num_fed, num_seqs)
         self._generator = BatchGenerator(
             model,
             completion_batch_size=num_seqs,

@@ -1,0 +1,126 @@
+"""The axes of a matrix, and which of their combinations are judged.
+
+An axis has named values. A value sets options of the engine, and options of the suite, whose names
+begin with `--`: `q8_0 = {kv_cache = "q8_0", "--kv-cache-dtype" = "int8"}`. The first value of each axis
+is the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from covertable import make
+
+from batchproof.errors import UsageError
+from batchproof.records.matrix import Settings
+from batchproof.records.texts import slug
+from batchproof.validation.values import near
+
+SUITE_OPTION = "--"
+MODEL = "--model"
+ANY = "*"  # in the place of the model
+Value = Mapping[str, str]  # options that it sets
+Axes = Mapping[str, Mapping[str, Value]]  # axis -> value -> its options
+Declared = Mapping[str, "Sequence[str] | Mapping[str, Value]"]  # as engine.toml writes them
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A configuration: the engine's text, and options of the suite."""
+
+    settings: Settings
+    engine: str
+    options: tuple[str, ...]
+
+    @property
+    def model(self) -> str | None:
+        """Returns the model, if that is an axis."""
+        given = [each.removeprefix(f"{MODEL}=") for each in self.options if each.startswith(MODEL)]
+        return given[0] if given else None
+
+    def without_model(self, requirement: str) -> str:
+        """Returns the name of a requirement with which it is compared to that on another model."""
+        start = f"[{self.model}"
+        before, found, after = requirement.partition(start)
+        return f"{before}[{ANY}{after}" if found and after[:1] in "]-" else requirement
+
+    def on_model(self, requirement: str) -> str:
+        return requirement.replace(f"[{ANY}", f"[{self.model}", 1) if self.model else requirement
+
+
+def axes_of(declared: Declared, asked: Sequence[str], engine: str) -> Axes:
+    """Returns the axes that are asked for as `NAME=VALUE,VALUE`, or as `NAME`, which is one of those
+    that the engine declares; all of these if none is asked for. Raises `UsageError`."""
+    known = {name: _named(name, values) for name, values in declared.items()}
+    axes = {name: _asked(text, known, engine) for text in asked for name in [_name(text)]}
+    if len(axes) < len(asked):
+        raise UsageError("an axis is given twice by --axis")
+    axes = axes or known
+    if not axes:
+        raise UsageError(f"{engine!r} declares no axes: give some, as in --axis NAME=VALUE,VALUE")
+    return axes
+
+
+def _name(text: str) -> str:
+    return text if "=" not in text else text.rpartition("=")[0]
+
+
+def _asked(text: str, known: Axes, engine: str) -> Mapping[str, Value]:
+    name = _name(text)
+    if "=" not in text:
+        if name not in known:
+            rule = f"; {near(name, known)}" if known else ""
+            raise UsageError(f"--axis {text!r}: {engine!r} declares no such axis{rule}")
+        return known[name]
+    values = text.rpartition("=")[2].split(",")
+    if len(values) < 2 or len({*values}) < len(values) or not all(values):
+        raise UsageError(f"--axis {text!r} must have two or more different values, as NAME=VALUE,VALUE")
+    declared = known.get(name, {})
+    if set(values) <= set(declared):
+        return {each: declared[each] for each in values}
+    return _named(name, values)
+
+
+def _named(name: str, values: Sequence[str] | Mapping[str, Value]) -> Mapping[str, Value]:
+    return values if isinstance(values, Mapping) else {each: {name: each} for each in values}
+
+
+def base_of(axes: Axes) -> Settings:
+    return {name: next(iter(values)) for name, values in axes.items()}
+
+
+def chosen(axes: Axes, strength: int) -> list[Settings]:
+    """Returns the settings to judge: in them each value meets each of every other axis (`strength` 2),
+    as the scenes of one workload do. The base is the first."""
+    rows = make({name: [*values] for name, values in axes.items()}, strength=min(strength, len(axes)))
+    # Which value is which is free: the first row is renamed to be the base.
+    swaps = {name: {rows[0][name]: base, base: rows[0][name]} for name, base in base_of(axes).items()}
+    return [{name: swaps[name].get(row[name], row[name]) for name in axes} for row in rows]
+
+
+def cell_of(engine: str, axes: Axes, settings: Settings) -> Cell:
+    """Returns the configuration of an engine with these settings."""
+    given: dict[str, str] = {}
+    for axis, value in settings.items():
+        given |= axes[axis][value]
+    options = [f"{name}={value}" for name, value in given.items() if name.startswith(SUITE_OPTION)]
+    own = [f"{name}={value}" for name, value in given.items() if not name.startswith(SUITE_OPTION)]
+    joined = "&".join(own)
+    mark = "" if not own else "&" if "?" in engine else "?"
+    return Cell(settings, f"{engine}{mark}{joined}", tuple(options))
+
+
+def folder_name(settings: Settings, base: Settings) -> str:
+    """Returns a folder's name: what differs from the base."""
+    other = [f"{name} {value}" for name, value in settings.items() if value != base[name]]
+    return slug(" ".join(other)) if other else "base"
+
+
+def words_of(settings: Settings) -> str:
+    """Returns settings as a reader reads them: `dtype=bfloat16 and compiled=true`."""
+    return " and ".join(_each(settings))
+
+
+def _each(settings: Settings) -> Iterator[str]:
+    yield from (f"{name.removeprefix(SUITE_OPTION)}={value}" for name, value in settings.items())

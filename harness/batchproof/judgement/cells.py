@@ -1,0 +1,132 @@
+"""Judges the cells of a matrix, here one after another or at once on the machines of a Ray cluster, and
+asks requirements alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from batchproof.errors import UsageError
+from batchproof.judgement.axes import MODEL, Cell
+from batchproof.judgement.output import write_verdict
+from batchproof.judgement.suite_session import ENDED, Session, suite_options
+from batchproof.plugin.scoring import ONE
+from batchproof.records.journal import entries
+from batchproof.records.matrix import CellRecord
+from batchproof.records.trial_record import TrialRecord
+from batchproof.records.verdict import VERDICT, EngineVerdict, RequirementOutcome
+from batchproof.requirements.issues import KnownIssue
+from batchproof.requirements.promises import Promise
+from batchproof.requirements.verdict_of_journal import group_by_issue
+
+PROCESSES, RAY = RUNNERS = ("processes", "ray")
+DEPTH = 3  # of a cell's page below the folder of all verdicts: matrices, the matrix, the cell
+UNDIAGNOSED = "--diagnose-for=0"
+DEFAULT_OPTIONS = f"{MODEL}=llama-hash --hypothesis-profile=quick"
+
+
+@dataclass(frozen=True)
+class CellTask:
+    """A cell to judge: everything that another process or machine needs."""
+
+    cell: Cell
+    folder: str
+    given: str  # of --pytest
+    jobs: int
+    issues: tuple[KnownIssue, ...]
+
+    def session(self, folder: Path, *more: str) -> Session:
+        options = suite_options(self.cell.engine, self.given or DEFAULT_OPTIONS)
+        if self.cell.model is not None:
+            options = [each for each in options if not each.startswith(MODEL)]
+        return Session(self.cell.engine, [*options, *self.cell.options, *more], self.jobs, folder)
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A judged cell: its line, the outcomes of its requirements, and its files by name."""
+
+    record: CellRecord
+    outcomes: Mapping[str, RequirementOutcome]
+    files: Mapping[str, bytes]
+
+
+def judged(tasks: Sequence[CellTask], runner: str) -> Iterator[CellResult]:
+    """Yields the result of each task as it is done. Raises `UsageError` without Ray."""
+    if runner != RAY:
+        yield from map(judge_cell, tasks)
+        return
+    try:
+        import ray  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UsageError("--runner ray needs Ray: `pip install 'batchproof[ray]'`") from error
+    ray.init(os.environ.get("RAY_ADDRESS", "local"), log_to_driver=False)
+    remote = ray.remote(judge_cell)
+    waiting = [remote.options(num_cpus=each.jobs).remote(each) for each in tasks]
+    while waiting:
+        done, waiting = ray.wait(waiting)
+        yield ray.get(done[0])
+    ray.shutdown()
+
+
+def judge_cell(task: CellTask) -> CellResult:
+    """Runs the suite on one configuration."""
+    with TemporaryDirectory(prefix="batchproof-") as name:
+        folder, start = Path(name), time.monotonic()
+        session = task.session(folder)
+        has_ended = session.run() in ENDED
+        minutes = (time.monotonic() - start) / 60
+        cell = task.cell
+        record = CellRecord(cell.settings, task.folder, cell.engine, tuple(session.options), minutes)
+        found = entries(session.journal)
+        if not found:
+            why = "no test was run: the engine could not be asked in this configuration"
+            return CellResult(replace(record, why_not=why), {}, {})
+        verdict = session.verdict_of(found, has_ended, task.issues)
+        page = write_verdict(verdict, folder / "page", DEPTH)
+        known = [each for each in task.issues if each.is_of(verdict.release, cell.engine)]
+        failed = {
+            cell.without_model(each.record.requirement): issue.title if issue else _promise(each.record)
+            for issue, members in group_by_issue(found, known)
+            for each in members
+            if each.record is not None
+        }
+        files = {
+            str(each.relative_to(page.parent)): each.read_bytes()
+            for each in page.parent.rglob("*")
+            if each.is_file()
+        }
+        record = replace(
+            record,
+            num_requests=verdict.totals.num_requests,
+            promises=verdict.promises,
+            failed=failed,
+            why_not="" if verdict.is_complete else "the run did not come to its end",
+        )
+        return CellResult(record, outcomes_in(cell, verdict), files)
+
+
+def _promise(record: TrialRecord) -> str:
+    """Returns what is said of a failure that nothing is known of."""
+    return f"{Promise[record.failure.promise]} is broken" if record.failure else "the harness failed"
+
+
+def asked_alone(task: CellTask, requirements: Collection[str]) -> dict[str, RequirementOutcome]:
+    """Asks some requirements in one configuration, without any other test, and returns their outcomes;
+    none if the engine could not be asked."""
+    with TemporaryDirectory(prefix="batchproof-") as name:
+        named = [f"{ONE}={task.cell.on_model(each)}" for each in requirements]
+        session = task.session(Path(name), *named, UNDIAGNOSED)
+        session.run()
+        if not session.verdict.is_file():
+            return {}
+        outcomes = outcomes_in(task.cell, VERDICT.read(session.verdict))
+        return {each: outcomes[each] for each in requirements if each in outcomes}
+
+
+def outcomes_in(cell: Cell, verdict: EngineVerdict) -> dict[str, RequirementOutcome]:
+    return {cell.without_model(name): outcome for name, outcome in verdict.outcomes.items()}

@@ -1,0 +1,177 @@
+"""The page of a matrix: its cells, what decides, and the outcome of each requirement that broke."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from batchproof.judgement.axes import words_of
+from batchproof.judgement.deciding import BREAKS
+from batchproof.judgement.output import PAGE, SIGNS
+from batchproof.records.matrix import CellRecord, Difference, MatrixRecord, Settings
+from batchproof.records.texts import counted, header, line
+from batchproof.records.verdict import RequirementOutcome
+from batchproof.requirements.promises import Promise
+
+OUTCOME_SIGNS: Mapping[RequirementOutcome, str] = {
+    "held": "✓",
+    "failed": "✗",
+    "known": "✗",
+    "error": "?",
+    "not run": "?",
+}
+LEGEND = (
+    "✓ held; ✗ broken; ≈ differs by a documented convention; ? not decided; empty: not tested, for lack "
+    "of a capability or because the model is refused."
+)
+MOST_NAMED = 3
+
+
+def matrix_page(record: MatrixRecord) -> str:
+    cells = record.cells
+    minutes = sum(each.minutes for each in cells) + record.probe_minutes
+    lines = [f"# {record.engine}: {counted(len(cells), 'configuration')}", ""]
+    if not record.is_complete:
+        lines += ["**INCOMPLETE**: it was stopped, or a cell could not be judged.", ""]
+    lines += [*summary_lines(record), "", *record.made.lines()]
+    lines.append(f"* suite: version {record.suite.version}, digest {record.suite.digest}")
+    lines.append(
+        f"* {minutes:.0f} minutes: {minutes - record.probe_minutes:.0f} for the cells, "
+        f"{record.probe_minutes:.0f} for {counted(record.num_probes, 'run')} of requirements alone"
+    )
+    lines += ["", "## Axes", "", "The first value of each is the base.", ""]
+    lines += [f"* {name}: {', '.join(values)}" for name, values in record.axes.items()]
+    lines += ["", "## Cells", "", *_cells(record), "", LEGEND, ""]
+    if record.differences:
+        lines += ["## What a configuration decides", ""]
+        lines += [_difference(each, record) for each in _sorted(record.differences)]
+        lines.append("")
+    lines += [*_everywhere(record), *_requirements(record)]
+    return "\n".join(lines)
+
+
+def summary_lines(record: MatrixRecord) -> list[str]:
+    """Returns a sentence for the whole, and one for each finding that a setting decides."""
+    num = sum(each.num_requests for each in record.cells)
+    told: dict[str, list[str]] = {}
+    for each in _sorted(record.differences):
+        if each.decisive:
+            told.setdefault(sentence(each, record), []).append(each.what)
+    same = [name for name, signs in record.outcomes.items() if not _is_told(signs)]
+    whole = (
+        f"{record.engine} was asked in {counted(len(record.cells), 'configuration')}, "
+        f"{num:,} answers: {counted(len(record.outcomes), 'requirement')} broken in some, of which "
+        f"{len(same)} wherever they could be asked."
+    )
+    return [whole, *(f"* {how}: {'; '.join(dict.fromkeys(what))}" for how, what in told.items())]
+
+
+def _sorted(differences: Sequence[Difference]) -> list[Difference]:
+    return sorted(differences, key=lambda each: (not each.decisive, -len(each.requirements), each.what))
+
+
+def sentence(found: Difference, record: MatrixRecord) -> str:
+    """Returns what decides: `breaks with dtype=bfloat16 and compiled=true, holds without either`."""
+    decisive = {name: found.at[name] for name in found.decisive}
+    unasked = {name: found.at[name] for name in found.unasked}
+    if not found.decisive and not found.unasked:
+        return f"not decided by one setting ({found.note})"
+    if record.is_ordered:
+        return _change(found, record)
+    broken = f"breaks with {words_of({**decisive, **unasked})}"
+    other = f"holds with {words_of(found.decisive)}"
+    if len(found.decisive) > 1:
+        other = f"holds without {'either' if len(found.decisive) == 2 else 'any one of them'}"
+    holds = [other] if found.decisive else []
+    cannot = [f"cannot be asked with {words_of(found.unasked)}"] if found.unasked else []
+    return ", ".join([broken, *holds, *cannot])
+
+
+def _change(found: Difference, record: MatrixRecord) -> str:
+    ((axis, held),) = found.decisive.items()
+    broken, order = found.at[axis], record.axes[axis]
+    if order.index(broken) < order.index(held):
+        return f"mended in {held}, broken in {broken}"
+    return f"broken in {broken}, held in {held}"
+
+
+def _difference(found: Difference, record: MatrixRecord) -> str:
+    rest = {
+        name: value
+        for name, value in found.at.items()
+        if name not in {**found.decisive, **found.unasked} and value != record.axes[name][0]
+    }
+    at = f" Seen at {words_of(rest)}." if rest else ""
+    num = counted(len(found.requirements), "requirement")
+    return (
+        f"* **{sentence(found, record)}**: {found.what}. {num}: {_named(found.requirements)}; asked alone: "
+        f"`{found.shown}`.{at}"
+    )
+
+
+def _cells(record: MatrixRecord) -> Iterator[str]:
+    yield from header("cell", "answers", "minutes", *(each.id for each in Promise))
+    base = {name: values[0] for name, values in record.axes.items()}
+    for each in record.cells:
+        name = _short(each.settings, base) if not record.is_ordered else words_of(each.settings)
+        shown = f"[{name}]({each.folder}/{PAGE})" if each.promises else f"{name}: {each.why_not}"
+        signs = (_sign(each, promise) for promise in Promise)
+        yield line(shown, f"{each.num_requests:,}", f"{each.minutes:.1f}", *signs)
+
+
+def _short(settings: Settings, base: Settings) -> str:
+    other = {name: value for name, value in settings.items() if value != base[name]}
+    return words_of(other).replace(" and ", ", ") if other else "base"
+
+
+def _sign(cell: CellRecord, promise: Promise) -> str:
+    result = cell.promises.get(promise.id)
+    return "" if result is None else SIGNS.get(result.verdict, "")
+
+
+def _is_told(signs: Sequence[RequirementOutcome]) -> bool:
+    """Returns whether a requirement broke in one cell and held in another."""
+    return "held" in signs and any(each in BREAKS for each in signs)
+
+
+def _everywhere(record: MatrixRecord) -> Iterator[str]:
+    """Yields what broke in every cell in which it could be asked."""
+    found = Counter(
+        next(cell.failed[name] for cell in record.cells if name in cell.failed)
+        for name, signs in record.outcomes.items()
+        if not _is_told(signs)
+    )
+    if found:
+        yield from ["## In every configuration that can be asked", ""]
+        yield from (
+            f"* {what}: {counted(number, 'requirement')}" for what, number in found.most_common()
+        )
+        yield ""
+
+
+def _requirements(record: MatrixRecord) -> Iterator[str]:
+    """Yields a row for all requirements that broke in the same cells, but not wherever they can be
+    asked."""
+    rows: dict[tuple[str, tuple[RequirementOutcome, ...]], list[str]] = {}
+    for name, signs in record.outcomes.items():
+        if _is_told(signs):
+            what = next(cell.failed[name] for cell in record.cells if name in cell.failed)
+            rows.setdefault((what, signs), []).append(name)
+    if rows:
+        base = {name: values[0] for name, values in record.axes.items()}
+        yield from ["## Requirements", ""]
+        columns = (
+            ", ".join(each.settings.values()) if record.is_ordered else _short(each.settings, base)
+            for each in record.cells
+        )
+        yield from header("what broke", "requirements", *columns)
+        for (what, signs), names in rows.items():
+            marks = (OUTCOME_SIGNS.get(each, "") for each in signs)
+            yield line(what, _named(names), *marks)
+        yield ""
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(f"`{each}`" for each in names[:MOST_NAMED])
+    more = len(names) - MOST_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown

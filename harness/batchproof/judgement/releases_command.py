@@ -1,0 +1,42 @@
+"""`batchproof judge releases ENGINE VERSION...`: which release broke or mended which requirement."""
+
+from __future__ import annotations
+
+import argparse
+
+from batchproof.errors import UsageError
+from batchproof.judgement import matrix_command
+from batchproof.judgement.matrix_command import RELEASE
+from batchproof.run.registry import engines_module
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("engine", metavar="ENGINE", help="a released engine, with its options")
+    parser.add_argument(
+        "versions", nargs="+", metavar="VERSION", help="the oldest first; each is installed"
+    )
+    parser.add_argument(
+        "--bisect",
+        action="store_true",
+        help="judge the first and the last in full, and ask what changed in releases between, by halving",
+    )
+    matrix_command.add_common(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns 0 if no requirement breaks in any release, else 1. Raises `UsageError`."""
+    libraries = engines_module(matrix_command.LIBRARIES)
+    name = arguments.engine.partition("?")[0]
+    if name not in libraries.LIBRARIES:
+        raise UsageError(f"ENGINE {name!r} has no releases here: {', '.join(libraries.LIBRARIES)}")
+    if len(arguments.versions) < 2 or len({*arguments.versions}) < len(arguments.versions):
+        raise UsageError("VERSION: give two or more different ones, the oldest first")
+    for version in arguments.versions:
+        if libraries.interpreter(name, version) is None:
+            raise UsageError(
+                f"{name}=={version} is not installed: `batchproof install {name}=={version}`"
+            )
+    axes = {RELEASE: {version: {RELEASE: version} for version in arguments.versions}}
+    wanted = [{RELEASE: version} for version in arguments.versions]
+    title = f"{arguments.engine} releases"
+    return matrix_command.judge_matrix(arguments, axes, wanted, title, True, arguments.bisect)

@@ -1,0 +1,105 @@
+"""A run of the suite on one engine, in a process of its own, and the verdict that it gives."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from batchproof.cli.config_file import find
+from batchproof.cli.option_names import NO_CONFIG
+from batchproof.errors import UsageError
+from batchproof.places import ROOT, SUITE_ARGUMENTS
+from batchproof.plugin.declared import SERVES
+from batchproof.plugin.scoring import SET
+from batchproof.records.journal import JournalEntry
+from batchproof.records.provenance import made_now
+from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
+from batchproof.requirements.issues import KnownIssue
+from batchproof.requirements.sets import RequirementSet
+from batchproof.requirements.verdict_of_journal import Asked, verdict_of
+
+ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)  # of a session that ran to its end
+STDERR = 2  # the file descriptor
+
+
+def split_options(text: str) -> list[str]:
+    """Returns the arguments of pytest in a text. Raises `UsageError`."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--pytest {text!r} cannot be split into arguments: {error}") from error
+
+
+def suite_options(engine: str, given: str, asked: RequirementSet | None = None) -> list[str]:
+    """Returns the options of a run: those that `--pytest` gives; all models unless it names some, or a
+    set does; and no configuration, but what it says that the engine serves. Raises `UsageError`."""
+    options = split_options(given)
+    if asked is not None:
+        options.append(f"{SET}={asked.name}")
+    elif not any(each.startswith("--model") for each in options):
+        options.append("--model=all")
+    config = find()
+    if config is not None:  # a page is about the whole suite, and expects no failure
+        served = [] if SERVES in given else config.served_by([engine])
+        options[:0] = [NO_CONFIG, *(f"{SERVES}={each}" for each in served)]
+    return options
+
+
+@dataclass(frozen=True)
+class Session:
+    """A run of the suite on one engine, and the folder for what it writes."""
+
+    engine: str
+    options: Sequence[str]  # more pytest arguments: models, dtype, -k
+    jobs: int
+    folder: Path
+    requirements: RequirementSet | None = None  # that is scored; it is among the options as well
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal.jsonl"
+
+    @property
+    def verdict(self) -> Path:
+        return self.folder / "verdict.json"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run, by its own verdict, left out no test: not by -k, -m or the like."""
+        return self.verdict.is_file() and VERDICT.read(self.verdict).is_complete
+
+    @property
+    def arguments(self) -> list[str]:
+        """What a person would type to see the same."""
+        return [*SUITE_ARGUMENTS, f"--engine={self.engine}", *self.options]
+
+    def verdict_of(
+        self, found: Sequence[JournalEntry], has_ended: bool, issues: Sequence[KnownIssue]
+    ) -> EngineVerdict:
+        """Returns the verdict on the tests that the journal holds."""
+        command = shlex.join(["pytest", *self.arguments])
+        options = (each for each in self.options if not each.startswith(f"{SET}="))
+        asked = Asked(command, self.requirements, Conditions(tuple(options)))
+        is_complete = has_ended and self.is_whole
+        return verdict_of(self.engine, found, is_complete, made_now(), asked, issues)
+
+    def run(self) -> int:
+        """Returns the exit status of pytest, whose output goes to stderr. A worker that dies is
+        replaced; only its test is lost.
+        """
+        command = [sys.executable, "-m", "pytest", *self.arguments, "-q", "-n", str(self.jobs)]
+        command += [f"--journal={self.journal}", f"--repro={self.folder / 'failures'}"]
+        command += [f"--verdict={self.verdict}", f"--rootdir={ROOT}"]
+        # In a session of its own it gets each signal once, from here.
+        with subprocess.Popen(command, cwd=ROOT, stdout=STDERR, start_new_session=True) as process:
+            try:
+                return process.wait()
+            finally:
+                if process.returncode is None:
+                    process.terminate()

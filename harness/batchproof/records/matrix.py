@@ -1,0 +1,69 @@
+"""One engine in several configurations, as `judge matrix` and `judge releases` write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from batchproof.records.file_kinds import FileKind
+from batchproof.records.provenance import Provenance
+from batchproof.records.verdict import PromiseResult, RequirementOutcome, SuiteStamp
+
+Settings = Mapping[str, str]  # axis -> the name of one of its values
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """A configuration that was judged. `why_not`: it could not be, and there is no page."""
+
+    settings: Settings
+    folder: str  # below that of the matrix
+    engine: str  # as the command line names it
+    options: tuple[str, ...]  # of pytest
+    minutes: float
+    num_requests: int = 0
+    promises: Mapping[str, PromiseResult] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(
+        default_factory=dict
+    )  # requirement, without its model -> what is known of it
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Requirements that break in the same cells and hold in others, and what decides.
+
+    `shown` was asked alone, in every configuration that the search needed. It breaks `at` these
+    settings and holds once one of the axes in `decisive` has the value that is given there. With the
+    values of `unasked` it cannot be asked. `decisive` is empty if it does not do so alone.
+    """
+
+    requirements: tuple[str, ...]
+    what: str  # what is known of the failure, or the promise
+    shown: str
+    at: Settings
+    decisive: Settings
+    unasked: Settings
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class MatrixRecord:
+    """All cells of one engine. `outcomes` are those of each requirement that failed in a cell, in the
+    order of the cells. Of an ordered axis, such as releases, neighbours were compared.
+    """
+
+    engine: str
+    axes: Mapping[str, tuple[str, ...]]  # the first value is the base
+    is_ordered: bool
+    cells: tuple[CellRecord, ...]
+    outcomes: Mapping[str, tuple[RequirementOutcome, ...]]
+    differences: tuple[Difference, ...]
+    num_probes: int  # runs of requirements alone
+    probe_minutes: float
+    made: Provenance
+    suite: SuiteStamp
+    is_complete: bool
+
+
+MATRIX = FileKind("matrix of verdicts", "batchproof.matrix", 1, MatrixRecord)

@@ -1,0 +1,22 @@
+"""Copies a checkpoint for `mlx_lm.server`, with the rope parameters where MLX-LM reads them.
+
+lift.py CHECKPOINT COPY
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+source, target = map(Path, sys.argv[1:])
+target.mkdir()
+for each in source.iterdir():
+    if each.is_file():
+        shutil.copy(each, target)
+config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+rope = config.get("rope_parameters") or {}
+if "rope_theta" in rope:
+    config["rope_theta"] = rope["rope_theta"]
+    if rope.get("rope_type", "default") != "default":
+        config["rope_scaling"] = {name: each for name, each in rope.items() if name != "rope_theta"}
+(target / "config.json").write_text(json.dumps(config), encoding="utf-8")
