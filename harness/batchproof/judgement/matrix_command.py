@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     axes = axes_of(declared_axes(arguments.engine), arguments.axis or (), arguments.engine)
     for name in axes:
         for value in axes[name]:  # a wrong option is reported before the work is done
-            resolve_engine(cell_of(arguments.engine, axes, base_of(axes) | {name: value}).engine)
+            resolve_engine(cell_of(arguments.engine, axes, {**base_of(axes), name: value}).engine)
     return judge_matrix(arguments, axes, chosen(axes, arguments.strength), f"{arguments.engine}")
 
 

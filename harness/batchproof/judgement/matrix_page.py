@@ -21,8 +21,8 @@ OUTCOME_SIGNS: Mapping[RequirementOutcome, str] = {
     "not run": "?",
 }
 LEGEND = (
-    "✓ held; ✗ broken; ≈ differs by a documented convention; ? not decided; empty: not tested, for lack "
-    "of a capability or because the model is refused."
+    "✓ held; ✗ broken; ≈ differs by a documented convention; ? not decided; empty: not tested, for "
+    "lack of a capability or because the model is refused."
 )
 MOST_NAMED = 3
 
@@ -104,8 +104,8 @@ def _difference(found: Difference, record: MatrixRecord) -> str:
     at = f" Seen at {words_of(rest)}." if rest else ""
     num = counted(len(found.requirements), "requirement")
     return (
-        f"* **{sentence(found, record)}**: {found.what}. {num}: {_named(found.requirements)}; asked alone: "
-        f"`{found.shown}`.{at}"
+        f"* **{sentence(found, record)}**: {found.what}. {num}: {_named(found.requirements)}; asked "
+        f"alone: `{found.shown}`.{at}"
     )
 
 

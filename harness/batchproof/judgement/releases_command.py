@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bisect",
         action="store_true",
-        help="judge the first and the last in full, and ask what changed in releases between, by halving",
+        help="judge the first and the last in full, and ask by halving where it changed between them",
     )
     matrix_command.add_common(parser)
 
