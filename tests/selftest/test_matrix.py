@@ -1,0 +1,276 @@
+"""`batchproof judge matrix` and `judge releases`: cells, searches for what decides, and the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from itertools import combinations, product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchproof.__main__ import main
+from batchproof.judgement import cells, matrix_command
+from batchproof.judgement.axes import Axes, Cell, axes_of, base_of, cell_of, chosen, folder_name
+from batchproof.judgement.cells import CellResult, CellTask
+from batchproof.judgement.deciding import (
+    Found,
+    Search,
+    change_between,
+    run_searches,
+    smallest_difference,
+)
+from batchproof.judgement.matrix_page import matrix_page
+from batchproof.records.matrix import MATRIX, CellRecord, Settings
+from batchproof.records.verdict import PromiseResult, RequirementOutcome
+from batchproof_engines.adapters.released import libraries
+
+AXES = {
+    name: {value: {name: value} for value in ("off", "on", "more")[:n]}
+    for name, n in zip("abcd", (2, 2, 3, 2), strict=True)
+}
+ONE = "test_parity::test_it[*]"
+
+
+@pytest.mark.parametrize("strength", [1, 2, 3])
+def test_in_a_matrix_every_two_values_meet_and_the_base_is_in_it(strength: int) -> None:
+    rows = chosen(AXES, strength)
+    assert rows[0] == base_of(AXES)
+    for names in combinations(AXES, strength):
+        met = {tuple(row[name] for name in names) for row in rows}
+        assert met == set(product(*(AXES[name] for name in names)))
+
+
+def test_one_axis_has_a_cell_for_each_value() -> None:
+    assert chosen({"c": AXES["c"]}, 2) == [{"c": "off"}, {"c": "on"}, {"c": "more"}]
+
+
+def test_a_value_sets_options_of_the_engine_and_of_the_suite() -> None:
+    declared = {"kv": {"f32": {}, "q8": {"kv": "q8", "--kv-cache-dtype": "int8"}}}
+    axes = axes_of(declared, ["kv", "--model=a-hash,b-hash"], "mine")
+    settings = {"kv": "q8", "--model": "b-hash"}
+    cell = cell_of("mine?x=1", axes, settings)
+    assert cell.engine == "mine?x=1&kv=q8"
+    assert cell.options == ("--kv-cache-dtype=int8", "--model=b-hash")
+    assert cell_of("mine", axes, base_of(axes)).engine == "mine"
+    assert folder_name(settings, base_of(axes)) == "kv-q8-model-b-hash"
+    assert cell.without_model("m::test[b-hash-case]") == "m::test[*-case]"
+    assert cell.on_model("m::test[*-case]") == "m::test[b-hash-case]"
+    assert cell.without_model("m::test[b-hash2]") == "m::test[b-hash2]"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["kw"], "declares no such axis; do you mean kv?"),
+        (["a=1"], "two or more different values"),
+        (["a=1,1"], "two or more different values"),
+        (["a=1,2", "a=1,3"], "given twice"),
+    ],
+)
+def test_a_wrong_axis_is_named(asked: list[str], words: str) -> None:
+    with pytest.raises(Exception, match=re.escape(words)):
+        axes_of({"kv": ["f32", "q8"]}, asked, "mine")
+
+
+def test_an_engine_without_axes_needs_some() -> None:
+    with pytest.raises(Exception, match="'static' declares no axes: give some"):
+        axes_of({}, [], "static")
+
+
+def answered(search: Search, broken: Iterable[Settings], unasked: Settings | None = None) -> Found:
+    """Runs a search on an engine that breaks where all of one of these settings are."""
+
+    def ask(settings: Settings, names: Collection[str]) -> Mapping[str, RequirementOutcome]:
+        if unasked and unasked.items() <= settings.items():
+            return dict.fromkeys(names, "no capability")
+        is_broken = any(each.items() <= settings.items() for each in broken)
+        return dict.fromkeys(names, "failed" if is_broken else "held")
+
+    (found,) = run_searches({(ONE, 0): search}, ask, 100).values()
+    return found
+
+
+@given(data=st.data())
+def test_what_is_found_is_the_smallest_difference(data: st.DataObject) -> None:
+    """Breaks where several axes have certain values: these are found, and no other."""
+    names = data.draw(st.lists(st.sampled_from([*AXES]), min_size=1, unique=True))
+    cause = {name: "on" for name in names}
+    others = {name: data.draw(st.sampled_from([*AXES[name]])) for name in AXES}
+    found = answered(smallest_difference(others | cause, base_of(AXES)), [cause])
+    assert found.decisive == dict.fromkeys(names, "off")
+    assert found.at == base_of(AXES) | cause
+    assert not found.unasked
+    assert not found.note
+
+
+def test_of_two_causes_one_is_found_and_it_is_minimal() -> None:
+    breaking = {"a": "on", "b": "on", "c": "on", "d": "on"}
+    found = answered(
+        smallest_difference(breaking, base_of(AXES)), [{"a": "on", "b": "on"}, {"c": "on"}]
+    )
+    assert found.decisive == {"c": "off"}
+
+
+def test_what_cannot_be_asked_is_not_said_to_hold() -> None:
+    breaking = {"a": "on", "b": "on", "c": "off", "d": "off"}
+    search = smallest_difference(breaking, base_of(AXES))
+    found = answered(search, [{"a": "on", "b": "on"}], unasked={"a": "off", "b": "on"})
+    assert (found.decisive, found.unasked) == ({"b": "off"}, {"a": "off"})
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [([], "among other tests"), ([{}], "it is failed when it is asked alone")],
+)
+def test_what_is_not_seen_again_alone_is_not_decided(broken: list[Settings], words: str) -> None:
+    found = answered(smallest_difference({"a": "on"}, {"a": "off"}), broken)
+    assert not found.decisive
+    assert words in found.note
+
+
+@pytest.mark.parametrize("does_break_first", [False, True])
+@pytest.mark.parametrize("first_changed", range(1, 6))
+def test_a_change_is_dated_by_halving(first_changed: int, does_break_first: bool) -> None:
+    versions = [f"1.{i}" for i in range(6)]
+    changed = [{"release": each} for each in versions[first_changed:]]
+    rest = [{"release": each} for each in versions[:first_changed]]
+    search = change_between("release", versions, does_break_first)
+    found = answered(search, rest if does_break_first else changed)
+    last, first = versions[first_changed - 1], versions[first_changed]
+    broken, held = (last, first) if does_break_first else (first, last)
+    assert (found.at, found.decisive) == ({"release": broken}, {"release": held})
+
+
+def test_a_release_that_cannot_be_asked_is_passed_over() -> None:
+    search = change_between("release", ["1", "2", "3", "4"], does_break_first=False)
+    found = answered(search, [{"release": "4"}], unasked={"release": "2"})
+    assert (found.at, found.decisive) == ({"release": "4"}, {"release": "3"})
+
+
+def test_searches_that_wait_for_one_configuration_are_asked_in_one_run() -> None:
+    runs = []
+
+    def ask(settings: Settings, names: Collection[str]) -> Mapping[str, RequirementOutcome]:
+        runs.append((dict(settings), sorted(names)))
+        return dict.fromkeys(names, "failed" if settings["a"] == "on" else "held")
+
+    searches = {(name, 0): smallest_difference({"a": "on"}, {"a": "off"}) for name in "xy"}
+    assert len(run_searches(searches, ask, 100)) == 2
+    assert runs == [({"a": "on"}, ["x", "y"]), ({"a": "off"}, ["x", "y"])]
+    searches = {("x", 0): smallest_difference({"a": "on"}, {"a": "off"})}
+    assert run_searches(searches, ask, 1) == {}, "no more runs than allowed"
+
+
+def played(monkeypatch: pytest.MonkeyPatch, is_broken: Mapping[str, str]) -> list[str]:
+    """Lets cells break one requirement where all these settings are; returns the engines judged."""
+    asked: list[str] = []
+
+    def outcome(cell: Cell) -> RequirementOutcome:
+        return "failed" if is_broken.items() <= cell.settings.items() else "held"
+
+    def judge_cell(task: CellTask) -> CellResult:
+        asked.append(task.cell.engine)
+        found = outcome(task.cell)
+        options = tuple(task.session(Path()).options)
+        result = PromiseResult("broken" if found == "failed" else "held")
+        record = CellRecord(
+            task.cell.settings, task.folder, task.cell.engine, options, 0.5, 10, {"P1": result}
+        )
+        failed = {ONE: "P1 parity is broken"} if found == "failed" else {}
+        return CellResult(cells.replace(record, failed=failed), {ONE: found}, {"verdict.md": b"page"})
+
+    monkeypatch.setattr(cells, "judge_cell", judge_cell)
+    monkeypatch.setattr(
+        matrix_command, "asked_alone", lambda task, names: dict.fromkeys(names, outcome(task.cell))
+    )
+    return asked
+
+
+def test_a_matrix_says_what_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = played(monkeypatch, {"policy": "fcfs", "--dtype": "bfloat16"})
+    axes = ["--axis=policy=sjf,fcfs", "--axis=--dtype=float32,bfloat16", "--axis=x=1,2"]
+    monkeypatch.setattr(matrix_command, "resolve_engine", lambda text: text)
+    assert main(["judge", "matrix", "static", *axes, f"--output={tmp_path}", "--jobs=1"]) == 1
+    sentence = "breaks with policy=fcfs and dtype=bfloat16, holds without either"
+    assert f"* {sentence}: P1 parity is broken" in capsys.readouterr().out
+    folder = tmp_path / "matrices" / "static"
+    record = MATRIX.read(folder / "matrix.json")
+    assert (folder / "README.md").read_text() == matrix_page(record)
+    assert f"**{sentence}**: P1 parity is broken. 1 requirement: `{ONE}`" in matrix_page(record)
+    assert len(asked) == len(record.cells) == 4
+    for cell in record.cells:
+        assert (folder / cell.folder / "verdict.md").read_text() == "page"
+
+
+def test_a_wrong_option_is_reported_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["judge", "matrix", "static", "--axis=polcy=a,b", f"--output={tmp_path}"]) == 2
+    assert "unknown option 'polcy'" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("halving", [[], ["--bisect"]])
+def test_releases_are_dated(
+    halving: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = played(monkeypatch, {"release": "3"})
+    monkeypatch.setattr(libraries, "interpreter", lambda name, release: "python")
+    command = ["judge", "releases", "mlx", "1", "2", "3", f"--output={tmp_path}", "--jobs=1"]
+    assert main([*command, *halving]) == 1
+    assert "* broken in 3, held in 2: P1 parity is broken" in capsys.readouterr().out
+    assert (
+        asked == [f"mlx?release={each}" for each in ("1", "3" if halving else "2", "3")][: len(asked)]
+    )
+    assert len(asked) == (2 if halving else 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["static", "1", "2"], "'static' has no releases here"),
+        (["mlx", "1"], "two or more different ones"),
+        (["mlx", "0.0.1", "0.0.2"], "mlx==0.0.1 is not installed: `batchproof install mlx==0.0.1`"),
+    ],
+)
+def test_wrong_releases_are_named(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["judge", "releases", *arguments, f"--output={tmp_path}"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_another_release_is_installed_beside_the_same_pins() -> None:
+    library = libraries.LIBRARIES["mlx"]
+    other = library.requirements_of("0.31.3")
+    assert "mlx-lm==0.31.3\n" in other
+    pinned = library.requirements.read_text(encoding="utf-8")
+    assert other.replace("mlx-lm==0.31.3", f"mlx-lm=={library.pinned}") == pinned
+    serving = libraries.LIBRARIES["transformers-serve"]
+    assert "transformers[serving]==5.20.0\n" in serving.requirements_of("5.20.0")
+
+
+def axes_declared() -> Iterable[tuple[str, Axes]]:
+    return [(name, each.axes) for name, each in libraries.LIBRARIES.items() if each.axes]
+
+
+@pytest.mark.parametrize(("name", "axes"), axes_declared())
+def test_declared_axes_set_options_that_the_engine_has(name: str, axes: Axes) -> None:
+    library = libraries.LIBRARIES[name]
+    own = {
+        option
+        for values in axes.values()
+        for given in values.values()
+        for option in given
+        if not option.startswith("--")
+    }
+    assert own <= library.options.keys()
+    assert all(len(values) > 1 for values in axes.values())
