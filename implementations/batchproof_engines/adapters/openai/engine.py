@@ -59,6 +59,7 @@ class OpenAIEngine:
     ) -> None:
         self.capabilities = self.capabilities | options.capabilities
         self.sampling_fields = options.sampling_fields
+        self.sampling_limits = options.dialect.limits
         who_stops = {"client": CUT_HERE, "stop": BY_WORDS}.get(options.eos, PASSED_ON)
         self.notes: tuple[str, ...] = (who_stops, NO_IDS)
         self.release = options.release

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from batchproof.api import CHOOSING, Capability, Request, fields_of
+from batchproof.decoding.sampling import SamplingLimits
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode
 from batchproof.validation.values import at_least, one_of, require
@@ -30,6 +31,7 @@ class Dialect:
     names: Mapping[str, str] = field(default_factory=dict)  # of fields that are called otherwise there
     beside: Mapping[str, Any] = field(default_factory=dict)  # sent with them, unless the request says
     # otherwise: a server's defaults may change the logits too
+    limits: SamplingLimits = field(default_factory=SamplingLimits)
 
 
 # llama.cpp cuts by default, applies the temperature after the cuts, and counts the last 64 tokens.
@@ -44,10 +46,14 @@ _LLAMA_CPP = Dialect(
         "samplers": ["penalties", "temperature", "min_p", "top_k", "top_p"],
     },
 )
+# Its SamplingParams, and OpenAI's description of completions.
+_VLLM_LIMITS = SamplingLimits(
+    ranges={"temperature": (0, 2), "logit_bias": (-100, 100)}, documented={"logprobs": (-1,)}
+)
 SAMPLING = {
     "none": Dialect(),
     "openai": Dialect(_OPENAI),
-    "vllm": Dialect(_VLLM),
+    "vllm": Dialect(_VLLM, limits=_VLLM_LIMITS),
     "llama.cpp": _LLAMA_CPP,
 }
 STOPS = "stop_token_sequences"  # the interface has texts in their place: the client applies them, or
@@ -143,6 +149,8 @@ class Options:
     def body(self, request: Request, vocab_size: int) -> dict[str, Any]:
         """Returns the body for a request, even for a bad one: refusing it is the server's duty."""
         eos = sorted(request.eos_token_ids)
+        if self.eos == "stop_token_ids":  # vLLM refuses ids that the vocabulary lacks; they end nothing
+            eos = [each for each in eos if 0 <= each < vocab_size]
         body: dict[str, Any] = {
             "model": self.model,
             "prompt": list(request.prompt_token_ids),

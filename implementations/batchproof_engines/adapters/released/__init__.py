@@ -110,6 +110,7 @@ class ReleasedEngine:
         asked = Options.of({**server.client, **client, **where})
         flags = {name: flag.filled(name, options.get(name)) for name, flag in server.flags.items()}
         places = {"folder": str(folder), "home": str(self.library.folder), "python": python}
+        places |= {"dtype": str(model.dtype).removeprefix("torch.")}
         places |= {"port": "{port}", "built": str(self.library.build and self.library.build.folder)}
         if server.conversion:
             places["model"] = str(converted(server.conversion, folder, {**flags, **places}))

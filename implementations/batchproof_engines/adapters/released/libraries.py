@@ -65,7 +65,9 @@ class Conversion:
 class ServerCommand:
     """How the library is started as a server, and how it is asked."""
 
-    command: tuple[str, ...]  # {folder}, {model}, {built}, {port} and the names of flags are filled in
+    command: tuple[
+        str, ...
+    ]  # {folder}, {model}, {built}, {port}, {dtype} and the names of flags are filled in
     client: Mapping[str, str | bool]  # options of `openai`, some of which a user may set
     flags: Mapping[str, Flag]
     notes: tuple[str, ...] = ()
