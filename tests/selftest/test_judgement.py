@@ -17,7 +17,7 @@ from batchproof.__main__ import main
 from batchproof.errors import Interrupt, UsageError
 from batchproof.judgement import judge_command
 from batchproof.judgement.judge_command import Session
-from batchproof.judgement.output import verdict_page, write_verdict
+from batchproof.judgement.output import folder_of, verdict_page, write_verdict
 from batchproof.places import ROOT
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import Machine, Provenance
@@ -267,7 +267,7 @@ def test_a_judgement_without_a_test_writes_nothing(
 
 def test_two_engines_of_one_release_have_a_folder_each(tmp_path: Path) -> None:
     verdicts = [replace(judged([], engine=f"cmd:mine {i}"), title="mine 1") for i in (1, 2, 1)]
-    pages = [write_verdict(verdict, tmp_path) for verdict in verdicts]
+    pages = [write_verdict(each, folder_of(each, tmp_path)) for each in verdicts]
     assert [page.parent.name for page in pages] == ["mine-1", "mine-1-cmd-mine-2", "mine-1"]
     assert slug("x" * 500) != slug("x" * 501)
     assert slug("..") != slug("/")

@@ -97,7 +97,7 @@ def answered(search: Search, broken: Iterable[Settings], unasked: Settings | Non
 def test_what_is_found_is_the_smallest_difference(data: st.DataObject) -> None:
     """Breaks where several axes have certain values: these are found, and no other."""
     names = data.draw(st.lists(st.sampled_from([*AXES]), min_size=1, unique=True))
-    cause = {name: "on" for name in names}
+    cause = dict.fromkeys(names, "on")
     others = {name: data.draw(st.sampled_from([*AXES[name]])) for name in AXES}
     found = answered(smallest_difference(others | cause, base_of(AXES)), [cause])
     assert found.decisive == dict.fromkeys(names, "off")
@@ -223,7 +223,7 @@ def test_releases_are_dated(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked = played(monkeypatch, {"release": "3"})
-    monkeypatch.setattr(libraries, "interpreter", lambda name, release: "python")
+    monkeypatch.setattr(libraries, "interpreter", lambda *_: "python")
     command = ["judge", "releases", "mlx", "1", "2", "3", f"--output={tmp_path}", "--jobs=1"]
     assert main([*command, *halving]) == 1
     assert "* broken in 3, held in 2: P1 parity is broken" in capsys.readouterr().out

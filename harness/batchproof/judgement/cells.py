@@ -105,7 +105,7 @@ def judge_cell(task: CellTask) -> CellResult:
             num_requests=verdict.totals.num_requests,
             promises=verdict.promises,
             failed=failed,
-            why_not="" if verdict.is_complete else "the run did not come to its end",
+            why_not="" if has_ended else "the run did not come to its end",
         )
         return CellResult(record, outcomes_in(cell, verdict), files)
 

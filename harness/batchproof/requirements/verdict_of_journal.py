@@ -267,8 +267,12 @@ def _cell_text(count: Counter[str]) -> str:
 def totals_of(engine: str, outcomes: Iterable[Outcome]) -> Totals:
     """Returns what all tests of an engine compared."""
     ledgers = [record.ledger for _, record in outcomes if record.engine == engine]
-    names = [each.name for each in fields(Totals)]  # a ledger has the same
-    return Totals(**{name: sum(getattr(each, name) for each in ledgers) for name in names})
+    counters = Counter[str]()
+    for each in ledgers:
+        counters.update(each.counters)
+    names = [each.name for each in fields(Totals) if each.name != "counters"]  # a ledger has the same
+    sums = {name: sum(getattr(each, name) for each in ledgers) for name in names}
+    return Totals(**sums, counters=counters)
 
 
 @dataclass(frozen=True)

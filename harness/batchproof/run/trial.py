@@ -205,6 +205,7 @@ class Trial:
 
     def close(self, engine: Engine) -> None:
         """Closes the engine, if it has the capability. Raises `EngineHang`, and what `close` raises."""
+        self.ledger.count(getattr(engine, "counters", {}))
         if Capability.CLOSING in self.capabilities:
             with self._engines_time(), time_limit(BUILD_TIME_LIMIT_S, "close"):
                 engine.close()  # type: ignore[attr-defined]

@@ -66,7 +66,14 @@ def _compared(verdict: EngineVerdict) -> str:
         f"{total.num_requests:,} answers with {total.num_steps:,} tokens were compared in "
         f"{total.num_workloads:,} workloads; {total.num_near_ties:,} tokens were proven near-ties, "
         f"{total.num_logits:,} answers came with logits."
-    ) + (_lasted(total) if total.seconds else "")
+    ) + "".join([*_happened(total), *([_lasted(total)] if total.seconds else [])])
+
+
+def _happened(total: Totals) -> Iterator[str]:
+    """Yields what the engine says that happened."""
+    if total.counters:
+        counts = ", ".join(f"{number:,} {what}" for what, number in total.counters.items())
+        yield f" By the adapter's count: {counts}."
 
 
 def _lasted(total: Totals) -> str:

@@ -11,6 +11,7 @@ from pydantic import Field
 from batchproof.api import FinishReason, Request, TokenLogprobs
 from batchproof.records.decode import DecodeError, decode
 from batchproof_engines.adapters.openai.client import shown
+from batchproof_engines.adapters.openai.traffic import has_cached
 from batchproof_engines.adapters.word_tokenizer import id_of, word_len, word_of
 
 TOKEN_ID_PREFIX = "token_id:"  # precedes an id in `logprobs.tokens` of vLLM
@@ -110,12 +111,14 @@ class AnswerParser:
         self._last_word = ""  # if no blank has followed it yet
         self.num_read = 0
         self.finish_reason: FinishReason | None = None
+        self.has_cached = False  # whether tokens of the prompt were not computed for it
         self._num_made: object = None  # by the server's own count
         self._named_eos: tuple[object, ...] = ()
 
     def feed(self, answer: object) -> list[Token]:
         """Returns the next tokens, of an answer or of an event of a stream, with their logprobs where
         these are asked for and given. Raises `UnreadableAnswer`."""
+        self.has_cached |= has_cached(answer)
         read = _read(_Answer, answer)
         if read.error is not None and not read.choices:
             raise UnreadableAnswer(f"answered with an error: {shown(str(read.error))}")

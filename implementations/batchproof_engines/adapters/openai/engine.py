@@ -23,6 +23,7 @@ from batchproof.api import (
 from batchproof_engines.adapters.openai.answer_parser import AnswerParser, Token, UnreadableAnswer
 from batchproof_engines.adapters.openai.client import PATH, EngineFailed, Exchange, Refused, Server
 from batchproof_engines.adapters.openai.options import Options
+from batchproof_engines.adapters.openai.traffic import Traffic
 from batchproof_engines.stopping import stops
 
 if TYPE_CHECKING:
@@ -68,6 +69,12 @@ class OpenAIEngine:
         self._servers_limits = Limits.of(model, EngineConfig())  # the server checks them by itself
         self._limits = Limits.of(model, config)  # with max_model_len, which the server does not know
         self._under_way: list[Exchange] = []
+        self._traffic = Traffic()
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Returns what happened so far, by name."""
+        return self._traffic.counts
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request.
@@ -173,7 +180,8 @@ class OpenAIEngine:
         parser = AnswerParser(self._limits.vocab_size, options.tokens, asked.logprobs)
         held: TokenEvent | None = None
         tokens: list[int] = []
-        is_end = is_ended_here = False
+        is_end = is_ended_here = is_whole = False
+        self._traffic.begin(exchange)
         try:
             for token, logprobs in self._tokens(request, exchange, parser):
                 if held is not None:
@@ -187,12 +195,15 @@ class OpenAIEngine:
                 if at_once and not is_end and len(tokens) < request.max_new_tokens:
                     yield held
                     held = None
+            is_whole = not is_ended_here or parser.finish_reason is not None
         except Refused as refusal:
+            is_whole = True
             yield TokenEvent.refused(request_id, str(refusal))
             return
         except UnreadableAnswer as error:
             raise exchange.failed(str(error)) from None
         finally:
+            self._traffic.end(exchange, is_whole, parser.has_cached)
             exchange.close()
         # A server may call both ends by one name where they fall together.
         is_both = is_end and len(tokens) == request.max_new_tokens and options.eos_at_cap == "length"

@@ -149,8 +149,6 @@ class Options:
     def body(self, request: Request, vocab_size: int) -> dict[str, Any]:
         """Returns the body for a request, even for a bad one: refusing it is the server's duty."""
         eos = sorted(request.eos_token_ids)
-        if self.eos == "stop_token_ids":  # vLLM refuses ids that the vocabulary lacks; they end nothing
-            eos = [each for each in eos if 0 <= each < vocab_size]
         body: dict[str, Any] = {
             "model": self.model,
             "prompt": list(request.prompt_token_ids),
@@ -170,8 +168,8 @@ class Options:
         sends_texts = self.eos == "stop" and not self.is_cut_here(request)
         if sends_texts and (texts := _stop_texts(request, vocab_size)):
             body["stop"] = texts
-        if self.eos == "stop_token_ids" and eos:
-            body["stop_token_ids"] = eos
+        if self.eos == "stop_token_ids" and eos:  # vLLM refuses what the vocabulary lacks
+            body["stop_token_ids"] = [each for each in eos if 0 <= each < vocab_size]
         if self.eos == "generation_config" and eos:
             body["generation_config"] = json.dumps({"eos_token_id": eos})
         asked = {} if request.sampling is None else plain_values(request.sampling)

@@ -1,0 +1,52 @@
+"""What was under way at a server at once, so that a verdict can say whether its requests met."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+BESIDE, CLOSED, CACHED = (
+    "answers beside others",
+    "connections closed before the end",
+    "answers behind cached tokens",
+)
+
+
+class Traffic:
+    """Counts the exchanges of one engine; it may be told of them by many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: dict[object, bool] = {}  # with whether another was, too
+        self._counts = Counter[str]()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Returns what was counted so far, by name."""
+        with self._lock:
+            return {name: self._counts[name] for name in (BESIDE, CLOSED, CACHED)}
+
+    def begin(self, exchange: object) -> None:
+        with self._lock:
+            self._under_way[exchange] = False
+            if len(self._under_way) > 1:
+                self._under_way = dict.fromkeys(self._under_way, True)
+
+    def end(self, exchange: object, is_whole: bool, is_cached: bool) -> None:
+        """Counts an exchange; one that was not answered to its end was closed on this side."""
+        with self._lock:
+            self._counts[BESIDE] += self._under_way.pop(exchange)
+            self._counts[CLOSED] += not is_whole
+            self._counts[CACHED] += is_cached
+
+
+def has_cached(answer: Any) -> bool:
+    """Returns whether a part of an answer says that tokens of the prompt were not computed for it: as
+    OpenAI's usage does, or llama.cpp's timings."""
+    if not isinstance(answer, Mapping):
+        return False
+    usage, timings = answer.get("usage") or {}, answer.get("timings") or {}
+    details = usage.get("prompt_tokens_details") or {}
+    return bool(details.get("cached_tokens") or timings.get("cache_n"))
