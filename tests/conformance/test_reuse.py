@@ -15,14 +15,18 @@ from batchproof.api import (
     TracingEngine,
 )
 from batchproof.checks.happened import has_slot_reuse
+from batchproof.generators.conversations import conversations
 from batchproof.generators.strategies import prompts, workloads
 from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
+from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.relations import blame, check_returned_logits, require_same_bits
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.promise(id="P8")
+
+NUM_BURSTS = 8
 
 
 @pytest.mark.also_on(STATE_MODEL)
@@ -119,6 +123,19 @@ def test_prompts_that_look_alike_share_nothing(trial: Trial, data: st.DataObject
     with trial.engine(config) as engine, blame(Promise.P8, "after prompts that look alike"):
         for call in (wanted, wanted[::-1]):
             trial.check(Workload(call, config), engine)
+
+
+@pytest.mark.also_on(STATE_MODEL)
+@pytest.mark.one_model
+@given(data=st.data())
+def test_conversations_come_back_in_any_order(trial: Trial, data: st.DataObject) -> None:
+    """Serves bursts of requests: turns, forks and beginnings of conversations before, and others. What
+    was kept of one is found by the next that begins alike, and by no other."""
+    size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
+    calls = data.draw(conversations(trial.oracle, trial.capabilities, size, NUM_BURSTS))
+    with trial.engine(calls[0].config) as engine, blame(Promise.P8, "among other conversations"):
+        for call in calls:
+            (check_run_with_aborts if call.aborts else Trial.check)(trial, call, engine)
 
 
 @pytest.mark.one_model

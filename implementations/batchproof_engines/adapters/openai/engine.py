@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -70,11 +70,16 @@ class OpenAIEngine:
         self._limits = Limits.of(model, config)  # with max_model_len, which the server does not know
         self._under_way: list[Exchange] = []
         self._traffic = Traffic()
+        self._count_others: Callable[[], dict[str, int]] = dict
 
     @property
     def counters(self) -> dict[str, int]:
         """Returns what happened so far, by name."""
-        return self._traffic.counts
+        return {**self._traffic.counts, **self._count_others()}
+
+    def count_also(self, count: Callable[[], dict[str, int]]) -> None:
+        """Lets `counters` hold what else is known of the server."""
+        self._count_others = count
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request.

@@ -26,7 +26,7 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,7 @@ class ReleasedEngine:
         folder = saved(model)
         client = {name: options.pop(name) for name in CLIENT_OPTIONS if name in options}
         where = {"base_url": f"{self.name} starts it", "model": str(folder)}
-        asked = Options.of({**server.client, **client, **where})
+        asked = Options.of({**where, **server.client, **client})
         flags = {name: flag.filled(name, options.get(name)) for name, flag in server.flags.items()}
         places = {"folder": str(folder), "home": str(self.library.folder), "python": python}
         places |= {"dtype": str(model.dtype).removeprefix("torch.")}
@@ -121,6 +121,8 @@ class ReleasedEngine:
         engine = engine_at(local.running(), asked, model, config)
         engine.release = f"{self.library.title} {self._version(python)}"
         engine.notes = (*server.notes, *engine.notes)
+        local.counted(server.events)  # those of earlier engines
+        engine.count_also(partial(local.counted, server.events))
         return engine
 
     def _version(self, python: str) -> str:

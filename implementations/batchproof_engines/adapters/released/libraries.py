@@ -74,6 +74,7 @@ class ServerCommand:
     ready: str = ""  # the path that is answered with success once it can serve; "": any answer will do
     ready_s: float = 90.0  # for which that is waited
     variables: Mapping[str, str] = field(default_factory=dict)  # of its environment
+    events: Mapping[str, str] = field(default_factory=dict)  # what is counted -> words in the output
     refusals: tuple[str, ...] = ()  # words in the output of one that ends because of its model
     conversion: Conversion | None = None
 

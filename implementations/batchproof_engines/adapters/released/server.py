@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import IO
 
@@ -46,6 +46,8 @@ class LocalServer:
         self._refusals = refusals
         self._ready_s, self._environment = ready_s, os.environ | dict(variables)
         self._running: tuple[subprocess.Popen[bytes], Server] | None = None
+        self._log: IO[bytes] | None = None
+        self._num_read = 0  # bytes of the log
         self._has_failed = False
 
     def running(self) -> Server:
@@ -59,12 +61,22 @@ class LocalServer:
             self._running = self._start()
         return self._running[1]
 
+    def counted(self, events: Mapping[str, str]) -> dict[str, int]:
+        """Returns how often the words of each event were written since the last call."""
+        if self._log is None:
+            return dict.fromkeys(events, 0)
+        size = os.fstat(self._log.fileno()).st_size
+        text = os.pread(self._log.fileno(), size - self._num_read, self._num_read)
+        self._num_read = size
+        return {name: text.count(words.encode()) for name, words in events.items()}
+
     def _note_failure(self) -> None:
         self._has_failed = True
 
     def _start(self) -> tuple[subprocess.Popen[bytes], Server]:
         port = _free_port()
         log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        self._log, self._num_read = log, 0
         popen = subprocess.Popen(
             [each.replace("{port}", str(port)) for each in self._words],
             env=self._environment,
