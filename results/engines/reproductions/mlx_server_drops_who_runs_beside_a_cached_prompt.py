@@ -1,0 +1,27 @@
+"""MLX-LM 0.32.2: a prompt that the prompt cache of mlx_lm.server holds whole cuts off who runs beside it.
+
+Exit status 1: reproduced. Cached are prompts with their answers. Of one that comes again with its whole
+answer, as a client sends both to go on, `fetch_nearest_cache` leaves no token to feed; `insert_segments`
+raises, and the thread that generates ends. All requests in progress lose their connection without a status
+line, for `handle_completion` has buffered theirs: a client sees RemoteDisconnected. Later ones get HTTP 404.
+"""
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from setup_mlx_server import asked, served
+
+LENGTH = 1000
+is_lost = False
+for name in ("a longer prompt", "the prompt with its whole answer"):
+    with served(), ThreadPoolExecutor() as pool:
+        alone = asked("t7 t8 t9", max_tokens=LENGTH)
+        words = f"t1 t2 t3 {asked('t1 t2 t3')}"
+        running = pool.submit(asked, "t7 t8 t9", max_tokens=LENGTH)
+        time.sleep(0.3)  # it is in progress
+        asked(words if name[0] == "t" else f"{words} t4")
+        beside, after = running.result(), asked("t5 t6")
+    print(f"beside {name}: {beside[:75]}, should be {alone[:20]}...; then: {after}")
+    is_lost |= beside != alone
+sys.exit(is_lost)
