@@ -135,6 +135,7 @@ def judge_matrix(
             matrix.keep(result)
             print(_line(number, len(with_pages), result.record), file=sys.stderr, flush=True)
         matrix.decide()
+        matrix.remove_others()
         matrix.is_complete = not any(each.why_not for each in matrix.cells)
     finally:  # whatever stopped it: what is done is written
         record = matrix.write()
@@ -212,6 +213,13 @@ class _Matrix:
         self.cells = [self.cells[each] for each in order]
         self.outcomes = [self.outcomes[each] for each in order]
         self.write()
+
+    def remove_others(self) -> None:
+        """Removes the folders of cells that an earlier run has left."""
+        kept = {each.folder for each in self.cells}
+        for path in self.folder.glob(f"*/{RECORD}"):
+            if path.parent.name not in kept:
+                shutil.rmtree(path.parent)
 
     def _place(self, cell: CellRecord) -> list[int]:
         return [[*self._axes[axis]].index(value) for axis, value in cell.settings.items()]
