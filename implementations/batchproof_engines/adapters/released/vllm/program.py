@@ -3,7 +3,8 @@
 Conventions of the library and their sources; they are translated here, and nothing else is:
 * EOS ids are `stop_token_ids`, with `ignore_eos` for that of the model (SamplingParams). It refuses one
   that is not in the vocabulary, which ends nothing here and is left out.
-* `LLMEngine` cuts an answer at `max_model_len`; its server refuses such a request. So does this.
+* `LLMEngine` cuts an answer at `max_model_len`, and so does its server. The contract asks for a
+  refusal: such a request is refused here.
 * It starts only if its pool holds `max_model_len`, and counts the last token, which is never fed: a
   pool of so many blocks has one more, and one that vLLM uses for no block. With a sliding window it
   wants one more (SlidingWindowSpec.max_memory_usage_bytes).
@@ -122,8 +123,8 @@ class VLLM:
             "chunked prefill is on; blocks are of 32 tokens or a multiple",
             "a pool has one block more than num_blocks, as vLLM counts the last token, which is never "
             f"fed, and with a sliding window another one; without num_blocks it is {kv_cache_mib} MiB",
-            "a request beyond max_model_len is refused by the adapter, as vLLM's server does; its "
-            "engine would cut the answer",
+            "a request beyond max_model_len is refused by the adapter: vLLM's engine would cut the "
+            "answer, as its server does",
             "an id that is live is refused by the adapter: vLLM would take it",
             "EOS ids are stop_token_ids, with ignore_eos; those that the vocabulary lacks, which vLLM "
             "refuses, are left out",

@@ -1,0 +1,46 @@
+"""llama.cpp's server: a request for a busy slot (`id_slot`) replaces the prompt of the request that runs there.
+
+Exit status 1: reproduced. `get_available_slot` in tools/server/server-context.cpp takes the slot that
+`id_slot` names without a look at whether it is processing. No similarity has been computed for it, so f_keep
+is 0, and the prompt cache is updated: `prompt_load` puts a better prompt of the RAM cache into the slot. Only
+then does `process_single_task` see that the slot is busy, and defers. The running request goes on from the
+state of the other conversation. If its prompt is still fed in parts, as of a long one or of a hybrid model,
+the slot may never end, or the server ends with GGML_ASSERT(batch.size() > 0).
+"""
+
+import json
+import sys
+import threading
+from urllib.request import Request, urlopen
+
+from setup_greedy import greedy
+from setup_llama import answered, asked, converted, served, tiny
+from transformers import LlamaConfig
+
+NUM = 200
+model = tiny(LlamaConfig, intermediate_size=128)
+first = [(37 * i + 11) % 250 + 3 for i in range(40)]
+running = [(91 * i + 5) % 250 + 3 for i in range(40)]
+again = {"prompt": [*first, 7, 8], "n_predict": 4, "temperature": 0, "id_slot": 0}
+is_wrong = False
+for name, flags in {"--cache-ram 0": ["--cache-ram", "0"], "default": []}.items():
+    with served(converted(model, "llama"), "-np", "1", *flags) as address:
+        answered(address, first, 4)
+        answered(address, running, 1)  # the first leaves the slot
+        body = {"prompt": running, "n_predict": NUM, "temperature": 0, "return_tokens": True, "stream": True}
+        request = Request(f"{address}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        got = []
+        other = threading.Thread(target=asked, args=(address, "/completion", again))
+        with urlopen(request) as lines:
+            for line in lines:
+                if line.startswith(b"data: "):
+                    got += json.loads(line[6:])["tokens"]
+                    if not other.ident:
+                        other.start()
+        other.join()
+    right = greedy(model, running, NUM)
+    same = next((i for i, (one, two) in enumerate(zip(got, right, strict=False)) if one != two), NUM)
+    then, expected = (tokens[same : same + 4] for tokens in (got, right))
+    print(f"{name}: the first {same} of {NUM} tokens are right; then {then}, should be {expected}")
+    is_wrong |= got != right
+sys.exit(is_wrong)
