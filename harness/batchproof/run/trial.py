@@ -169,9 +169,8 @@ class Trial:
         """Returns a fresh engine with these limits, `fitted`, which the caller must `close` (`run` and
         `check` close theirs).
 
-        Raises `EngineHang` if building takes longer than `BUILD_TIME_LIMIT_S` seconds, or than a call
-        may if that is longer, what the
-        factory raises, and `UsageError` for an invalid `scheduling_delay`.
+        Raises `EngineHang` if building takes longer than `BUILD_TIME_LIMIT_S` seconds and than a call
+        may, what the factory raises, and `UsageError` for an invalid `scheduling_delay`.
         """
         config = self.fitted(config)
         guard = self.lab.watch.guard(self.spec, self.subject, "while the engine was built")
