@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from batchproof.records.matrix import Settings
+from batchproof.records.matrix import BREAKS, Settings
 from batchproof.records.verdict import RequirementOutcome
 
 Outcomes = Mapping[str, RequirementOutcome]
-BREAKS = ("failed", "known")
 
 
 @dataclass(frozen=True)

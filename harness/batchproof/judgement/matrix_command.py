@@ -22,18 +22,26 @@ from batchproof.judgement.cells import (
     judged,
 )
 from batchproof.judgement.deciding import (
-    BREAKS,
     Outcomes,
     Search,
     change_between,
     run_searches,
     smallest_difference,
 )
-from batchproof.judgement.matrix_page import matrix_page, summary_lines
-from batchproof.judgement.output import RECORD
+from batchproof.judgement.matrix_page import PICTURE, columns_of, matrix_page, summary_lines
+from batchproof.judgement.matrix_picture import matrix_picture
+from batchproof.judgement.output import RECORD, write_index
 from batchproof.places import VERDICTS
 from batchproof.records.file_kinds import replace_text
-from batchproof.records.matrix import MATRIX, CellRecord, Difference, MatrixRecord, Settings
+from batchproof.records.matrix import (
+    BREAKS,
+    MATRICES,
+    MATRIX,
+    CellRecord,
+    Difference,
+    MatrixRecord,
+    Settings,
+)
 from batchproof.records.provenance import made_now
 from batchproof.records.suite_stamp import suite_stamp
 from batchproof.records.texts import counted, slug
@@ -41,7 +49,7 @@ from batchproof.records.verdict import VERDICT, RequirementOutcome
 from batchproof.requirements.issues import DEFAULT_ISSUES, read_issues
 from batchproof.run.registry import engines_module, resolve_engine
 
-MATRICES, MATRIX_FILE, PAGE = "matrices", "matrix.json", "README.md"
+MATRIX_FILE, PAGE = "matrix.json", "README.md"
 LIBRARIES = "adapters.released.libraries"
 RELEASE = "release"  # the axis of `judge releases`
 DECIDED = (*BREAKS, "held")
@@ -127,9 +135,11 @@ def judge_matrix(
             matrix.keep(result)
             print(_line(number, len(with_pages), result.record), file=sys.stderr, flush=True)
         matrix.decide()
+        matrix.remove_others()
         matrix.is_complete = not any(each.why_not for each in matrix.cells)
     finally:  # whatever stopped it: what is done is written
         record = matrix.write()
+        write_index(arguments.output)
     print("\n".join(summary_lines(record)))
     print(f"written: {matrix.folder / PAGE}", file=sys.stderr)
     return 1 if record.outcomes or not record.is_complete else 0
@@ -204,6 +214,13 @@ class _Matrix:
         self.outcomes = [self.outcomes[each] for each in order]
         self.write()
 
+    def remove_others(self) -> None:
+        """Removes the folders of cells that an earlier run has left."""
+        kept = {each.folder for each in self.cells}
+        for path in self.folder.glob(f"*/{RECORD}"):
+            if path.parent.name not in kept:
+                shutil.rmtree(path.parent)
+
     def _place(self, cell: CellRecord) -> list[int]:
         return [[*self._axes[axis]].index(value) for axis, value in cell.settings.items()]
 
@@ -235,7 +252,7 @@ class _Matrix:
         return {name for cell in self.cells for name in cell.failed}
 
     def _what(self, name: str) -> str:
-        return next(cell.failed[name] for cell in self.cells if name in cell.failed)
+        return next(each.failed[name] for each in self.cells if name in each.failed)
 
     def _signs(self, name: str) -> tuple[RequirementOutcome, ...]:
         return tuple(each.get(name, "not run") for each in self.outcomes)
@@ -296,4 +313,5 @@ class _Matrix:
         )
         MATRIX.write(record, self.folder / MATRIX_FILE)
         replace_text(self.folder / PAGE, matrix_page(record))
+        replace_text(self.folder / PICTURE, matrix_picture(record, columns_of(record)))
         return record

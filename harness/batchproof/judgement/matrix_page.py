@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from batchproof.judgement.axes import words_of
-from batchproof.judgement.deciding import BREAKS
 from batchproof.judgement.output import PAGE, SIGNS
-from batchproof.records.matrix import CellRecord, Difference, MatrixRecord, Settings
+from batchproof.records.matrix import CellRecord, Difference, MatrixRecord, Settings, is_told, rows_of
 from batchproof.records.texts import counted, header, line
 from batchproof.records.verdict import RequirementOutcome
 from batchproof.requirements.promises import Promise
@@ -25,6 +24,7 @@ LEGEND = (
     "lack of a capability or because the model is refused."
 )
 MOST_NAMED = 3
+PICTURE = "matrix.svg"
 
 
 def matrix_page(record: MatrixRecord) -> str:
@@ -57,7 +57,7 @@ def summary_lines(record: MatrixRecord) -> list[str]:
     for each in _sorted(record.differences):
         if each.decisive:
             told.setdefault(sentence(each, record), []).append(each.what)
-    same = [name for name, signs in record.outcomes.items() if not _is_told(signs)]
+    same = [name for name, signs in record.outcomes.items() if not is_told(signs)]
     whole = (
         f"{record.engine} was asked in {counted(len(record.cells), 'configuration')}, "
         f"{num:,} answers: {counted(len(record.outcomes), 'requirement')} broken in some, of which "
@@ -111,9 +111,7 @@ def _difference(found: Difference, record: MatrixRecord) -> str:
 
 def _cells(record: MatrixRecord) -> Iterator[str]:
     yield from header("cell", "answers", "minutes", *(each.id for each in Promise))
-    base = {name: values[0] for name, values in record.axes.items()}
-    for each in record.cells:
-        name = _short(each.settings, base) if not record.is_ordered else words_of(each.settings)
+    for each, name in zip(record.cells, columns_of(record), strict=True):
         shown = f"[{name}]({each.folder}/{PAGE})" if each.promises else f"{name}: {each.why_not}"
         signs = (_sign(each, promise) for promise in Promise)
         yield line(shown, f"{each.num_requests:,}", f"{each.minutes:.1f}", *signs)
@@ -129,17 +127,10 @@ def _sign(cell: CellRecord, promise: Promise) -> str:
     return "" if result is None else SIGNS.get(result.verdict, "")
 
 
-def _is_told(signs: Sequence[RequirementOutcome]) -> bool:
-    """Returns whether a requirement broke in one cell and held in another."""
-    return "held" in signs and any(each in BREAKS for each in signs)
-
-
 def _everywhere(record: MatrixRecord) -> Iterator[str]:
     """Yields what broke in every cell in which it could be asked."""
     found = Counter(
-        next(cell.failed[name] for cell in record.cells if name in cell.failed)
-        for name, signs in record.outcomes.items()
-        if not _is_told(signs)
+        record.known_of(name) for name, signs in record.outcomes.items() if not is_told(signs)
     )
     if found:
         yield from ["## In every configuration that can be asked", ""]
@@ -152,23 +143,22 @@ def _everywhere(record: MatrixRecord) -> Iterator[str]:
 def _requirements(record: MatrixRecord) -> Iterator[str]:
     """Yields a row for all requirements that broke in the same cells, but not wherever they can be
     asked."""
-    rows: dict[tuple[str, tuple[RequirementOutcome, ...]], list[str]] = {}
-    for name, signs in record.outcomes.items():
-        if _is_told(signs):
-            what = next(cell.failed[name] for cell in record.cells if name in cell.failed)
-            rows.setdefault((what, signs), []).append(name)
+    rows = rows_of(record)
     if rows:
-        base = {name: values[0] for name, values in record.axes.items()}
-        yield from ["## Requirements", ""]
-        columns = (
-            ", ".join(each.settings.values()) if record.is_ordered else _short(each.settings, base)
-            for each in record.cells
-        )
-        yield from header("what broke", "requirements", *columns)
+        yield from ["## Requirements", "", f"![What broke in which configuration]({PICTURE})", ""]
+        yield from header("what broke", "requirements", *columns_of(record))
         for (what, signs), names in rows.items():
             marks = (OUTCOME_SIGNS.get(each, "") for each in signs)
             yield line(what, _named(names), *marks)
         yield ""
+
+
+def columns_of(record: MatrixRecord) -> list[str]:
+    """Returns a short name for each cell: on an ordered axis the value, else what is not the base."""
+    base = {name: values[0] for name, values in record.axes.items()}
+    if record.is_ordered:
+        return [", ".join(each.settings.values()) for each in record.cells]
+    return [_short(each.settings, base) for each in record.cells]
 
 
 def _named(names: Sequence[str]) -> str:

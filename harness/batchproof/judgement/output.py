@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from batchproof.records.file_kinds import replace_text
+from batchproof.records.matrix import MATRICES, MATRIX
 from batchproof.records.texts import header, line, slug
 from batchproof.records.verdict import VERDICT, EngineVerdict, FailureGroup, IssueRecord, Verdict
 from batchproof.requirements.promises import Promise
@@ -111,6 +112,23 @@ def index_table(folder: Path) -> Iterator[str]:
                 *(_sign(verdict, each) for each in Promise),
             )
     yield from ("", LEGEND, "", *(f"* {each.id} {each.title}" for each in Promise))
+    matrices = sorted((folder / MATRICES).glob("*/matrix.json"))
+    if matrices:
+        yield from [
+            "",
+            "## Configurations and releases",
+            "",
+            *header("engine", "judged", "cells", "answers"),
+        ]
+    for path in matrices:
+        found = MATRIX.read(path)
+        name = f"{found.engine}, releases" if found.is_ordered else found.engine
+        yield line(
+            f"[{name}]({MATRICES}/{path.parent.name}/README.md)",
+            found.made.date[:10],
+            str(len(found.cells)),
+            f"{sum(each.num_requests for each in found.cells):,}",
+        )
 
 
 def _sign(verdict: EngineVerdict, promise: Promise) -> str:

@@ -23,7 +23,7 @@ from transformers import (
 from transformers.utils import logging
 
 from batchproof.errors import UsageError
-from batchproof.models.embedded import BENCHED, DEVICES, DTYPES, EMBEDDED, IntegerOracle
+from batchproof.models.embedded import DEVICES, DTYPES, EMBEDDED, FURTHER, IntegerOracle
 from batchproof.models.shapes import SHAPES
 from batchproof.validation.values import one_of
 
@@ -122,8 +122,8 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
 
     Raises `UsageError` if it is none of them.
     """
-    if name in EMBEDDED or name in BENCHED:
-        entry = {**EMBEDDED, **BENCHED}[name]
+    if name in EMBEDDED or name in FURTHER:
+        entry = {**EMBEDDED, **FURTHER}[name]
         model = moved(entry.build(), device, dtype)
         return ModelUnderTest(name, model, entry.oracle, nan_token=entry.nan_token)
     if name in SHAPES:

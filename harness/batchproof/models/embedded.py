@@ -52,9 +52,11 @@ EMBEDDED: dict[str, EmbeddedModel] = {
     "llama-twins": EmbeddedModel("llama_hash:build_llama_twins"),
     "bamba-hash": EmbeddedModel("bamba_hash:build_bamba_hash", bamba_hash_oracle.generate),
 }
-# Models that no test needs, for benchmarks alone.
-BENCHED = {
-    "llama-hash-deep": EmbeddedModel("llama_hash:build_llama_hash_deep", llama_hash_oracle.generate)
+# Models that no test needs: for benchmarks, and for engines whose states are of these kinds.
+FURTHER = {
+    "llama-hash-deep": EmbeddedModel("llama_hash:build_llama_hash_deep", llama_hash_oracle.generate),
+    "lfm2-random": EmbeddedModel("random_models:build_lfm2_random"),
+    "qwen3-next-random": EmbeddedModel("random_models:build_qwen3_next_random"),
 }
 DEFAULT_MODELS = tuple(EMBEDDED)[:5]
 # Learned positions; exact arithmetic, with RoPE; a window.

@@ -32,7 +32,7 @@ def _random(config: str, **sizes: Any) -> PreTrainedModel:
     """Returns a model of a configuration class of transformers whose tokens are bytes. Leaves every RNG
     untouched."""
     common = {"vocab_size": 256, "initializer_range": 0.14, "tie_word_embeddings": False}
-    made = getattr(transformers, config)(**common, **NO_SPECIAL_TOKENS, **sizes)
+    made = getattr(transformers, config)(**{**common, **NO_SPECIAL_TOKENS, **sizes})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(made)
@@ -76,5 +76,32 @@ build_bamba_random = partial(
     mamba_expand=2,
     mamba_chunk_size=16,
     time_step_limit=(0.0, 16.0),  # no limit, but the default, infinity, is not JSON
+    **_SIZES,
+)
+# Two layers of short convolutions, whose state is the last tokens, and one of attention between them.
+build_lfm2_random = partial(
+    _random,
+    "Lfm2Config",
+    layer_types=["conv", "full_attention", "conv"],
+    conv_L_cache=3,
+    block_auto_adjust_ff_dim=False,
+    block_multiple_of=8,
+    **{**_SIZES, "num_hidden_layers": 3, "initializer_range": 0.25, "tie_word_embeddings": True},
+)
+# A layer of gated delta net with its recurrent state, one of attention, and experts in both.
+build_qwen3_next_random = partial(
+    _random,
+    "Qwen3NextConfig",
+    layer_types=["linear_attention", "full_attention"],
+    head_dim=32,
+    linear_conv_kernel_dim=4,
+    linear_key_head_dim=32,
+    linear_value_head_dim=32,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    num_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=64,
+    shared_expert_intermediate_size=64,
     **_SIZES,
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 from batchproof.records.verdict import PromiseResult, RequirementOutcome, SuiteStamp
 
+MATRICES = "matrices"  # the folder of all, below that of verdicts
+BREAKS: tuple[RequirementOutcome, ...] = ("failed", "known")
 Settings = Mapping[str, str]  # axis -> the name of one of its values
 
 
@@ -64,6 +66,27 @@ class MatrixRecord:
     made: Provenance
     suite: SuiteStamp
     is_complete: bool
+
+    def known_of(self, requirement: str) -> str:
+        """Returns what is known of a requirement that failed in some cell."""
+        return next(each.failed[requirement] for each in self.cells if requirement in each.failed)
+
+
+def is_told(signs: Sequence[RequirementOutcome]) -> bool:
+    """Returns whether a requirement broke in one cell and held in another."""
+    return "held" in signs and any(each in BREAKS for each in signs)
+
+
+Row = tuple[str, tuple[RequirementOutcome, ...]]  # what is known of it, and its outcomes
+
+
+def rows_of(record: MatrixRecord) -> dict[Row, list[str]]:
+    """Returns the requirements that broke in some cells and held in others, by what broke and where."""
+    rows: dict[Row, list[str]] = {}
+    for name, signs in record.outcomes.items():
+        if is_told(signs):
+            rows.setdefault((record.known_of(name), signs), []).append(name)
+    return rows
 
 
 MATRIX = FileKind("matrix of verdicts", "batchproof.matrix", 1, MatrixRecord)

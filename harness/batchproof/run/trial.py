@@ -169,12 +169,12 @@ class Trial:
         """Returns a fresh engine with these limits, `fitted`, which the caller must `close` (`run` and
         `check` close theirs).
 
-        Raises `EngineHang` if building takes longer than `BUILD_TIME_LIMIT_S` seconds, what the
-        factory raises, and `UsageError` for an invalid `scheduling_delay`.
+        Raises `EngineHang` if building takes longer than `BUILD_TIME_LIMIT_S` seconds and than a call
+        may, what the factory raises, and `UsageError` for an invalid `scheduling_delay`.
         """
         config = self.fitted(config)
         guard = self.lab.watch.guard(self.spec, self.subject, "while the engine was built")
-        with self._engines_time(), guard, time_limit(BUILD_TIME_LIMIT_S, "building the engine"):
+        with self._engines_time(), guard, time_limit(self._build_limit_s, "building the engine"):
             engine = self.spec.factory(self.subject.model, config)
         serial = self.history.add(engine)
         release = getattr(engine, "release", None)
@@ -207,8 +207,12 @@ class Trial:
         """Closes the engine, if it has the capability. Raises `EngineHang`, and what `close` raises."""
         self.ledger.count(getattr(engine, "counters", {}))
         if Capability.CLOSING in self.capabilities:
-            with self._engines_time(), time_limit(BUILD_TIME_LIMIT_S, "close"):
+            with self._engines_time(), time_limit(self._build_limit_s, "close"):
                 engine.close()  # type: ignore[attr-defined]
+
+    @property
+    def _build_limit_s(self) -> float:
+        return max(BUILD_TIME_LIMIT_S, self.lab.time_limit_s)
 
     @contextmanager
     def _engines_time(self) -> Iterator[None]:

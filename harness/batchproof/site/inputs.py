@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 from batchproof.errors import UsageError
 from batchproof.records.benchmark import BENCHMARK, BenchmarkRecord
 from batchproof.records.file_kinds import FileKind, parsed
+from batchproof.records.matrix import MATRICES
 from batchproof.records.provenance import Provenance
 from batchproof.records.verdict import VERDICT, EngineVerdict
 
@@ -74,7 +75,10 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
         return
     for each in sorted(path.rglob("*.json")):
-        is_hidden = any(part.startswith(".") for part in each.relative_to(path).parts)
+        # The cells of a matrix are no history of one engine.
+        is_hidden = any(
+            part.startswith(".") or part == MATRICES for part in each.relative_to(path).parts
+        )
         if not is_hidden and each.is_file():
             yield each
 

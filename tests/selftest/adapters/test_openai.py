@@ -27,6 +27,7 @@ from batchproof.errors import EngineHang, UsageError
 from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.openai import text_for
+from batchproof_engines.adapters.openai.traffic import BESIDE, CACHED, CLOSED, has_cached
 from batchproof_lab.suite_run import run_suite
 from tests.selftest.adapters.stand_in_server import MODEL, Handler, StandIn, answer, right_tokens
 
@@ -285,6 +286,23 @@ def test_a_request_that_is_cancelled_or_closed_is_a_closed_connection(
     engine.close()
     wait_until(lambda: server.num_running == 0, "closing hangs up on all")
     assert server.num_hung_up == 4
+    assert engine.counters[CLOSED] == 4
+    assert engine.counters[BESIDE] >= 5, "all but the second of that id"
+    assert engine.counters[CACHED] == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_cached"),
+    [
+        ({"usage": {"prompt_tokens_details": {"cached_tokens": 3}}}, True),
+        ({"timings": {"cache_n": 1, "prompt_n": 4}}, True),
+        ({"usage": {"prompt_tokens_details": None}, "timings": {"cache_n": 0}}, False),
+        ({"usage": None}, False),
+        (["no object"], False),
+    ],
+)
+def test_a_prompt_of_which_a_part_was_cached_is_counted(answer: object, is_cached: bool) -> None:
+    assert has_cached(answer) is is_cached
 
 
 def test_a_finish_reason_is_passed_on_even_if_it_is_wrong(build: Build, server: StandIn) -> None:

@@ -90,9 +90,11 @@ def test_what_pip_did_not_finish_is_not_installed(
 ) -> None:
     monkeypatch.setattr(libraries, "ENVIRONMENTS", tmp_path)
     made: list[list[str]] = []
+    asked: list[str] = []
 
     def pip(command: list[str], **_more: object) -> None:
         made.append(command)
+        asked.extend(Path(each).read_text() for each in command if each.endswith(".txt"))
         if len(made) == 1:
             raise subprocess.CalledProcessError(1, command)
 
@@ -106,9 +108,13 @@ def test_what_pip_did_not_finish_is_not_installed(
     assert main(["install", "openvino"]) == 0
     assert libraries.interpreter("openvino") == str(tmp_path / "openvino" / "bin" / "python")
     assert made[0][-1].endswith("openvino/requirements.txt")
+    assert main(["install", "openvino==2026.3.0.0"]) == 0
+    other = str(tmp_path / "openvino-2026.3.0.0" / "bin" / "python")
+    assert libraries.interpreter("openvino", "2026.3.0.0") == other
+    assert "openvino-genai==2026.3.0.0\n" in asked[-1]
     assert main(["install", "paged"]) == 2
     assert (
-        "ENGINE 'paged' cannot be installed: ctranslate2, llama-server, mlx, onnxruntime"
+        "ENGINE 'paged' cannot be installed: ctranslate2, llama-server, mlx, mlx-serve"
         in capsys.readouterr().err
     )
 
@@ -128,6 +134,29 @@ def test_each_library_is_pinned_and_without_it_skipped_by_name(
     words = "python is '/no', but must be the path of a Python whose"
     with pytest.raises(UsageError, match="unknown option 'python'" if released.build else words):
         resolve_engine(f"{name}?python=/no").factory(model, EngineConfig())
+
+
+def test_what_a_server_writes_is_counted_since_the_last_time() -> None:
+    script = """
+    import sys
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            print("a prompt came back", flush=True)
+            self.send_response(200); self.send_header("Content-Length", "2"); self.end_headers()
+            self.wfile.write(b"{}")
+        def log_message(self, *given): ...
+    HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+    """
+    local = LocalServer("mine", (sys.executable, "-c", textwrap.dedent(script), "{port}"))
+    events = {"restored": "came back", "evicted": "went"}
+    assert local.counted(events) == {"restored": 0, "evicted": 0}, "it does not run yet"
+    server = local.running()
+    local.counted(events)
+    for _ in range(3):
+        server.ask("GET", "/models")
+    assert local.counted(events) == {"restored": 3, "evicted": 0}
+    assert local.counted(events) == {"restored": 0, "evicted": 0}
 
 
 @pytest.fixture

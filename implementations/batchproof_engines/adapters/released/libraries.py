@@ -13,7 +13,8 @@ import sys
 import tempfile
 import tomllib
 import venv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,15 +114,11 @@ class ReleasedLibrary:
         """Returns the release of the library that the requirements name first."""
         return self._first_pin()[1]
 
-    def requirements_of(self, release: str | None) -> str:
+    def requirements_of(self, release: str) -> str:
         """Returns the requirements with another release of the library, and of what has to go with it
         (`with_release`)."""
         text = self.requirements.read_text(encoding="utf-8")
-        if release in (None, self.pinned):
-            return text
-        changed = dict(
-            [(self._first_pin()[0], release), *self.with_release.get(str(release), {}).items()]
-        )
+        changed = {self._first_pin()[0]: release, **self.with_release.get(release, {})}
         for name, version in changed.items():
             text = re.sub(rf"(?m)^({re.escape(name)}(?:\[\w+\])?)==\S+", rf"\1=={version}", text)
         return text
@@ -168,10 +165,8 @@ def install(name: str, release: str | None = None) -> Path:
     _done(folder).unlink(missing_ok=True)
     venv.create(folder, with_pip=True, clear=True)
     pip = [str(_python(folder)), "-m", "pip"]
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as wanted_file:
-        wanted_file.write(LIBRARIES[name].requirements_of(release))
-        wanted_file.flush()
-        subprocess.run([*pip, "install", "--quiet", "-r", wanted_file.name], check=True)
+    with _requirements(LIBRARIES[name], release) as path:
+        subprocess.run([*pip, "install", "--quiet", "-r", str(path)], check=True)
     unwanted = LIBRARIES[LIBRARIES[name].environment or name].unwanted
     if unwanted:
         subprocess.run([*pip, "uninstall", "--quiet", "--yes", *unwanted], check=True)
@@ -180,6 +175,18 @@ def install(name: str, release: str | None = None) -> Path:
         build(wanted, str(_python(folder)))
     _done(folder).touch()
     return folder
+
+
+@contextmanager
+def _requirements(library: ReleasedLibrary, release: str | None) -> Iterator[Path]:
+    """Yields the file of requirements, with another release in it if one is asked for."""
+    if release in (None, library.pinned):
+        yield library.requirements
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "requirements.txt"
+        path.write_text(library.requirements_of(str(release)), encoding="utf-8")
+        yield path
 
 
 def _python(folder: Path) -> Path:

@@ -6,6 +6,8 @@ Conventions of the library and their sources; they are translated here, and noth
 * Its server checks the numbers of a request (`APIHandler._validate`), `BatchGenerator` does not: a
   value below the server's least is refused here, in the server's words.
 * It gives each request a number, so it takes an id that is live; its events could not be told apart.
+* `insert` takes ends as `stop_sequences` since 0.32, as `state_machines` in 0.31.2 and 0.31.3; before,
+  the caller looks for them, as its server did.
 * Most models read `rope_theta` at the top of a config, where transformers 5 does not write it.
 """
 
@@ -16,13 +18,14 @@ import os
 import sys
 from functools import lru_cache
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"
 
 import numpy as np
-from mlx_lm.generate import BatchGenerator, StopSequences
+from mlx_lm.generate import BatchGenerator
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from mlx_lm.utils import load_model
 
@@ -45,6 +48,8 @@ PREFILL_BATCH_SIZE = 8  # the library's default
 WHOLE = 1 << 30  # a context of the repetition penalty that no request exceeds
 LEAST = {"temperature": 0, "top_k": 0, "repetition_penalty": 0, "logprobs": 0}  # as its server says
 ROPE = ("lifted", "as-saved")
+INSERT = signature(BatchGenerator.insert).parameters
+generate = sys.modules["mlx_lm.generate"]  # of the package a function has the name
 
 
 class MLXLM:
@@ -122,6 +127,7 @@ class Engine(Stepped):
             prefill_step_size=max(1, config["max_num_batched_tokens"] // num_fed),
         )
         self._asked: dict[int, Request] = {}  # by number
+        self._sought: dict[int, tuple[list[int], list[Any]]] = {}  # tokens and ends, in old releases
 
     def submit(self, request: Request) -> int:
         asked: Sampling = request.get("sampling", {})
@@ -133,30 +139,53 @@ class Engine(Stepped):
             max_tokens=[request["max_new_tokens"]],
             samplers=[_sampler(asked)],
             logits_processors=[_processors(asked)],
-            stop_sequences=[StopSequences(ends)],
+            **_given(ends),
         )
         self._asked[number] = request
+        self._sought[number] = [], [] if _given(ends) else ends
         return int(number)
 
     def advance(self) -> list[Event]:
         events = []
-        for answer in self._generator.next()[1]:
+        answers = self._generator.next()
+        for answer in answers[1] if isinstance(answers, tuple) else answers:
             request = self._asked[answer.uid]
+            self._seek_end(answer)
             event = event_of(request["request_id"], answer.token, answer.finish_reason)
             num_top = request.get("sampling", {}).get("logprobs")
             if num_top is not None:
                 event["logprobs"] = _logprobs(answer.token, np.array(answer.logprobs), num_top)
             events.append(event)
             if answer.finish_reason is not None:
-                del self._asked[answer.uid], self.live[request["request_id"]]
+                del self._asked[answer.uid], self._sought[answer.uid]
+                del self.live[request["request_id"]]
         return events
 
     def cancel(self, number: int) -> None:
         self._generator.remove([number])
-        del self._asked[number]
+        del self._asked[number], self._sought[number]
 
     def close(self) -> None:
-        self._generator.close()
+        if hasattr(self._generator, "close"):
+            self._generator.close()
+
+    def _seek_end(self, answer: Any) -> None:
+        tokens, ends = self._sought[answer.uid]
+        tokens.append(answer.token)
+        if any(tokens[-len(end) :] == [*end] for end in ends):
+            if answer.finish_reason is None:
+                self._generator.remove([answer.uid])
+            answer.finish_reason = "stop"
+
+
+def _given(ends: list[Any]) -> dict[str, Any]:
+    """Returns ends as this release of the library takes them, if it takes any."""
+    if "stop_sequences" in INSERT:
+        return {"stop_sequences": [generate.StopSequences(ends)]}
+    if "state_machines" in INSERT:
+        ways = {"normal": [(end, None) for end in ends]} if ends else {}
+        return {"state_machines": [generate.SequenceStateMachine(ways, "normal")]}
+    return {}
 
 
 def _check(length: Length, request: Request, asked: Sampling) -> None:
@@ -208,6 +237,12 @@ def _lifted(config: dict[str, Any]) -> dict[str, Any]:
     if "rope_theta" not in given:
         return {}
     lifted = {"rope_theta": given["rope_theta"]}
+    if "partial_rotary_factor" in given:
+        lifted["partial_rotary_factor"] = given["partial_rotary_factor"]
+    if "linear_attention" in (config.get("layer_types") or ()):  # Qwen 3 Next
+        lifted["full_attention_interval"] = config["layer_types"].index("full_attention") + 1
+    if config["model_type"] == "lfm2":
+        lifted |= {"block_dim": config["hidden_size"], "block_ff_dim": config["intermediate_size"]}
     if given.get("rope_type", "default") != "default":
         lifted["rope_scaling"] = {name: each for name, each in given.items() if name != "rope_theta"}
     return lifted

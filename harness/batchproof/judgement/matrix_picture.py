@@ -1,0 +1,48 @@
+"""The picture of a matrix: what broke x cell, as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import shorten
+from xml.sax.saxutils import escape
+
+from batchproof.records.matrix import MatrixRecord, rows_of
+from batchproof.records.texts import counted
+from batchproof.records.verdict import RequirementOutcome
+
+ROW, LEFT, COLUMN, TOP = 24, 520, 74, 40  # pixels
+LONGEST_LABEL = 62  # characters
+COLORS: Mapping[RequirementOutcome, str] = {"held": "#5aa469", "failed": "#c94f4f", "known": "#c94f4f"}
+OTHER = "#d9d9d9"  # not asked, or not decided
+STYLE = "text { font: 12px sans-serif; fill: #222 } .on { fill: #fff; text-anchor: middle }"
+
+
+def matrix_picture(record: MatrixRecord, columns: Sequence[str]) -> str:
+    """Returns the picture: a row for all requirements that broke in the same cells."""
+    rows = rows_of(record)
+    width, height = LEFT + COLUMN * len(columns) + 10, TOP + ROW * len(rows) + 34
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">',
+        f"<style>{STYLE}</style>",
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+    ]
+    for number, name in enumerate(columns):
+        middle = LEFT + COLUMN * number + COLUMN // 2
+        lines.append(f'<text x="{middle}" y="{TOP - 12}" text-anchor="middle">{escape(name)}</text>')
+    for number, ((what, signs), names) in enumerate(rows.items()):
+        lines += _row(TOP + ROW * number, what, signs, len(names))
+    legend = "green: held; red: broken; grey: not asked or not decided; a number counts requirements"
+    lines.append(f'<text x="10" y="{height - 12}">{legend}</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _row(y: int, what: str, signs: Sequence[RequirementOutcome], num: int) -> Iterator[str]:
+    label = escape(shorten(what, LONGEST_LABEL, placeholder=" ..."))
+    title = f"<title>{escape(what)}: {counted(num, 'requirement')}</title>"
+    yield f'<text x="10" y="{y + 16}">{title}{label}</text>'
+    for number, sign in enumerate(signs):
+        x = LEFT + COLUMN * number
+        color = COLORS.get(sign, OTHER)
+        yield f'<rect x="{x}" y="{y}" width="{COLUMN - 2}" height="{ROW - 2}" fill="{color}"/>'
+        if sign in COLORS:
+            yield f'<text class="on" x="{x + COLUMN // 2}" y="{y + 16}">{num}</text>'
