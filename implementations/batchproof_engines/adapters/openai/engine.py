@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -251,14 +252,19 @@ JOIN_LIMIT_S = 5.0  # for a thread whose connection was cut
 
 
 class _Stream(NamedTuple):
-    """A live request."""
+    """A live request, and what has arrived and was not told."""
 
     exchange: Exchange
     thread: threading.Thread
+    news: deque[TokenEvent | Exception]
 
 
 class SteppingOpenAIEngine(OpenAIEngine):
-    """Streams all added requests at once; `concurrency` applies to `generate` only."""
+    """Streams all added requests at once; `concurrency` applies to `generate` only.
+
+    A step tells one event of each request. The server does not wait for it: what arrives meanwhile is
+    told by later steps, so that an abort at a step is one, however late this process is.
+    """
 
     capabilities = OpenAIEngine.capabilities | {Capability.STEPPING}
 
@@ -282,11 +288,11 @@ class SteppingOpenAIEngine(OpenAIEngine):
             return
         exchange = self._exchange(request)
         thread = threading.Thread(target=self._listen, args=(request, exchange), daemon=True)
-        self._streams[request.request_id] = _Stream(exchange, thread)
+        self._streams[request.request_id] = _Stream(exchange, thread, deque())
         thread.start()
 
     def step(self) -> list[TokenEvent]:
-        """Returns the events received so far; waits if there are none.
+        """Returns the next event of each request of which one has arrived; waits if there is none.
 
         Raises `EngineFailed` after cutting all connections.
         """
@@ -294,7 +300,11 @@ class SteppingOpenAIEngine(OpenAIEngine):
         try:
             with suppress(Empty):
                 while self._streams:
-                    events += self._delivered(*self._news.get(block=not events))
+                    has_news = bool(events) or any(each.news for each in self._streams.values())
+                    self._note(*self._news.get(block=not has_news))
+            for request_id, stream in list(self._streams.items()):
+                if stream.news:
+                    events.append(self._told(request_id, stream.news.popleft()))
         except BaseException:
             self._server.on_failure()
             self.close()
@@ -331,18 +341,18 @@ class SteppingOpenAIEngine(OpenAIEngine):
         except Exception as error:
             self._news.put((request.request_id, exchange, error))
 
-    def _delivered(
-        self, request_id: str, exchange: Exchange, news: TokenEvent | Exception
-    ) -> list[TokenEvent]:
-        """Returns the event, unless its request was aborted: the id may belong to another by now."""
+    def _note(self, request_id: str, exchange: Exchange, news: TokenEvent | Exception) -> None:
+        """Keeps what has arrived, unless its request was aborted: the id may belong to another now."""
         stream = self._streams.get(request_id)
-        if stream is None or stream.exchange is not exchange:
-            return []
+        if stream is not None and stream.exchange is exchange:
+            stream.news.append(news)
+
+    def _told(self, request_id: str, news: TokenEvent | Exception) -> TokenEvent:
         if isinstance(news, Exception):
             raise news
         if news.finish_reason is not None:
             del self._streams[request_id]
-        return [news]
+        return news
 
 
 def engine_at(
