@@ -7,7 +7,7 @@ can ask several requirements in one configuration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batchproof.records.matrix import BREAKS, Settings
@@ -79,17 +79,19 @@ Ask = Callable[[Settings, Collection[str]], Outcomes]
 Named = tuple[str, int]  # a requirement, and which of its searches
 
 
-def run_searches(searches: Mapping[Named, Search], ask: Ask, most_runs: int) -> dict[Named, Found]:
-    """Runs searches for requirements and returns what those found that came to an end.
+def run_searches(
+    searches: Mapping[Named, Search], ask: Ask, most_runs: int
+) -> Iterator[tuple[Named, Found]]:
+    """Runs searches for requirements and yields what each has found that comes to an end.
 
     The settings that most of them wait for are asked first; `ask` is called at most `most_runs` times.
     """
-    found: dict[Named, Found] = {}
     known: dict[tuple[str, Key], RequirementOutcome] = {}
     waiting: dict[Named, Key] = {}
 
-    def advance(each: Named, outcome: RequirementOutcome | None) -> None:
-        """Sends an outcome, then all that are known, until the search wants an unknown one."""
+    def advance(each: Named, outcome: RequirementOutcome | None) -> Iterator[tuple[Named, Found]]:
+        """Sends an outcome, then all that are known, until the search wants an unknown one. Yields
+        what it found if it ends."""
         name, search = each[0], searches[each]
         try:
             wanted = _key(search.send(outcome) if outcome else next(search))
@@ -97,22 +99,21 @@ def run_searches(searches: Mapping[Named, Search], ask: Ask, most_runs: int) -> 
                 wanted = _key(search.send(known[name, wanted]))
             waiting[each] = wanted
         except StopIteration as end:
-            found[each] = end.value
             waiting.pop(each, None)
+            yield each, end.value
 
     for each in searches:
-        advance(each, None)
+        yield from advance(each, None)
     for _ in range(most_runs):
         if not waiting:
-            break
+            return
         keys = [*waiting.values()]
         most = max(keys, key=keys.count)
         asking = [each for each, key in waiting.items() if key == most]
         outcomes = ask(dict(most), {name for name, _ in asking})
         for each in asking:
             known[each[0], most] = outcome = outcomes.get(each[0], "not run")
-            advance(each, outcome)
-    return found
+            yield from advance(each, outcome)
 
 
 def _key(settings: Settings) -> Key:

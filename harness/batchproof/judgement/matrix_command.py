@@ -235,7 +235,7 @@ class _Matrix:
             for shown in members
             for number, search in enumerate(self._searches(shown))
         }
-        for (shown, _), found in run_searches(searches, self._ask, self._arguments.probes).items():
+        for (shown, _), found in run_searches(searches, self._ask, self._arguments.probes):
             self.differences.append(
                 Difference(
                     requirements=tuple(members[shown]),

@@ -45,7 +45,7 @@ def matrix_page(record: MatrixRecord) -> str:
     if record.differences:
         lines += ["## What a configuration decides", ""]
         lines += [_difference(each, record) for each in _sorted(record.differences)]
-        lines.append("")
+        lines += [*_unsearched(record), ""]
     lines += [*_everywhere(record), *_requirements(record)]
     return "\n".join(lines)
 
@@ -107,6 +107,14 @@ def _difference(found: Difference, record: MatrixRecord) -> str:
         f"* **{sentence(found, record)}**: {found.what}. {num}: {_named(found.requirements)}; asked "
         f"alone: `{found.shown}`.{at}"
     )
+
+
+def _unsearched(record: MatrixRecord) -> Iterator[str]:
+    """Yields a line if the allowed runs did not suffice for all."""
+    searched = {each.requirements for each in record.differences}
+    num = sum(tuple(names) not in searched for names in rows_of(record).values())
+    if num:
+        yield f"* Not decided within the allowed runs: {counted(num, 'set')} of requirements below."
 
 
 def _cells(record: MatrixRecord) -> Iterator[str]:
