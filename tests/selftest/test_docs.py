@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from batchproof.judgement.matrix_page import matrix_page
 from batchproof.judgement.output import index_table
 from batchproof.places import ROOT
+from batchproof.records.matrix import MATRICES, MATRIX
 from batchproof.requirements.issues import DEFAULT_ISSUES, read_issues
 from batchproof.requirements.promises import Promise
 from batchproof_lab.reports_command import FOLDER, pages, read_recording, read_reports, recording_of
@@ -79,6 +81,12 @@ def test_the_index_of_verdicts_is_that_of_the_files() -> None:
     engines = ROOT / "results" / "engines"
     index = (engines / "README.md").read_text(encoding="utf-8")
     assert index.endswith("\n".join(index_table(engines)) + "\n")
+
+
+def test_the_pages_of_matrices_are_those_of_their_records() -> None:
+    for path in (ROOT / "results" / "engines" / MATRICES).glob("*/matrix.json"):
+        page = (path.parent / "README.md").read_text(encoding="utf-8")
+        assert page == matrix_page(MATRIX.read(path)), path
 
 
 def test_every_block_of_the_tutorial_is_code_and_every_command_one_of_ours(tmp_path: Path) -> None:
