@@ -30,7 +30,7 @@ PICTURE = "matrix.svg"
 def matrix_page(record: MatrixRecord) -> str:
     cells = record.cells
     minutes = sum(each.minutes for each in cells) + record.probe_minutes
-    lines = [f"# {record.engine}: {counted(len(cells), 'configuration')}", ""]
+    lines = [f"# {record.engine}: {_counted(record)}", ""]
     if not record.is_complete:
         lines += ["**INCOMPLETE**: it was stopped, or a cell could not be judged.", ""]
     lines += [*summary_lines(record), "", *record.made.lines()]
@@ -59,11 +59,15 @@ def summary_lines(record: MatrixRecord) -> list[str]:
             told.setdefault(sentence(each, record), []).append(each.what)
     same = [name for name, signs in record.outcomes.items() if not is_told(signs)]
     whole = (
-        f"{record.engine} was asked in {counted(len(record.cells), 'configuration')}, "
+        f"{record.engine} was asked in {_counted(record)}, "
         f"{num:,} answers: {counted(len(record.outcomes), 'requirement')} broken in some, of which "
         f"{len(same)} wherever they could be asked."
     )
     return [whole, *(f"* {how}: {'; '.join(dict.fromkeys(what))}" for how, what in told.items())]
+
+
+def _counted(record: MatrixRecord) -> str:
+    return counted(len(record.cells), "release" if record.is_ordered else "configuration")
 
 
 def _sorted(differences: Sequence[Difference]) -> list[Difference]:

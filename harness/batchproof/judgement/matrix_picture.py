@@ -30,7 +30,8 @@ def matrix_picture(record: MatrixRecord, columns: Sequence[str]) -> str:
         middle = LEFT + COLUMN * number + COLUMN // 2
         lines.append(f'<text x="{middle}" y="{TOP - 12}" text-anchor="middle">{escape(name)}</text>')
     for number, ((what, signs), names) in enumerate(rows.items()):
-        lines += _row(TOP + ROW * number, what, signs, len(names))
+        shown = f"{what}: {names[0].partition('[')[2].rstrip(']')}"
+        lines += _row(TOP + ROW * number, shown, signs, len(names))
     legend = "green: held; red: broken; grey: not asked or not decided; a number counts requirements"
     lines.append(f'<text x="10" y="{height - 12}">{legend}</text>')
     return "\n".join([*lines, "</svg>", ""])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.matrix import MATRICES, MATRIX
-from batchproof.records.texts import header, line, slug
+from batchproof.records.texts import header, line, slug, without_machine_paths
 from batchproof.records.verdict import VERDICT, EngineVerdict, FailureGroup, IssueRecord, Verdict
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.verdict_of_journal import without_local_paths
@@ -70,7 +70,8 @@ def _with_copied_failure(group: FailureGroup, folder: Path) -> FailureGroup:
     source = Path(group.failure.replay)
     copy = folder / FAILURES / source.name
     copy.parent.mkdir(exist_ok=True)
-    shutil.copy(source, copy)
+    text = without_machine_paths(source.read_text(encoding="utf-8"))  # an error may quote one
+    copy.write_text(text, encoding="utf-8")
     return replace(
         group,
         failure=replace(group.failure, replay=f"{FAILURES}/{source.name}"),
