@@ -215,6 +215,32 @@ def test_a_wrong_option_is_reported_before_the_work(
     assert not [*tmp_path.iterdir()]
 
 
+def test_where_nothing_can_be_asked_an_older_matrix_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played(monkeypatch, {"policy": "fcfs"})
+    monkeypatch.setattr(matrix_command, "resolve_engine", lambda text: text)
+    command = [
+        "judge",
+        "matrix",
+        "static",
+        "--axis=policy=sjf,fcfs",
+        f"--output={tmp_path}",
+        "--jobs=1",
+    ]
+    assert main(command) == 1
+    before = (tmp_path / "matrices" / "static" / "README.md").read_text()
+
+    def empty(task: CellTask) -> CellResult:
+        record = CellRecord(task.cell.settings, task.folder, task.cell.engine, (), 0.0, why_not="no")
+        return CellResult(record, {}, {})
+
+    monkeypatch.setattr(cells, "judge_cell", empty)
+    assert main(command) == 2
+    assert "'static?policy=sjf' is not judged, since no test was run" in capsys.readouterr().err
+    assert (tmp_path / "matrices" / "static" / "README.md").read_text() == before
+
+
 @pytest.mark.parametrize("halving", [[], ["--bisect"]])
 def test_releases_are_dated(
     halving: list[str],

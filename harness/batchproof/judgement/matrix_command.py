@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from batchproof.cli import choices
+from batchproof.errors import UsageError
 from batchproof.judgement.axes import Axes, axes_of, base_of, cell_of, chosen, folder_name
 from batchproof.judgement.cells import (
     DEFAULT_OPTIONS,
@@ -138,8 +139,9 @@ def judge_matrix(
         matrix.remove_others()
         matrix.is_complete = not any(each.why_not for each in matrix.cells)
     finally:  # whatever stopped it: what is done is written
-        record = matrix.write()
-        write_index(arguments.output)
+        if matrix.cells:
+            record = matrix.write()
+            write_index(arguments.output)
     print("\n".join(summary_lines(record)))
     print(f"written: {matrix.folder / PAGE}", file=sys.stderr)
     return 1 if record.outcomes or not record.is_complete else 0
@@ -199,7 +201,12 @@ class _Matrix:
         return CellResult(same[0], outcomes, {})
 
     def keep(self, result: CellResult) -> None:
-        """Writes the pages of a cell, and the matrix as far as it is."""
+        """Writes the pages of a cell, and the matrix as far as it is. Raises `UsageError` if nothing
+        could be asked in the first: an older matrix stays."""
+        if not self.cells and not result.files and result.record.why_not:
+            raise UsageError(
+                f"{result.record.engine!r} is not judged, since no test was run: see above"
+            )
         folder = self.folder / result.record.folder
         if result.files:
             shutil.rmtree(folder, ignore_errors=True)
