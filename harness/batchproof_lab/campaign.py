@@ -18,6 +18,7 @@ from typing import Generic, Protocol, TypeVar
 
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
+from batchproof.cli.ray_cluster import RAY, add_runner
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode
 from batchproof.records.journal import JournalKind, JournalWriter
@@ -25,7 +26,6 @@ from batchproof.records.provenance import Provenance, made_now
 from batchproof_lab.worker_pool import LostTask, WorkerPool
 
 TASK_LIMIT_S = 3600.0  # far beyond any session of the suite: a worker that hangs is given up
-PROCESSES, RAY = "processes", "ray"
 MOST_KILLS = 2  # of workers with the same task, which then has that for its outcome
 
 
@@ -195,10 +195,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="forget the journal of the same question and code, which is otherwise continued",
     )
-    parser.add_argument(
-        "--runner",
-        choices=(PROCESSES, RAY),
-        default=PROCESSES,
-        help="where the workers are: on this machine, or in a cluster of Ray (default: %(default)s)",
+    add_runner(
+        parser,
+        "where the workers are: on this machine, or in a cluster of Ray (default: %(default)s)",
     )
     choices.add_common(parser)

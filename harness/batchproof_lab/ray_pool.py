@@ -6,18 +6,15 @@ the same words for a crash as on this machine.
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any, Self
 
-from batchproof.errors import UsageError
+from batchproof.cli.ray_cluster import cluster, ray_module
 from batchproof_lab.worker_pool import LostTask, WorkerPool, called_pickled
 
-try:
-    import ray
-except ImportError as error:
-    raise UsageError("--runner ray needs Ray: `pip install 'batchproof[ray]'`") from error
+ray = ray_module()
 
 
 class RayPool(WorkerPool):
@@ -27,15 +24,13 @@ class RayPool(WorkerPool):
     """
 
     def __enter__(self) -> Self:
-        if address := os.environ.get("RAY_ADDRESS"):
-            ray.init(address, log_to_driver=False)
-        else:
-            ray.init("local", num_cpus=self._num_workers, include_dashboard=False, log_to_driver=False)
+        self._cluster = ExitStack()
+        self._cluster.enter_context(cluster(self._num_workers))
         return self
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
-        ray.shutdown()
+        self._cluster.close()
 
     def _new_worker(self) -> _RayWorker:
         return _RayWorker(ray.remote(num_cpus=1)(_Host).remote(self._time_limit_s))

@@ -7,7 +7,7 @@ is the base.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from covertable import make
@@ -22,7 +22,6 @@ MODEL = "--model"
 ANY = "*"  # in the place of the model
 Value = Mapping[str, str]  # options that it sets
 Axes = Mapping[str, Mapping[str, Value]]  # axis -> value -> its options
-Declared = Mapping[str, "Sequence[str] | Mapping[str, Value]"]  # as engine.toml writes them
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,15 @@ class Cell:
         return requirement.replace(f"[{ANY}", f"[{self.model}", 1) if self.model else requirement
 
 
-def axes_of(declared: Declared, asked: Sequence[str], engine: str) -> Axes:
+def axes_of(declared: Axes, asked: Sequence[str], engine: str) -> Axes:
     """Returns the axes that are asked for as `NAME=VALUE,VALUE`, or as `NAME`, which is one of those
     that the engine declares; all of these if none is asked for. Raises `UsageError`."""
-    known = {name: _named(name, values) for name, values in declared.items()}
-    axes = {name: _asked(text, known, engine) for text in asked for name in [_name(text)]}
+    axes = {_name(text): _asked(text, declared, engine) for text in asked}
     if len(axes) < len(asked):
         raise UsageError("an axis is given twice by --axis")
-    axes = axes or known
-    if not axes:
+    if not axes and not declared:
         raise UsageError(f"{engine!r} declares no axes: give some, as in --axis NAME=VALUE,VALUE")
-    return axes
+    return axes or declared
 
 
 def _name(text: str) -> str:
@@ -79,11 +76,7 @@ def _asked(text: str, known: Axes, engine: str) -> Mapping[str, Value]:
     declared = known.get(name, {})
     if set(values) <= set(declared):
         return {each: declared[each] for each in values}
-    return _named(name, values)
-
-
-def _named(name: str, values: Sequence[str] | Mapping[str, Value]) -> Mapping[str, Value]:
-    return values if isinstance(values, Mapping) else {each: {name: each} for each in values}
+    return {each: {name: each} for each in values}
 
 
 def base_of(axes: Axes) -> Settings:
@@ -113,14 +106,16 @@ def cell_of(engine: str, axes: Axes, settings: Settings) -> Cell:
 
 def folder_name(settings: Settings, base: Settings) -> str:
     """Returns a folder's name: what differs from the base."""
-    other = [f"{name} {value}" for name, value in settings.items() if value != base[name]]
-    return slug(" ".join(other)) if other else "base"
+    other = unlike(settings, base)
+    return slug(" ".join(f"{name} {value}" for name, value in other.items())) if other else "base"
 
 
-def words_of(settings: Settings) -> str:
+def unlike(settings: Settings, base: Settings) -> Settings:
+    """Returns the settings that are not those of the base."""
+    return {name: value for name, value in settings.items() if value != base[name]}
+
+
+def words_of(settings: Settings, between: str = " and ") -> str:
     """Returns settings as a reader reads them: `dtype=bfloat16 and compiled=true`."""
-    return " and ".join(_each(settings))
-
-
-def _each(settings: Settings) -> Iterator[str]:
-    yield from (f"{name.removeprefix(SUITE_OPTION)}={value}" for name, value in settings.items())
+    each = (f"{name.removeprefix(SUITE_OPTION)}={value}" for name, value in settings.items())
+    return between.join(each)

@@ -3,14 +3,13 @@ asks requirements alone."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from batchproof.errors import UsageError
+from batchproof.cli.ray_cluster import RAY, cluster
 from batchproof.judgement.axes import MODEL, Cell
 from batchproof.judgement.output import write_verdict
 from batchproof.judgement.suite_session import ENDED, Session, suite_options
@@ -23,7 +22,6 @@ from batchproof.requirements.issues import KnownIssue
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.verdict_of_journal import group_by_issue
 
-PROCESSES, RAY = RUNNERS = ("processes", "ray")
 DEPTH = 3  # of a cell's page below the folder of all verdicts: matrices, the matrix, the cell
 UNDIAGNOSED = "--diagnose-for=0"
 DEFAULT_OPTIONS = f"{MODEL}=llama-hash --hypothesis-profile=quick"
@@ -60,17 +58,12 @@ def judged(tasks: Sequence[CellTask], runner: str) -> Iterator[CellResult]:
     if runner != RAY:
         yield from map(judge_cell, tasks)
         return
-    try:
-        import ray  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UsageError("--runner ray needs Ray: `pip install 'batchproof[ray]'`") from error
-    ray.init(os.environ.get("RAY_ADDRESS", "local"), log_to_driver=False)
-    remote = ray.remote(judge_cell)
-    waiting = [remote.options(num_cpus=each.jobs).remote(each) for each in tasks]
-    while waiting:
-        done, waiting = ray.wait(waiting)
-        yield ray.get(done[0])
-    ray.shutdown()
+    with cluster(tasks[0].jobs if tasks else 1) as ray:
+        remote = ray.remote(judge_cell)
+        waiting = [remote.options(num_cpus=each.jobs).remote(each) for each in tasks]
+        while waiting:
+            done, waiting = ray.wait(waiting)
+            yield ray.get(done[0])
 
 
 def judge_cell(task: CellTask) -> CellResult:

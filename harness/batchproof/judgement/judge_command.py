@@ -15,12 +15,12 @@ from batchproof.cli import choices
 from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.errors import UsageError
 from batchproof.judgement.output import folder_of, write_index, write_verdict
-from batchproof.judgement.suite_session import ENDED, Session, suite_options
-from batchproof.places import ROOT, VERDICTS
+from batchproof.judgement.suite_session import ENDED, Session, add_common, suite_options
+from batchproof.places import ROOT
 from batchproof.plugin.scoring import SET
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.verdict import EngineVerdict, FailureGroup
-from batchproof.requirements.issues import DEFAULT_ISSUES, KnownIssue, read_issues
+from batchproof.requirements.issues import KnownIssue, read_issues
 from batchproof.requirements.sets import load
 
 REPLAY = (sys.executable, "-m", "batchproof", "replay")
@@ -42,16 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ARGUMENTS",
         help="more arguments of pytest in one text, such as '--dtype=bfloat16 -k prefix'",
     )
-    parser.add_argument(
-        "--findings",
-        type=Path,
-        default=DEFAULT_ISSUES,
-        metavar="FILE",
-        help="what is known of failures (default: results/engines/findings.yaml)",
-    )
-    choices.add_output(parser)
-    choices.add_jobs(parser)
-    parser.set_defaults(output=VERDICTS)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

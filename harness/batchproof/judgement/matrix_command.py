@@ -6,21 +6,21 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 from batchproof.cli import choices
+from batchproof.cli.ray_cluster import add_runner
 from batchproof.errors import UsageError
+from batchproof.judgement import suite_session
 from batchproof.judgement.axes import Axes, axes_of, base_of, cell_of, chosen, folder_name
 from batchproof.judgement.cells import (
     DEFAULT_OPTIONS,
-    PROCESSES,
-    RUNNERS,
     CellResult,
     CellTask,
     asked_alone,
     judged,
+    outcomes_in,
 )
 from batchproof.judgement.deciding import (
     Outcomes,
@@ -29,28 +29,30 @@ from batchproof.judgement.deciding import (
     run_searches,
     smallest_difference,
 )
-from batchproof.judgement.matrix_page import PICTURE, columns_of, matrix_page, summary_lines
+from batchproof.judgement.matrix_page import columns_of, matrix_page, summary_lines
 from batchproof.judgement.matrix_picture import matrix_picture
 from batchproof.judgement.output import RECORD, write_index
-from batchproof.places import VERDICTS
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.matrix import (
     BREAKS,
     MATRICES,
     MATRIX,
+    MATRIX_FILE,
+    PAGE,
+    PICTURE,
     CellRecord,
     Difference,
     MatrixRecord,
     Settings,
+    rows_of,
 )
 from batchproof.records.provenance import made_now
 from batchproof.records.suite_stamp import suite_stamp
 from batchproof.records.texts import counted, slug
 from batchproof.records.verdict import VERDICT, RequirementOutcome
-from batchproof.requirements.issues import DEFAULT_ISSUES, read_issues
+from batchproof.requirements.issues import read_issues
 from batchproof.run.registry import engines_module, resolve_engine
 
-MATRIX_FILE, PAGE = "matrix.json", "README.md"
 LIBRARIES = "adapters.released.libraries"
 RELEASE = "release"  # the axis of `judge releases`
 DECIDED = (*BREAKS, "held")
@@ -86,22 +88,8 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="keep the cells that this suite has judged in full"
     )
-    parser.add_argument(
-        "--runner",
-        choices=RUNNERS,
-        default=PROCESSES,
-        help="judge the cells here, or in the Ray cluster that RAY_ADDRESS names",
-    )
-    parser.add_argument(
-        "--findings",
-        type=Path,
-        default=DEFAULT_ISSUES,
-        metavar="FILE",
-        help="what is known of failures (default: results/engines/findings.yaml)",
-    )
-    choices.add_output(parser)
-    choices.add_jobs(parser)
-    parser.set_defaults(output=VERDICTS)
+    add_runner(parser, "judge the cells here, or in the Ray cluster that RAY_ADDRESS names")
+    suite_session.add_common(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -110,13 +98,14 @@ def run(arguments: argparse.Namespace) -> int:
     for name in axes:
         for value in axes[name]:  # a wrong option is reported before the work is done
             resolve_engine(cell_of(arguments.engine, axes, {**base_of(axes), name: value}).engine)
-    return judge_matrix(arguments, axes, chosen(axes, arguments.strength), f"{arguments.engine}")
+    return judge_matrix(arguments, axes, chosen(axes, arguments.strength), arguments.engine)
 
 
-def declared_axes(engine: str) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
+def declared_axes(engine: str) -> Axes:
     """Returns the axes in the `engine.toml` of a released engine."""
     library = engines_module(LIBRARIES).LIBRARIES.get(engine.partition("?")[0])
-    return library.axes if library else {}
+    axes: Axes = library.axes if library else {}
+    return axes
 
 
 def judge_matrix(
@@ -153,7 +142,7 @@ def _line(number: int, of: int, cell: CellRecord) -> str:
 
 
 class _Matrix:
-    """The cells that are judged so far, and their outcomes by settings."""
+    """The cells that are judged so far, in the order of their settings, each with its outcomes."""
 
     def __init__(
         self, arguments: argparse.Namespace, axes: Axes, title: str, is_ordered: bool, is_halved: bool
@@ -163,16 +152,19 @@ class _Matrix:
         self._is_ordered, self._is_halved = is_ordered, is_halved
         self._issues = read_issues(arguments.findings)
         self.folder = choices.writable(arguments.output / MATRICES / slug(title)).resolve()
-        self.cells: list[CellRecord] = []
-        self.outcomes: list[Outcomes] = []
+        self._judged: list[tuple[CellRecord, Outcomes]] = []
         self.differences: list[Difference] = []
         self._num_probes, self._probe_s = 0, 0.0
         self.is_complete = False
 
+    @property
+    def cells(self) -> tuple[CellRecord, ...]:
+        return tuple(cell for cell, _ in self._judged)
+
     def results(self, wanted: Iterable[Settings]) -> Iterator[CellResult]:
         """Yields those that are kept from an earlier run, then each that is judged."""
         tasks = [self.task(each) for each in wanted]
-        kept = [each for each in map(self._kept, tasks) if each] if self._arguments.resume else []
+        kept = [*self._kept(tasks)] if self._arguments.resume else []
         names = {each.record.folder for each in kept}
         yield from kept
         yield from judged([each for each in tasks if each.folder not in names], self._arguments.runner)
@@ -182,28 +174,26 @@ class _Matrix:
         name = folder_name(settings, base_of(self._axes))
         return CellTask(cell, name, self._arguments.pytest, self._arguments.jobs, self._issues)
 
-    def _kept(self, task: CellTask) -> CellResult | None:
-        """Returns a cell of the matrix that is there, if this suite has judged it in full."""
+    def _kept(self, tasks: Sequence[CellTask]) -> Iterator[CellResult]:
+        """Yields the cells of the matrix that is there, if this suite has judged them in full."""
         path = self.folder / MATRIX_FILE
-        if not path.is_file():
-            return None
-        before = MATRIX.read(path)
-        same = [
-            each
-            for each in before.cells
-            if (each.engine, each.folder, each.why_not) == (task.cell.engine, task.folder, "")
-            and list(each.options) == task.session(self.folder).options
-        ]
-        if before.suite != suite_stamp() or not same:
-            return None
-        verdict = VERDICT.read(self.folder / task.folder / RECORD)
-        outcomes = {task.cell.without_model(name): each for name, each in verdict.outcomes.items()}
-        return CellResult(same[0], outcomes, {})
+        before = MATRIX.read(path) if path.is_file() else None
+        if before is None or before.suite != suite_stamp():
+            return
+        there = {
+            (each.engine, each.folder, each.options): each for each in before.cells if not each.why_not
+        }
+        for task in tasks:
+            options = tuple(task.session(self.folder).options)
+            record = there.get((task.cell.engine, task.folder, options))
+            if record is not None:
+                verdict = VERDICT.read(self.folder / task.folder / RECORD)
+                yield CellResult(record, outcomes_in(task.cell, verdict), {})
 
     def keep(self, result: CellResult) -> None:
         """Writes the pages of a cell, and the matrix as far as it is. Raises `UsageError` if nothing
         could be asked in the first: an older matrix stays."""
-        if not self.cells and not result.files and result.record.why_not:
+        if not self._judged and not result.files and result.record.why_not:
             raise UsageError(
                 f"{result.record.engine!r} is not judged, since no test was run: see above"
             )
@@ -214,11 +204,8 @@ class _Matrix:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        self.cells.append(result.record)
-        self.outcomes.append(result.outcomes)
-        order = [self.cells.index(each) for each in sorted(self.cells, key=self._place)]
-        self.cells = [self.cells[each] for each in order]
-        self.outcomes = [self.outcomes[each] for each in order]
+        self._judged.append((result.record, result.outcomes))
+        self._judged.sort(key=self._place)
         self.write()
 
     def remove_others(self) -> None:
@@ -228,56 +215,37 @@ class _Matrix:
             if path.parent.name not in kept:
                 shutil.rmtree(path.parent)
 
-    def _place(self, cell: CellRecord) -> list[int]:
-        return [[*self._axes[axis]].index(value) for axis, value in cell.settings.items()]
+    def _place(self, each: tuple[CellRecord, Outcomes]) -> list[int]:
+        settings = each[0].settings
+        return [[*self._axes[axis]].index(value) for axis, value in settings.items()]
 
     def decide(self) -> None:
         """Searches for what decides each set of requirements that break in the same cells."""
-        groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        for name in sorted(self._failed()):
-            groups.setdefault((self._what(name), self._signs(name)), []).append(name)
-        members = {min(names, key=len): names for names in groups.values()}
+        record = self._record()
+        rows = {min(names, key=len): (row, names) for row, names in rows_of(record).items()}
         searches = {
             (shown, number): search
-            for shown in members
-            for number, search in enumerate(self._searches(shown))
+            for shown, ((_, signs), _) in rows.items()
+            for number, search in enumerate(self._searches(signs))
         }
         for (shown, _), found in run_searches(searches, self._ask, self._arguments.probes):
-            self.differences.append(
-                Difference(
-                    requirements=tuple(members[shown]),
-                    what=self._what(shown),
-                    shown=shown,
-                    at=found.at,
-                    decisive=found.decisive,
-                    unasked=found.unasked,
-                    note=found.note,
-                )
-            )
+            (what, _), names = rows[shown]
+            self.differences.append(Difference(tuple(names), what, shown, **vars(found)))
 
-    def _failed(self) -> set[str]:
-        return {name for cell in self.cells for name in cell.failed}
-
-    def _what(self, name: str) -> str:
-        return next(each.failed[name] for each in self.cells if name in each.failed)
-
-    def _signs(self, name: str) -> tuple[RequirementOutcome, ...]:
-        return tuple(each.get(name, "not run") for each in self.outcomes)
-
-    def _searches(self, name: str) -> Iterator[Search]:
+    def _searches(self, signs: Sequence[RequirementOutcome]) -> Iterator[Search]:
         """Yields the searches for a requirement that breaks in one cell and holds in another: one to
         the base if it holds there, else between the nearest two; on an ordered axis one for each
         change."""
-        signs = self._signs(name)
-        told = [i for i, sign in enumerate(signs) if sign in DECIDED]
-        pairs = [(i, j) for i in told for j in told if signs[i] in BREAKS and signs[j] == "held"]
-        if self._is_halved and pairs:
+        if self._is_halved:
             (axis,) = self._axes
             yield change_between(axis, [*self._axes[axis]], signs[0] in BREAKS)
-        elif self._is_ordered:
+            return
+        told = [i for i, sign in enumerate(signs) if sign in DECIDED]
+        pairs = [(i, j) for i in told for j in told if signs[i] in BREAKS and signs[j] == "held"]
+        if self._is_ordered:
             changes = [pair for pair in pairs if {*pair} in map(set, pairwise(told))]
             yield from map(self._between, changes)
-        elif pairs:
+        else:
             yield self._between(min(pairs, key=self._distance))
 
     def _between(self, pair: tuple[int, int]) -> Search:
@@ -294,23 +262,31 @@ class _Matrix:
         try:
             return asked_alone(self.task(settings), names)
         finally:
+            lasted_s = time.monotonic() - start
             self._num_probes += 1
-            self._probe_s += time.monotonic() - start
-            print(
-                f"asked {counted(len(names), 'requirement')} alone: {self.task(settings).folder} "
-                f"({time.monotonic() - start:.0f} s)",
-                file=sys.stderr,
-                flush=True,
-            )
+            self._probe_s += lasted_s
+            asked = f"asked {counted(len(names), 'requirement')} alone"
+            where = folder_name(settings, base_of(self._axes))
+            print(f"{asked}: {where} ({lasted_s:.0f} s)", file=sys.stderr, flush=True)
 
     def write(self) -> MatrixRecord:
         """Writes record and page, and returns the record."""
-        record = MatrixRecord(
+        record = self._record()
+        MATRIX.write(record, self.folder / MATRIX_FILE)
+        replace_text(self.folder / PAGE, matrix_page(record))
+        replace_text(self.folder / PICTURE, matrix_picture(record, columns_of(record)))
+        return record
+
+    def _record(self) -> MatrixRecord:
+        failed = sorted({name for cell in self.cells for name in cell.failed})
+        return MatrixRecord(
             engine=self._arguments.engine,
             axes={name: tuple(values) for name, values in self._axes.items()},
             is_ordered=self._is_ordered,
-            cells=tuple(self.cells),
-            outcomes={name: self._signs(name) for name in sorted(self._failed())},
+            cells=self.cells,
+            outcomes={
+                name: tuple(each.get(name, "not run") for _, each in self._judged) for name in failed
+            },
             differences=tuple(self.differences),
             num_probes=self._num_probes,
             probe_minutes=self._probe_s / 60,
@@ -318,7 +294,3 @@ class _Matrix:
             suite=suite_stamp(),
             is_complete=self.is_complete,
         )
-        MATRIX.write(record, self.folder / MATRIX_FILE)
-        replace_text(self.folder / PAGE, matrix_page(record))
-        replace_text(self.folder / PICTURE, matrix_picture(record, columns_of(record)))
-        return record

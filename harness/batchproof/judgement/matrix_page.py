@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from batchproof.judgement.axes import words_of
-from batchproof.judgement.output import PAGE, SIGNS
-from batchproof.records.matrix import CellRecord, Difference, MatrixRecord, Settings, is_told, rows_of
+from batchproof.judgement.axes import unlike, words_of
+from batchproof.judgement.output import LEGEND, PAGE, signs_of
+from batchproof.records.matrix import PICTURE, Difference, MatrixRecord, is_told, rows_of
 from batchproof.records.texts import counted, header, line
 from batchproof.records.verdict import RequirementOutcome
 from batchproof.requirements.promises import Promise
@@ -19,12 +19,7 @@ OUTCOME_SIGNS: Mapping[RequirementOutcome, str] = {
     "error": "?",
     "not run": "?",
 }
-LEGEND = (
-    "✓ held; ✗ broken; ≈ differs by a documented convention; ? not decided; empty: not tested, for "
-    "lack of a capability or because the model is refused."
-)
 MOST_NAMED = 3
-PICTURE = "matrix.svg"
 
 
 def matrix_page(record: MatrixRecord) -> str:
@@ -100,11 +95,9 @@ def _change(found: Difference, record: MatrixRecord) -> str:
 
 
 def _difference(found: Difference, record: MatrixRecord) -> str:
-    rest = {
-        name: value
-        for name, value in found.at.items()
-        if name not in {**found.decisive, **found.unasked} and value != record.axes[name][0]
-    }
+    sought = {**found.decisive, **found.unasked}
+    other = unlike(found.at, record.base)
+    rest = {name: value for name, value in other.items() if name not in sought}
     at = f" Seen at {words_of(rest)}." if rest else ""
     num = counted(len(found.requirements), "requirement")
     return (
@@ -125,18 +118,7 @@ def _cells(record: MatrixRecord) -> Iterator[str]:
     yield from header("cell", "answers", "minutes", *(each.id for each in Promise))
     for each, name in zip(record.cells, columns_of(record), strict=True):
         shown = f"[{name}]({each.folder}/{PAGE})" if each.promises else f"{name}: {each.why_not}"
-        signs = (_sign(each, promise) for promise in Promise)
-        yield line(shown, f"{each.num_requests:,}", f"{each.minutes:.1f}", *signs)
-
-
-def _short(settings: Settings, base: Settings) -> str:
-    other = {name: value for name, value in settings.items() if value != base[name]}
-    return words_of(other).replace(" and ", ", ") if other else "base"
-
-
-def _sign(cell: CellRecord, promise: Promise) -> str:
-    result = cell.promises.get(promise.id)
-    return "" if result is None else SIGNS.get(result.verdict, "")
+        yield line(shown, f"{each.num_requests:,}", f"{each.minutes:.1f}", *signs_of(each.promises))
 
 
 def _everywhere(record: MatrixRecord) -> Iterator[str]:
@@ -167,10 +149,9 @@ def _requirements(record: MatrixRecord) -> Iterator[str]:
 
 def columns_of(record: MatrixRecord) -> list[str]:
     """Returns a short name for each cell: on an ordered axis the value, else what is not the base."""
-    base = {name: values[0] for name, values in record.axes.items()}
     if record.is_ordered:
         return [", ".join(each.settings.values()) for each in record.cells]
-    return [_short(each.settings, base) for each in record.cells]
+    return [words_of(unlike(each.settings, record.base), ", ") or "base" for each in record.cells]
 
 
 def _named(names: Sequence[str]) -> str:

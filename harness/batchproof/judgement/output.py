@@ -12,10 +12,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from batchproof.records import matrix
 from batchproof.records.file_kinds import replace_text
-from batchproof.records.matrix import MATRICES, MATRIX
 from batchproof.records.texts import header, line, slug, without_machine_paths
-from batchproof.records.verdict import VERDICT, EngineVerdict, FailureGroup, IssueRecord, Verdict
+from batchproof.records.verdict import (
+    VERDICT,
+    EngineVerdict,
+    FailureGroup,
+    IssueRecord,
+    PromiseResult,
+    Verdict,
+)
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.verdict_of_journal import without_local_paths
 from batchproof.site.verdict_summary import Paragraph, summary
@@ -110,10 +117,10 @@ def index_table(folder: Path) -> Iterator[str]:
                 f"[{verdict.title}]({path.parent.name}/{PAGE})",
                 verdict.made.date[:10],
                 f"{verdict.totals.num_requests:,}",
-                *(_sign(verdict, each) for each in Promise),
+                *signs_of(verdict.promises),
             )
     yield from ("", LEGEND, "", *(f"* {each.id} {each.title}" for each in Promise))
-    matrices = sorted((folder / MATRICES).glob("*/matrix.json"))
+    matrices = sorted((folder / matrix.MATRICES).glob(f"*/{matrix.MATRIX_FILE}"))
     if matrices:
         yield from [
             "",
@@ -122,19 +129,21 @@ def index_table(folder: Path) -> Iterator[str]:
             *header("engine", "judged", "cells", "answers"),
         ]
     for path in matrices:
-        found = MATRIX.read(path)
+        found = matrix.MATRIX.read(path)
         name = f"{found.engine}, releases" if found.is_ordered else found.engine
         yield line(
-            f"[{name}]({MATRICES}/{path.parent.name}/README.md)",
+            f"[{name}]({matrix.MATRICES}/{path.parent.name}/{matrix.PAGE})",
             found.made.date[:10],
             str(len(found.cells)),
             f"{sum(each.num_requests for each in found.cells):,}",
         )
 
 
-def _sign(verdict: EngineVerdict, promise: Promise) -> str:
-    result = verdict.promises.get(promise.id)
-    return "" if result is None else SIGNS.get(result.verdict, "")
+def signs_of(promises: Mapping[str, PromiseResult]) -> Iterator[str]:
+    """Yields the sign of each promise, in their order; nothing is said of one that was not asked."""
+    for each in Promise:
+        result = promises.get(each.id)
+        yield "" if result is None else SIGNS.get(result.verdict, "")
 
 
 NUM_TESTS_NAMED = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import subprocess
 import sys
@@ -11,21 +12,36 @@ from pathlib import Path
 
 import pytest
 
+from batchproof.cli import choices
 from batchproof.cli.config_file import find
 from batchproof.cli.option_names import NO_CONFIG
 from batchproof.errors import UsageError
-from batchproof.places import ROOT, SUITE_ARGUMENTS
+from batchproof.places import ROOT, SUITE_ARGUMENTS, VERDICTS
 from batchproof.plugin.declared import SERVES
 from batchproof.plugin.scoring import SET
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import made_now
 from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
-from batchproof.requirements.issues import KnownIssue
+from batchproof.requirements.issues import DEFAULT_ISSUES, KnownIssue
 from batchproof.requirements.sets import RequirementSet
 from batchproof.requirements.verdict_of_journal import Asked, verdict_of
 
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)  # of a session that ran to its end
 STDERR = 2  # the file descriptor
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Adds what all commands that write verdicts share: `--findings`, `--output`, `--jobs`."""
+    parser.add_argument(
+        "--findings",
+        type=Path,
+        default=DEFAULT_ISSUES,
+        metavar="FILE",
+        help="what is known of failures (default: results/engines/findings.yaml)",
+    )
+    choices.add_output(parser)
+    choices.add_jobs(parser)
+    parser.set_defaults(output=VERDICTS)
 
 
 def split_options(text: str) -> list[str]:

@@ -9,7 +9,8 @@ from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 from batchproof.records.verdict import PromiseResult, RequirementOutcome, SuiteStamp
 
-MATRICES = "matrices"  # the folder of all, below that of verdicts
+# The folder of all, below that of verdicts; record, page and picture in the folder of each.
+MATRICES, MATRIX_FILE, PAGE, PICTURE = "matrices", "matrix.json", "README.md", "matrix.svg"
 BREAKS: tuple[RequirementOutcome, ...] = ("failed", "known")
 Settings = Mapping[str, str]  # axis -> the name of one of its values
 
@@ -25,9 +26,8 @@ class CellRecord:
     minutes: float
     num_requests: int = 0
     promises: Mapping[str, PromiseResult] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(
-        default_factory=dict
-    )  # requirement, without its model -> what is known of it
+    # requirement, without its model -> what is known of its failure
+    failed: Mapping[str, str] = field(default_factory=dict)
     why_not: str = ""
 
 
@@ -66,6 +66,10 @@ class MatrixRecord:
     made: Provenance
     suite: SuiteStamp
     is_complete: bool
+
+    @property
+    def base(self) -> Settings:
+        return {name: values[0] for name, values in self.axes.items()}
 
     def known_of(self, requirement: str) -> str:
         """Returns what is known of a requirement that failed in some cell."""

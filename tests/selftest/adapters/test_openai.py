@@ -292,17 +292,19 @@ def test_a_request_that_is_cancelled_or_closed_is_a_closed_connection(
 
 
 @pytest.mark.parametrize(
-    ("answer", "is_cached"),
+    ("usage", "timings", "is_cached"),
     [
-        ({"usage": {"prompt_tokens_details": {"cached_tokens": 3}}}, True),
-        ({"timings": {"cache_n": 1, "prompt_n": 4}}, True),
-        ({"usage": {"prompt_tokens_details": None}, "timings": {"cache_n": 0}}, False),
-        ({"usage": None}, False),
-        (["no object"], False),
+        ({"prompt_tokens_details": {"cached_tokens": 3}}, None, True),
+        (None, {"cache_n": 1, "prompt_n": 4}, True),
+        ({"prompt_tokens_details": None}, {"cache_n": 0}, False),
+        (None, None, False),
+        (["no object"], "nor this", False),
     ],
 )
-def test_a_prompt_of_which_a_part_was_cached_is_counted(answer: object, is_cached: bool) -> None:
-    assert has_cached(answer) is is_cached
+def test_a_prompt_of_which_a_part_was_cached_is_counted(
+    usage: object, timings: object, is_cached: bool
+) -> None:
+    assert has_cached(usage, timings) is is_cached
 
 
 def test_a_finish_reason_is_passed_on_even_if_it_is_wrong(build: Build, server: StandIn) -> None:

@@ -45,6 +45,7 @@ class _Verbose:
 class _Answer:
     choices: tuple[_Choice, ...] | None = None
     usage: Any = None
+    timings: Any = None  # of llama.cpp
     error: Any = None
     verbose: Annotated[_Verbose | None, Field(alias="__verbose")] = None
 
@@ -118,8 +119,8 @@ class AnswerParser:
     def feed(self, answer: object) -> list[Token]:
         """Returns the next tokens, of an answer or of an event of a stream, with their logprobs where
         these are asked for and given. Raises `UnreadableAnswer`."""
-        self.has_cached |= has_cached(answer)
         read = _read(_Answer, answer)
+        self.has_cached |= has_cached(read.usage, read.timings)
         if read.error is not None and not read.choices:
             raise UnreadableAnswer(f"answered with an error: {shown(str(read.error))}")
         if isinstance(read.usage, dict):

@@ -71,16 +71,12 @@ class OpenAIEngine:
         self._limits = Limits.of(model, config)  # with max_model_len, which the server does not know
         self._under_way: list[Exchange] = []
         self._traffic = Traffic()
-        self._count_others: Callable[[], dict[str, int]] = dict
+        self.count_others: Callable[[], dict[str, int]] = dict  # what else is known of the server
 
     @property
     def counters(self) -> dict[str, int]:
         """Returns what happened so far, by name."""
-        return {**self._traffic.counts, **self._count_others()}
-
-    def count_also(self, count: Callable[[], dict[str, int]]) -> None:
-        """Lets `counters` hold what else is known of the server."""
-        self._count_others = count
+        return {**self._traffic.counts, **self.count_others()}
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request.

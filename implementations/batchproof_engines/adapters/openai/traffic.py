@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 BESIDE, CLOSED, CACHED = (
     "answers beside others",
@@ -42,11 +41,12 @@ class Traffic:
             self._counts[CACHED] += is_cached
 
 
-def has_cached(answer: Any) -> bool:
-    """Returns whether a part of an answer says that tokens of the prompt were not computed for it: as
-    OpenAI's usage does, or llama.cpp's timings."""
-    if not isinstance(answer, Mapping):
-        return False
-    usage, timings = answer.get("usage") or {}, answer.get("timings") or {}
-    details = usage.get("prompt_tokens_details") or {}
-    return bool(details.get("cached_tokens") or timings.get("cache_n"))
+def has_cached(usage: object, timings: object) -> bool:
+    """Returns whether OpenAI's `usage` or llama.cpp's `timings` say that tokens of the prompt were not
+    computed for it."""
+    details = _field(usage, "prompt_tokens_details")
+    return bool(_field(details, "cached_tokens") or _field(timings, "cache_n"))
+
+
+def _field(value: object, name: str) -> object:
+    return value.get(name) if isinstance(value, Mapping) else None

@@ -110,8 +110,8 @@ class ReleasedEngine:
         asked = Options.of({**where, **server.client, **client})
         flags = {name: flag.filled(name, options.get(name)) for name, flag in server.flags.items()}
         places = {"folder": str(folder), "home": str(self.library.folder), "python": python}
-        places |= {"dtype": str(model.dtype).removeprefix("torch.")}
-        places |= {"port": "{port}", "built": str(self.library.build and self.library.build.folder)}
+        places |= {"dtype": str(model.dtype).removeprefix("torch."), "port": "{port}"}
+        places |= {"built": str(self.library.build and self.library.build.folder)}
         if server.conversion:
             places["model"] = str(converted(server.conversion, folder, {**flags, **places}))
         program, *arguments = (each.format(**flags, **places) for each in server.command)
@@ -122,7 +122,7 @@ class ReleasedEngine:
         engine.release = f"{self.library.title} {self._version(python)}"
         engine.notes = (*server.notes, *engine.notes)
         local.counted(server.events)  # those of earlier engines
-        engine.count_also(partial(local.counted, server.events))
+        engine.count_others = partial(local.counted, server.events)
         return engine
 
     def _version(self, python: str) -> str:

@@ -66,9 +66,8 @@ class Conversion:
 class ServerCommand:
     """How the library is started as a server, and how it is asked."""
 
-    command: tuple[
-        str, ...
-    ]  # {folder}, {model}, {built}, {port}, {dtype} and the names of flags are filled in
+    # {folder}, {model}, {built}, {port}, {dtype} and the names of flags are filled in
+    command: tuple[str, ...]
     client: Mapping[str, str | bool]  # options of `openai`, some of which a user may set
     flags: Mapping[str, Flag]
     notes: tuple[str, ...] = ()
@@ -94,10 +93,8 @@ class ReleasedLibrary:
     unwanted: tuple[str, ...] = ()  # dependencies that cannot be imported
     build: SourceBuild | None = None
     server: ServerCommand | None = None
-    with_release: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    # release -> other packages of which it needs another version
+    # Of a matrix: axis -> value, the base first -> options that it sets.
     axes: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
-    # of a matrix: axis -> value, the base first -> options that it sets
 
     @property
     def program(self) -> Path | None:
@@ -109,27 +106,21 @@ class ReleasedLibrary:
         """The pinned requirements."""
         return HERE / (self.environment or self.folder.name) / "requirements.txt"
 
-    @property
-    def pinned(self) -> str:
-        """Returns the release of the library that the requirements name first."""
-        return self._first_pin()[1]
+    def is_pinned(self, release: str | None) -> bool:
+        """Returns whether a release of the library is the one that the requirements name."""
+        return release is None or release == self._pin()[1]
 
     def requirements_of(self, release: str) -> str:
-        """Returns the requirements with another release of the library, and of what has to go with it
-        (`with_release`)."""
+        """Returns the requirements with another release of the library."""
         text = self.requirements.read_text(encoding="utf-8")
-        changed = {self._first_pin()[0]: release, **self.with_release.get(release, {})}
-        for name, version in changed.items():
-            text = re.sub(rf"(?m)^({re.escape(name)}(?:\[\w+\])?)==\S+", rf"\1=={version}", text)
-        return text
+        pin = rf"(?m)^({re.escape(self._pin()[0])}(?:\[\w+\])?)==\S+"
+        return re.sub(pin, rf"\1=={release}", text)
 
-    def _first_pin(self) -> tuple[str, str]:
-        """Returns name and version of the library: the first line that names the package."""
+    def _pin(self) -> tuple[str, str]:
+        """Returns name and version of the library: the line that names the package, else the first."""
         text = self.requirements.read_text(encoding="utf-8")
-        pins = re.findall(r"(?m)^([\w.-]+)(?:\[\w+\])?==(\S+)", text)
-        named = [pin for pin in pins if pin[0] == self.package] or pins
-        name, version = named[0]
-        return name, version
+        pins: list[tuple[str, str]] = re.findall(r"(?m)^([\w.-]+)(?:\[\w+\])?==(\S+)", text)
+        return next((pin for pin in pins if pin[0] == self.package), pins[0])
 
 
 def _library(file: Path) -> ReleasedLibrary:
@@ -149,9 +140,8 @@ def interpreter(name: str, release: str | None = None) -> str | None:
 
 
 def _environment(name: str, release: str | None) -> Path:
-    is_pinned = release in (None, LIBRARIES[name].pinned)
     place = LIBRARIES[name].environment or name
-    return ENVIRONMENTS / (place if is_pinned else f"{place}-{release}")
+    return ENVIRONMENTS / (place if LIBRARIES[name].is_pinned(release) else f"{place}-{release}")
 
 
 def install(name: str, release: str | None = None) -> Path:
@@ -180,12 +170,12 @@ def install(name: str, release: str | None = None) -> Path:
 @contextmanager
 def _requirements(library: ReleasedLibrary, release: str | None) -> Iterator[Path]:
     """Yields the file of requirements, with another release in it if one is asked for."""
-    if release in (None, library.pinned):
+    if release is None or library.is_pinned(release):
         yield library.requirements
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "requirements.txt"
-        path.write_text(library.requirements_of(str(release)), encoding="utf-8")
+        path.write_text(library.requirements_of(release), encoding="utf-8")
         yield path
 
 

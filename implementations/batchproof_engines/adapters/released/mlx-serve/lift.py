@@ -9,17 +9,16 @@ import shutil
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "mlx"))
+from lifting import lifted  # type: ignore[import-not-found]
+
 source, target = map(Path, sys.argv[1:])
 target.mkdir()
 for each in source.iterdir():
     if each.is_file():
         shutil.copy(each, target)
 config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-rope = config.get("rope_parameters") or {}
-if "rope_theta" in rope:
-    config["rope_theta"] = rope["rope_theta"]
-    if rope.get("rope_type", "default") != "default":
-        config["rope_scaling"] = {name: each for name, each in rope.items() if name != "rope_theta"}
+config |= lifted(config)
 tokenizer = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
 tokenizer["model"]["unk_token"] = next(iter(tokenizer["model"]["vocab"]))  # no prompt has such a word
 (target / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")

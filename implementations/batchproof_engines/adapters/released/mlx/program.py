@@ -30,6 +30,8 @@ from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from mlx_lm.utils import load_model
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `serving` lies
+sys.path.append(str(Path(__file__).resolve().parent))
+from lifting import lifted
 from serving import (
     Event,
     Length,
@@ -134,15 +136,16 @@ class Engine(Stepped):
         _check(self._length, request, asked)
         ends = [[each] for each in request["eos_token_ids"]]
         ends += asked.get("stop_token_sequences", ())
+        given = _given(ends)
         (number,) = self._generator.insert(
             [request["prompt_token_ids"]],
             max_tokens=[request["max_new_tokens"]],
             samplers=[_sampler(asked)],
             logits_processors=[_processors(asked)],
-            **_given(ends),
+            **given,
         )
         self._asked[number] = request
-        self._sought[number] = [], [] if _given(ends) else ends
+        self._sought[number] = [], [] if given else ends
         return int(number)
 
     def advance(self) -> list[Event]:
@@ -225,27 +228,10 @@ def _loaded(folder: str, is_lifted: bool) -> Any:
     path = Path(folder)
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     try:
-        model, _ = load_model(path, model_config=_lifted(config) if is_lifted else None)
+        model, _ = load_model(path, model_config=lifted(config) if is_lifted else None)
     except (ValueError, NotImplementedError, KeyError, TypeError, AttributeError) as error:
         raise Unsupported(f"load_model says {str(error).splitlines()[0]}") from error
     return model
-
-
-def _lifted(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the rope parameters under the names of transformers 4, where all layers have the same."""
-    given = config.get("rope_parameters") or {}
-    if "rope_theta" not in given:
-        return {}
-    lifted = {"rope_theta": given["rope_theta"]}
-    if "partial_rotary_factor" in given:
-        lifted["partial_rotary_factor"] = given["partial_rotary_factor"]
-    if "linear_attention" in (config.get("layer_types") or ()):  # Qwen 3 Next
-        lifted["full_attention_interval"] = config["layer_types"].index("full_attention") + 1
-    if config["model_type"] == "lfm2":
-        lifted |= {"block_dim": config["hidden_size"], "block_ff_dim": config["intermediate_size"]}
-    if given.get("rope_type", "default") != "default":
-        lifted["rope_scaling"] = {name: each for name, each in given.items() if name != "rope_theta"}
-    return lifted
 
 
 if __name__ == "__main__":
