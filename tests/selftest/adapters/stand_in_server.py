@@ -16,6 +16,7 @@ from batchproof.models import gpt2_hash_oracle
 from batchproof_engines.adapters.word_tokenizer import id_of, text_of
 
 MODEL = "gpt2-hash"
+NUM_SLOTS = 2
 LIMITS = Limits(vocab_size=256, max_model_len=256)
 
 
@@ -26,7 +27,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         names = [{"id": name} for name in self.server.listed]
-        self.say(200, {"object": "list", "data": names})
+        self.say(200, {"object": "list", "data": names, "total_slots": NUM_SLOTS})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

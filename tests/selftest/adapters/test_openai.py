@@ -27,6 +27,8 @@ from batchproof.errors import EngineHang, UsageError
 from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.openai import text_for
+from batchproof_engines.adapters.openai.client import EngineFailed
+from batchproof_engines.adapters.openai.saved_slots import RESTORED, SAVED
 from batchproof_engines.adapters.openai.traffic import BESIDE, CACHED, CLOSED, has_cached
 from batchproof_lab.suite_run import run_suite
 from tests.selftest.adapters.stand_in_server import MODEL, Handler, StandIn, answer, right_tokens
@@ -104,6 +106,57 @@ def test_the_suite_judges_a_good_server_clean(server: StandIn) -> None:
     findings = run_suite(engine, ["--model=gpt2-hash", "-k", which, "--hypothesis-seed=0"])
     assert findings.exit_status == 0, findings.output
     assert server.most_running > 1
+
+
+def test_a_request_begins_in_the_saved_state_nearest_to_its_prompt(
+    build: Build, server: StandIn
+) -> None:
+    asked: list[tuple[str, object]] = []
+
+    def behave(handler: Handler, body: Body) -> None:
+        if "/slots/" in handler.path:
+            asked.append((handler.path, body["filename"]))
+            handler.say(200, {})
+        else:
+            asked.append((handler.path, body["id_slot"]))
+            answer(handler, body)
+
+    server.behaviour = behave
+    engine = build("&restored=true&concurrency=1")
+    long = Request("long", (9, 9, 9, 8), 2)
+    calls = [[Request("a", (1, 2, 3, 4), 2)], [long], [Request("b", (1, 2, 7), 2)]]
+    assert [engine.generate(call) for call in calls] == [right(call) for call in calls]
+    door, slots = "/v1/completions", "/slots/{}?action={}"
+    assert asked == [
+        (door, 0),
+        (slots.format(0, "save"), "slot-0"),
+        (slots.format(1, "restore"), "slot-0"),
+        (door, 1),
+        (slots.format(1, "save"), "slot-1"),
+        (slots.format(0, "restore"), "slot-0"),
+        (door, 0),
+        (slots.format(0, "save"), "slot-2"),
+    ]
+    assert (engine.counters[SAVED], engine.counters[RESTORED]) == (3, 2)
+    many = [Request(f"r{number}", (number, 5), 3) for number in range(12)]
+    engine = build("&restored=true")
+    assert engine.generate(many) == right(many), "more requests than slots"
+
+
+def test_a_state_that_is_not_restored_is_a_failure(build: Build, server: StandIn) -> None:
+    def behave(handler: Handler, body: Body) -> None:
+        if "restore" in handler.path:
+            handler.say(400, {"error": {"message": "Unable to restore slot"}})
+        elif "save" in handler.path:
+            handler.say(200, {})
+        else:
+            answer(handler, body)
+
+    server.behaviour = behave
+    engine = build("&restored=true")
+    engine.generate(REQUESTS[:1])
+    with pytest.raises(EngineFailed, match="does not restore slot 1: Unable to restore slot"):
+        engine.generate(REQUESTS[1:2])
 
 
 def test_an_eos_that_is_counted_but_left_out_is_put_back(build: Build, server: StandIn) -> None:

@@ -10,10 +10,10 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
-from functools import partial
+from contextlib import ExitStack, closing, suppress
+from copy import copy
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from batchproof.api import Completion
 from batchproof.errors import UsageError
@@ -64,14 +64,33 @@ class Server:
         if api_key is not None:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
-    def exchange(self, method: str, path: str, body: dict[str, Any] | None = None) -> Exchange:
-        """Returns an exchange that has not begun."""
+    def at_root(self) -> Server:
+        """Returns the same server without the path."""
+        other = copy(self)
+        other.base_url = urlunsplit((*self._parts[:2], "", "", ""))
+        other._parts = _split(other.base_url)
+        return other
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        begin: Callable[[Exchange, dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> Exchange:
+        """Returns an exchange that has not begun. When it does, `begin` gives more fields of a body."""
         is_secure = self._parts.scheme == "https"
         kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
         connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout_s)
-        text = None if body is None else json.dumps(body)
-        send = partial(connection.request, method, self._parts.path + path, text, self._headers)
-        return Exchange(connection, send, f"{method} {self.base_url}{path}", self.on_failure)
+
+        def send() -> None:
+            whole = body | begin(exchange, body) if body is not None and begin is not None else body
+            text = None if whole is None else json.dumps(whole)
+            connection.request(method, self._parts.path + path, text, self._headers)
+
+        # `send` names it, and runs later.
+        exchange = Exchange(connection, send, f"{method} {self.base_url}{path}", self.on_failure)
+        return exchange
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """Returns the JSON value of a whole answer. Raises `EngineFailed` or `Refused`."""
@@ -98,6 +117,7 @@ class Exchange:
         where: str,
         on_failure: Callable[[], None],
     ) -> None:
+        self.at_close = ExitStack()  # what else ends with it
         self._connection = connection
         self._send = send
         self._where = where
@@ -115,11 +135,17 @@ class Exchange:
                 with suppress(OSError):  # it has ended already
                     self._socket.shutdown(socket.SHUT_RDWR)
 
+    def raise_if_cut(self) -> None:
+        """Raises `Cut` if the connection was cut."""
+        if self._is_cut:
+            raise Cut
+
     def close(self) -> None:
         """Releases the connection; called by the thread that reads."""
         if self._response is not None:  # it keeps the socket open if the server ends the connection
             self._response.close()
         self._connection.close()
+        self.at_close.close()
 
     def read(self) -> Any:
         """Returns the JSON value of a whole answer. Raises `EngineFailed`, `Refused` or `Cut`."""

@@ -24,6 +24,7 @@ from batchproof.api import (
 from batchproof_engines.adapters.openai.answer_parser import AnswerParser, Token, UnreadableAnswer
 from batchproof_engines.adapters.openai.client import PATH, EngineFailed, Exchange, Refused, Server
 from batchproof_engines.adapters.openai.options import Options
+from batchproof_engines.adapters.openai.saved_slots import SavedSlots
 from batchproof_engines.adapters.openai.traffic import Traffic
 from batchproof_engines.stopping import stops
 
@@ -71,12 +72,14 @@ class OpenAIEngine:
         self._limits = Limits.of(model, config)  # with max_model_len, which the server does not know
         self._under_way: list[Exchange] = []
         self._traffic = Traffic()
+        self._slots = SavedSlots(server) if options.restored else None
         self.count_others: Callable[[], dict[str, int]] = dict  # what else is known of the server
 
     @property
     def counters(self) -> dict[str, int]:
         """Returns what happened so far, by name."""
-        return {**self._traffic.counts, **self.count_others()}
+        slots = {} if self._slots is None else self._slots.counts
+        return {**self._traffic.counts, **slots, **self.count_others()}
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request.
@@ -137,7 +140,7 @@ class OpenAIEngine:
 
     def _exchange(self, request: Request) -> Exchange:
         body = self._options.body(request, self._limits.vocab_size)
-        return self._server.exchange("POST", PATH, body)
+        return self._server.exchange("POST", PATH, body, self._slots.begin if self._slots else None)
 
     def _ask(
         self, requests: Sequence[Request], asked: dict[int, Exchange]

@@ -75,6 +75,7 @@ class Options:
     seeded: bool = False
     logprobs: bool = False
     stream: bool = False
+    restored: bool = False
     concurrency: int = 32
     timeout_s: float = 300.0
     extra: Any = "{}"
@@ -89,6 +90,8 @@ class Options:
         require(isinstance(self.extras, dict), "extra", repr(self.extra), "a JSON object")
         has_key = self.api_key_env is None or self.api_key_env in os.environ
         require(has_key, "api_key_env", repr(self.api_key_env), "an environment variable that is set")
+        if self.restored and self.prompts == "words":
+            raise UsageError("restored is true, which needs prompts of token ids")
         if self.seeded and "seed" not in self.sampling_fields:
             raise UsageError("seeded is true, which needs sampling with a seed: sampling=openai")
         if self.logprobs and self.tokens == "words":

@@ -50,7 +50,7 @@ from batchproof_engines.adapters.released.server import kept_server
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-CLIENT_OPTIONS = ("concurrency", "stream", "eos")  # of the adapter, for every server
+CLIENT_OPTIONS = ("concurrency", "stream", "eos", "restored")  # of the adapter, for every server
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ class ReleasedEngine:
         asked = Options.of({**where, **server.client, **client})
         flags = {name: flag.filled(name, options.get(name)) for name, flag in server.flags.items()}
         places = {"folder": str(folder), "home": str(self.library.folder), "python": python}
-        places |= {"dtype": str(model.dtype).removeprefix("torch."), "port": "{port}"}
+        places |= {"dtype": str(model.dtype).removeprefix("torch.")}
+        places |= {"port": "{port}", "scratch": "{scratch}"}  # known when it starts
         places |= {"built": str(self.library.build and self.library.build.folder)}
         if server.conversion:
             places["model"] = str(converted(server.conversion, folder, {**flags, **places}))

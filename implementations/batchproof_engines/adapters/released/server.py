@@ -26,7 +26,8 @@ TIMEOUT_S = 300.0  # of silence; the suite's own limit is shorter
 
 
 class LocalServer:
-    """A server and its command line, in which the port is filled in for `{port}`.
+    """A server and its command line, in which a free port is filled in for `{port}`, and a folder that
+    lives as long as the process for `{scratch}`.
 
     It can serve once it answers the path `ready` with success; without one, once it gives any answer.
     """
@@ -74,18 +75,21 @@ class LocalServer:
         self._has_failed = True
 
     def _start(self) -> tuple[subprocess.Popen[bytes], Server]:
-        port = _free_port()
+        port, scratch = _free_port(), tempfile.TemporaryDirectory()
         log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._log, self._num_read = log, 0
         popen = subprocess.Popen(
-            [each.replace("{port}", str(port)) for each in self._words],
+            [
+                each.replace("{port}", str(port)).replace("{scratch}", scratch.name)
+                for each in self._words
+            ],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self._end = weakref.finalize(self, _end, popen, log)  # at exit, at the latest
+        self._end = weakref.finalize(self, _end, popen, log, scratch)  # at exit, at the latest
         server = Server(f"http://127.0.0.1:{port}/v1", TIMEOUT_S, on_failure=self._note_failure)
         self._wait(popen, server, log)
         self._has_failed = False  # requests before it was ready do not count
@@ -133,10 +137,13 @@ def _free_port() -> int:
         return port
 
 
-def _end(popen: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+def _end(
+    popen: subprocess.Popen[bytes], log: IO[bytes], scratch: tempfile.TemporaryDirectory[str]
+) -> None:
     kill_group(popen)
     popen.wait()
     log.close()
+    scratch.cleanup()
 
 
 # One for each model and choice of flags, which are in the command line.
