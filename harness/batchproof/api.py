@@ -353,6 +353,7 @@ class StepRecord:
     preempted: tuple[str, ...]  # lost their slot and cache in this step and went back to waiting
     num_free_blocks: int | None = None  # None without a pool
     num_total_blocks: int | None = None
+    num_cache_groups: int = 1  # of layers, each with blocks of its own for the same tokens in one pool
 
 
 @runtime_checkable

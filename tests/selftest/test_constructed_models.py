@@ -21,7 +21,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from batchproof.decoding.speculation import dialled_draft, disagreeing_tokens, proposed_instead
 from batchproof.models.catalogue import ModelUnderTest, load_model, moved
-from batchproof.models.embedded import EMBEDDED
+from batchproof.models.embedded import EMBEDDED, FURTHER
 from batchproof.models.window_hash_oracle import WINDOW
 from batchproof.oracle.adequacy import LEAST_FLIP_RATE, measure_adequacy
 from batchproof.oracle.oracle import ROUNDED_ATTENTION, _register
@@ -32,9 +32,11 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 INT8 = "int8"  # keys and values in 8 bits
 HASHES = ("gpt2-hash", "llama-hash", "bamba-hash")
 LONG = ("gpt2-long", "mistral-hash", "mixtral-hash")
+MODELS = EMBEDDED | FURTHER
 # transformers' experts know no float64.
 WAYS = [(name, dtype, "sdpa") for name in HASHES for dtype in DTYPES]
 WAYS += [(name, torch.float32, "eager") for name in HASHES]
+WAYS += [("gemma2-hash", dtype, "eager") for dtype in DTYPES]
 WAYS += [(name, d, each) for name in LONG for d in DTYPES[1:] for each in ("sdpa", INT8)]
 LENS = (1, 8, 9, 64, 129)  # the first is answered with 200 tokens, so that all lengths are met
 PROMPT = tuple(b"golden tokens")
@@ -58,11 +60,11 @@ def prompts(seed: int, *lengths: int) -> list[list[int]]:
 
 @cache
 def model(name: str, dtype: torch.dtype = torch.float32) -> Any:
-    return moved(EMBEDDED[name].build(), "cpu", dtype)
+    return moved(MODELS[name].build(), "cpu", dtype)
 
 
 def right(name: str, prompt: Sequence[int], num_tokens: int = 1) -> list[int]:
-    oracle = EMBEDDED[name].oracle
+    oracle = MODELS[name].oracle
     assert oracle is not None
     return oracle(prompt, num_tokens)
 
@@ -74,7 +76,7 @@ def test_every_step_agrees_with_the_integer_oracle(
     """The first token has all bits set: large sums."""
     _register()
     rng = random.Random(0)
-    built = moved(EMBEDDED[name].build(), "cpu", dtype)
+    built = moved(MODELS[name].build(), "cpu", dtype)
     built.set_attn_implementation(ROUNDED_ATTENTION if attention == INT8 else attention)
     is_quick = dtype is torch.float32 and attention == "sdpa"
     context = built.config.max_position_embeddings
@@ -180,12 +182,20 @@ def test_a_changed_token_of_the_window_changes_what_follows(name: str, window: i
     assert num_changed >= 195
 
 
-@pytest.mark.parametrize("window", [WINDOW - 1, WINDOW + 1])
-def test_a_window_one_key_off_changes_nearly_every_token(window: int) -> None:
-    tokens = torch.tensor(prompts(2, 200))
-    wrong = EMBEDDED["mistral-hash"].build()
-    wrong.config.sliding_window = window
-    flipped = model("mistral-hash")(tokens).logits.argmax(-1) != wrong(tokens).logits.argmax(-1)
+WRONG_SETTINGS: list[tuple[str, str, Any]] = [
+    *((name, "sliding_window", size) for name in ("mistral-hash", "gemma2-hash") for size in (7, 9)),
+    ("gemma2-hash", "layer_types", ["full_attention"] * 4),
+    ("gemma2-hash", "layer_types", ["sliding_attention"] * 4),
+    ("gemma2-hash", "attn_logit_softcapping", None),
+]
+
+
+@pytest.mark.parametrize(("name", "field", "value"), WRONG_SETTINGS, ids=str)
+def test_a_wrong_window_or_cap_changes_nearly_every_token(name: str, field: str, value: Any) -> None:
+    tokens, built = torch.tensor(prompts(2, 200)), model(name)
+    wrong = type(built)(type(built.config)(**{**built.config.to_dict(), field: value})).eval()
+    wrong.load_state_dict(built.state_dict())
+    flipped = built(tokens).logits.argmax(-1) != wrong(tokens).logits.argmax(-1)
     assert flipped[0, WINDOW:].float().mean() > 0.9
 
 

@@ -118,6 +118,11 @@ def test_what_an_engine_may_do_breaks_no_rule() -> None:
     grown = [replace(each, num_total_blocks=8 + n) for n, each in enumerate(HONEST)]
     grown = [replace(each, num_free_blocks=each.num_free_blocks + n) for n, each in enumerate(grown)]
     require(accounting_findings(grown, WORKLOAD.with_config(num_blocks=None)))
+    grouped = [  # of two groups of layers, one frees what its window has passed
+        replace(each, num_cache_groups=2, num_total_blocks=16, num_free_blocks=2 * each.num_free_blocks)
+        for each in HONEST
+    ]
+    require(accounting_findings(grouped, WORKLOAD.with_config(num_blocks=None)))
     long = Workload((Request("a", (1,) * 8, 2),), CONFIG)
     windowed = [step("a0+8!", "", "a", free=7)]
     assert [*accounting_findings(windowed, long, is_idle_at_end=False)]

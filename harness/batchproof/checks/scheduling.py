@@ -145,7 +145,7 @@ def _of_refill(
     if room < (1 if can_chunk else replay.num_known(head)):
         return
     # An engine may reserve the blocks of whole lives, drafts included.
-    lives = sum(map(replay.whole_life, (head, *replay.running)))
+    lives = record.num_cache_groups * sum(map(replay.whole_life, (head, *replay.running)))
     if record.num_total_blocks is not None and lives > record.num_total_blocks:
         return
     yield found(

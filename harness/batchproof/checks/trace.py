@@ -245,7 +245,7 @@ def accounting_findings(
         used = total - free
         held = [min(replay.num_cached[each], reach or inf) for each in replay.running]
         least = ceil(max(held, default=0) / size)
-        most = sum(map(replay.whole_life, replay.running))
+        most = record.num_cache_groups * sum(map(replay.whole_life, replay.running))
         if not least <= used <= most:
             blocks: Facts = {"num_used": used, "num_free": free, "num_total": total, "block_size": size}
             facts: Facts = {"least": least, "most": most, "running": replay.running, **blocks}

@@ -59,12 +59,12 @@ def constructed_rope(
 ) -> Any:
     """Returns a model of the class `kind` whose weights are 0 but for those that `fill` writes.
 
-    It is float32, on the CPU, untied, without special tokens and gradients, in eval mode. `sizes` are
-    fields of its config. Leaves every RNG untouched.
+    It is float32, on the CPU, untied unless `sizes` says otherwise, without special tokens and
+    gradients, in eval mode. `sizes` are fields of its config. Leaves every RNG untouched.
     """
     rope = {"rope_type": "default", "rope_theta": rope_theta}
     config = kind.config_class(
-        rope_parameters=rope, tie_word_embeddings=False, **NO_SPECIAL_TOKENS, **sizes
+        **{"rope_parameters": rope, "tie_word_embeddings": False, **NO_SPECIAL_TOKENS, **sizes}
     )
     # The constructor draws initial weights from the global generator.
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from batchproof.models import bamba_hash_oracle, gpt2_hash_oracle, gpt2_long_oracle, llama_hash_oracle
+from batchproof.models import (
+    bamba_hash_oracle,
+    gemma2_hash_oracle,
+    gpt2_hash_oracle,
+    gpt2_long_oracle,
+    llama_hash_oracle,
+)
 from batchproof.models import window_hash_oracle as window_oracle
 
 if TYPE_CHECKING:
@@ -54,6 +60,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
 }
 # Models that no test needs: for benchmarks, and for engines whose states are of these kinds.
 FURTHER = {
+    "gemma2-hash": EmbeddedModel("gemma2_hash:build_gemma2_hash", gemma2_hash_oracle.generate),
     "llama-hash-deep": EmbeddedModel("llama_hash:build_llama_hash_deep", llama_hash_oracle.generate),
     "lfm2-random": EmbeddedModel("random_models:build_lfm2_random"),
     "qwen3-next-random": EmbeddedModel("random_models:build_qwen3_next_random"),

@@ -37,6 +37,7 @@ from batchproof.models.constructed import (
     distance_query,
     signs_of_numbers,
 )
+from batchproof.models.hash_tables import Bits
 from batchproof.models.window_hash_oracle import STATE_BITS
 
 WIDTH, HEAD_DIM = 32, 64
@@ -63,7 +64,8 @@ amplitude * cos(frequency * (x - offset)). Found by maximising the least lead of
 over all contexts, those with a key too many at either end included, and frequencies rounded to 16 bit.
 The least lead is 22; a bfloat16 score of 160 is wrong by about 1."""
 
-_RELU_GAIN = 32.0  # silu(32 x) / 32 is relu(x) within 0.001 from 0.2 away of the knee on
+_RELU_GAIN = 32.0  # silu(32 x) / 32 is relu(x) within 0.001 from 0.2 away of the knee on, as gelu is
+PARITY_OPEN = _RELU_GAIN  # what the last unit of `parity_mlp` is
 _ROUTER_GAIN = 16.0  # the second expert gets exp(-32) of the weight, or less
 
 
@@ -153,16 +155,21 @@ def _fill_attention(part: str, weight: Tensor, layer: int) -> None:
 
 
 def _mlp(layer: int, expert: int) -> dict[str, Tensor]:
-    """Returns gate, up (both (inner, width)) and down (width, inner), by the names of both libraries.
+    return parity_mlp(tables.flips(layer, expert), WIDTH, INNER)
+
+
+def parity_mlp(flips: Bits, width: int, inner: int) -> dict[str, Tensor]:
+    """Returns gate, up (both (inner, width)) and down (width, inner), by the names of the libraries.
 
     They turn the sum s of seven signs into their product, or minus that for a flipped bit: a constant
     and a step at each even number, which is relu(x + 1/2) - relu(x - 1/2), mirrored for negative ones,
     so that values stay small. The first unit of a bit is linear: it takes s away, rounding included.
+    Of five signs they make minus their product.
     """
-    gate, up, down = torch.zeros(INNER, WIDTH), torch.zeros(INNER, WIDTH), torch.zeros(WIDTH, INNER)
+    gate, up, down = torch.zeros(inner, width), torch.zeros(inner, width), torch.zeros(width, inner)
     up[:, _CONSTANT] = 1 / _SIZE
     gate[-1, _CONSTANT] = _RELU_GAIN / _SIZE
-    for bit, is_flipped in enumerate(tables.flips(layer, expert)):
+    for bit, is_flipped in enumerate(flips):
         first, sign = bit * UNITS, (-1 if is_flipped else 1) / _RELU_GAIN
         gate[first, _CONSTANT] = _RELU_GAIN / _SIZE
         up[first, bit], up[first, _CONSTANT] = 1.0, 0.0

@@ -1,7 +1,7 @@
-"""MLX-LM 0.32.2: the sliding window of Mistral, Mixtral and Qwen 2 is dropped without a word.
+"""MLX-LM 0.32.2: the sliding window of Mistral, Mixtral, Qwen 2 and Gemma 2 is dropped without a word.
 
 Mistral is loaded as a Llama, which has windows only where the config has `layer_types`; a config of
-Mistral has none. Mixtral and Qwen 2 have no window at all. Behind a window of 4 tokens, the first of 9
+Mistral has none. Mixtral, Qwen 2 and Gemma 2 have no window at all. Behind a window of 4 tokens, the first of 9
 cannot change what one layer says at the last. Exit status 1: reproduced.
 """
 
@@ -16,10 +16,13 @@ from setup_mlx import HEADS, SHAPE, save
 
 WINDOW = 4
 one, other = [1, 2, 3, 4, 5, 6, 7, 8, 9], [40, 2, 3, 4, 5, 6, 7, 8, 9]
-sizes = {**SHAPE, **HEADS, "tie_word_embeddings": False, "sliding_window": WINDOW}
-qwen = {"use_sliding_window": True, "max_window_layers": 0, "layer_types": ["sliding_attention"]}
+sizes = {**SHAPE, **HEADS, "sliding_window": WINDOW}
+untied, kinds = {**sizes, "tie_word_embeddings": False}, {"layer_types": ["sliding_attention"]}
+qwen = {"use_sliding_window": True, "max_window_layers": 0, **kinds}
+configs = [transformers.MistralConfig(**untied), transformers.MixtralConfig(**untied)]
+configs += [transformers.Qwen2Config(**untied, **qwen), transformers.Gemma2Config(**sizes, **kinds)]
 is_wrong = False
-for config in (transformers.MistralConfig(**sizes), transformers.MixtralConfig(**sizes), transformers.Qwen2Config(**sizes, **qwen)):
+for config in configs:
     with tempfile.TemporaryDirectory() as folder:
         save(config, folder)
         model, _ = load_model(Path(folder))

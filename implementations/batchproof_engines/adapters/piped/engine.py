@@ -58,13 +58,13 @@ def factory_of(program: Program) -> EngineFactory:
         if protocol.SPECULATION in process.hello.capabilities:
             draft = config.draft_model(model)
             build["draft"] = None if draft is None else str(saved(draft))
-        refusal = process.ask(build, protocol.Built).unsupported
-        if refusal is not None:
+        built = process.ask(build, protocol.Built)
+        if (why := built.unsupported) is not None:
             raise UnsupportedModelError(
-                f"engine {process.hello.name!r} cannot serve {type(model).__name__}: {refusal}"
+                f"engine {process.hello.name!r} cannot serve {type(model).__name__}: {why}"
             )
         can_step = protocol.STEPPING in process.hello.capabilities
-        return (SteppingPipedEngine if can_step else PipedEngine)(process, number)
+        return (SteppingPipedEngine if can_step else PipedEngine)(process, number, built.lacks)
 
     return piped
 
@@ -72,7 +72,7 @@ def factory_of(program: Program) -> EngineFactory:
 class PipedEngine:
     """An engine in a running program; `number` identifies it in the messages."""
 
-    def __init__(self, process: Process, number: int) -> None:
+    def __init__(self, process: Process, number: int, lacks: Sequence[str] = ()) -> None:
         self._process = process
         self._number = number
         # An engine that is dropped without `close` cannot send a message at once: another one may be
@@ -80,7 +80,8 @@ class PipedEngine:
         self._finalizer = weakref.finalize(self, process.abandoned.append, number)
         self._finalizer.atexit = False
         hello = process.hello
-        self.capabilities = frozenset(map(Capability, hello.capabilities)) | {Capability.CLOSING}
+        declared = frozenset(map(Capability, hello.capabilities)) - {*map(Capability, lacks)}
+        self.capabilities = declared | {Capability.CLOSING}
         self.trace: list[StepRecord] = []
         self.sampling_limits = SamplingLimits(**vars(hello.sampling_limits))
         taken = fields_of(self.capabilities)
@@ -127,8 +128,8 @@ class SteppingPipedEngine(PipedEngine):
     Every method raises `RuntimeError` if the program or its engine fails.
     """
 
-    def __init__(self, process: Process, number: int) -> None:
-        super().__init__(process, number)
+    def __init__(self, process: Process, number: int, lacks: Sequence[str] = ()) -> None:
+        super().__init__(process, number, lacks)
         self._refused: list[TokenEvent] = []  # events of requests that the program is not asked
 
     @property

@@ -118,6 +118,7 @@ class Step:
     preempted: tuple[str, ...] = ()
     num_free_blocks: int | None = None
     num_total_blocks: int | None = None
+    num_cache_groups: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,9 +148,11 @@ class Hello:
 
 @dataclass(frozen=True)
 class Built:
-    """The answer to `build`: empty, or why the engine cannot serve the model."""
+    """The answer to `build`: empty, or why the engine cannot serve the model, or which capabilities of
+    the program it lacks with this model."""
 
     unsupported: str | None = None
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,8 @@ class Library(Protocol):
         An engine has `generate(requests)`, which returns one completion per request, in order, and
         `close()`. It also has `add`, `step`, `abort` and `has_unfinished` if the library says
         "stepping", and `take_trace()`, which returns the records (`protocol.Step`, as dicts) of the
-        steps since its last call, if it says "tracing".
+        steps since its last call, if it says "tracing". Its `lacks` are those of the library's
+        capabilities that it has not with this model.
 
         Raises `Unsupported`.
         """
@@ -319,7 +320,8 @@ class _Dispatcher:
                 self._engines[number] = self._library.build(*given, **more)
             except Unsupported as why:
                 return {"unsupported": str(why)}
-            return {}
+            lacks = getattr(self._engines[number], "lacks", ())
+            return {"lacks": [*lacks]} if lacks else {}
         if op == "close":
             engine = self._engines.pop(number, None)
             if engine is not None:

@@ -34,6 +34,7 @@ os.environ |= {
 import gc
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
@@ -206,7 +207,8 @@ def _built(
     has_window = given.get("sliding_window") is not None
     if config["num_blocks"] is not None:
         length = min(length, config["num_blocks"] * size + 1)
-        limits["num_gpu_blocks_override"] = config["num_blocks"] + (3 if has_window else 2)
+        own = _num_groups(given.get("layer_types") or ())  # blocks of its own has each
+        limits["num_gpu_blocks_override"] = own * (config["num_blocks"] + (2 if has_window else 1)) + 1
     drafting: dict[str, Any] = {}
     if draft is not None:
         drafting = {"method": "draft_model", "model": draft}
@@ -245,6 +247,13 @@ def _built(
     return engine
 
 
+def _num_groups(kinds: Sequence[str]) -> int:
+    """Returns how many groups vLLM makes of layers of several kinds, all of the size of the smallest
+    kind (`kv_cache_utils.py`)."""
+    counts = Counter(kinds)
+    return sum(-(-each // min(counts.values())) for each in counts.values()) or 1
+
+
 def _positions(given: dict[str, Any], limit: int | None) -> int:
     positions: int = given.get("max_position_embeddings") or given["n_positions"]
     return min(positions, limit or positions)
@@ -269,6 +278,9 @@ class Engine(Stepped):
         self.key, self._engine, self._owner = key, engine, owner
         self._max_len = engine.model_config.max_model_len
         self._vocab_size = engine.model_config.get_vocab_size()
+        # A draft has its own head, which vLLM's classes of models with a tied one do not load.
+        is_tied = engine.model_config.hf_text_config.tie_word_embeddings
+        self.lacks = ["speculation"] if is_tied else []
         self._names: dict[str, str] = {}  # ids of the suite by vLLM's own
         self._asked: dict[str, Sampling] = {}
         self._prompt_logprobs: dict[str, list[Any]] = {}

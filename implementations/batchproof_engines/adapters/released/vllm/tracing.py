@@ -45,9 +45,10 @@ class Tracer:
                     row["num_accepted"] = max(0, len(one.new_token_ids) - 1)
                     if one.finish_reason is not None:
                         record["finished"].append(row["request_id"])
-            pool = self._scheduler.kv_cache_manager.block_pool
-            record["num_free_blocks"] = pool.get_num_free_blocks()
-            record["num_total_blocks"] = pool.num_gpu_blocks - 1  # one stands for no block
+            manager = self._scheduler.kv_cache_manager
+            record["num_free_blocks"] = manager.block_pool.get_num_free_blocks()
+            record["num_total_blocks"] = manager.block_pool.num_gpu_blocks - 1  # one is for no block
+            record["num_cache_groups"] = len(manager.coordinator.single_type_managers)
         return outputs
 
     def _record_of(self, plan: Any) -> Record:
