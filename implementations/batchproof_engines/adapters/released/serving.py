@@ -250,6 +250,11 @@ class Length:
         self._positions = sizes.get("max_position_embeddings", sizes.get("n_positions", sys.maxsize))
         self._limit = config["max_model_len"]
 
+    @property
+    def longest(self) -> int:
+        """Returns how many tokens a request that is not refused has at most."""
+        return min(self._positions, self._limit or self._positions)
+
     def refusal(self, request: Request) -> str | None:
         """Returns why the request is refused, or None."""
         prompt, cap = len(request["prompt_token_ids"]), request["max_new_tokens"]

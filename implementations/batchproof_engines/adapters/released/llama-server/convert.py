@@ -4,8 +4,8 @@
 
 The converter knows the vocabularies of published models only, so another takes its place: the words of
 the checkpoint, none of them special. What published configurations have and transformers 5 no longer
-writes is put in. "mended" avoids a fault of the converter: of a head that is rotated in part it puts
-all rows in another order, instead of those that are rotated.
+writes is put in. "mended" avoids two faults of the converter: of a head that is rotated in part it puts
+all rows in another order, instead of those that are rotated; and of a Gemma 2 it drops `rope_theta`.
 """
 
 from __future__ import annotations
@@ -61,6 +61,17 @@ def in_pairs(rotated: int) -> Any:
     return permute
 
 
+def with_rope_theta(kind: Any, rope_theta: float) -> None:
+    """Lets the converter of a class write the base of the rotation."""
+    set_others = kind.set_gguf_parameters
+
+    def set_all(model: Any) -> None:
+        set_others(model)
+        model.gguf_writer.add_rope_freq_base(rope_theta)
+
+    kind.set_gguf_parameters = set_all
+
+
 def widened(checkpoint: Path, target: Path, config: dict[str, Any]) -> None:
     """Writes a Bamba checkpoint of the same function whose state layers have twice the inner width, as
     llama.cpp's loader demands: a second group of heads, whose weights are zeros."""
@@ -103,6 +114,8 @@ def main() -> None:
             shutil.copy(Path(CHECKPOINT, name), source)
         if "n_positions" in config:
             config.setdefault("n_ctx", config["n_positions"])
+        if architecture == "Gemma2ForCausalLM" and HOW == "mended":
+            with_rope_theta(get_model_class(architecture), config["rope_parameters"]["rope_theta"])
         if architecture == "BambaForCausalLM":
             config.setdefault("attn_rotary_emb", rotated_dimensions(config))
             if HOW == "mended":

@@ -92,9 +92,10 @@ class OpenVinoGenAI:
             f"the settings override each configuration: {', '.join(given)}",
             "a pool is rounded up to blocks of 32 tokens; without num_blocks it grows as needed",
             Length.note,
-            "dynamic_split_fuse, the library's default, keeps no max_num_seqs",
+            "dynamic_split_fuse, the library's default, keeps no max_num_seqs; without it a step has room "
+            "for the longest prompt",
             "each request names its own cap and EOS ids; one without EOS ids says ignore_eos, as the "
-            "library would add the model's",
+            "library would add the model's; one below 0, which it refuses, is left out",
             "an EOS is part of the output",
             "the requests of a call are added one by one, so that each refusal has its own words, and "
             "all of them before the first step",
@@ -121,6 +122,9 @@ class OpenVinoGenAI:
         limits.max_num_seqs = config["max_num_seqs"]
         limits.max_num_batched_tokens = config["max_num_batched_tokens"]
         limits.enable_prefix_caching = config["prefix_caching"]
+        length = Length(folder, config)
+        if not self._overrides["dynamic_split_fuse"]:  # a prompt is fed at once, or ends the pipeline
+            limits.max_num_batched_tokens = max(limits.max_num_batched_tokens, length.longest)
         num_tokens = (config["num_blocks"] or 0) * config["block_size"]
         limits.num_kv_blocks = -(-num_tokens // BLOCK_SIZE)
         for name, value in self._overrides.items():
@@ -135,7 +139,7 @@ class OpenVinoGenAI:
         elif num_drafts:
             drafting = {"prompt_lookup": True}
         pipeline = genai.ContinuousBatchingPipeline(str(model), limits, "CPU", properties | drafting)
-        return Pipeline(pipeline, Length(folder, config), num_drafts)
+        return Pipeline(pipeline, length, num_drafts)
 
 
 class Pipeline:
@@ -213,8 +217,9 @@ class Pipeline:
     def _settings(self, request: Request) -> genai.GenerationConfig:
         settings = genai.GenerationConfig()
         settings.max_new_tokens = request["max_new_tokens"]
-        settings.ignore_eos = not request["eos_token_ids"]
-        settings.stop_token_ids = set(request["eos_token_ids"]) or {0}
+        ends = {token for token in request["eos_token_ids"] if token >= 0}
+        settings.ignore_eos = not ends
+        settings.stop_token_ids = ends or {0}
         settings.eos_token_id = min(settings.stop_token_ids)
         if self._num_drafts:
             settings.num_assistant_tokens = self._num_drafts
@@ -224,7 +229,7 @@ class Pipeline:
         settings.rng_seed = secrets.randbits(32)
         for name, value in asked.items():
             # Without EOS ids a least length means nothing, and would ban the one that stands for none.
-            if name != "min_tokens" or request["eos_token_ids"] or value > request["max_new_tokens"]:
+            if name != "min_tokens" or ends or value > request["max_new_tokens"]:
                 setattr(settings, PARAMETERS[name] or name, value)
         return settings
 
