@@ -16,6 +16,7 @@ A model is converted by optimum's documented export: stateful, its weights in fl
 
 from __future__ import annotations
 
+import math
 import secrets
 import sys
 from collections.abc import Sequence
@@ -86,14 +87,15 @@ class OpenVinoGenAI:
         self.capabilities = ["stepping", "preemption", *["chunked_prefill"] * dynamic_split_fuse]
         self.capabilities += ["sampling", "seeded_sampling", "logit_processing", "speculation"]
         self.sampling_fields = list(PARAMETERS)
+        self.sampling_limits = {"ranges": {"min_p": (0.0, math.nextafter(1.0, 0.0))}}  # below 1
         given = [f"{name} is {value}" for name, value in self._overrides.items() if value is not None]
         self.notes = [
             f"precision of the computation: {precision}, of the keys and values: {kv_cache}",
             f"the settings override each configuration: {', '.join(given)}",
             "a pool is rounded up to blocks of 32 tokens; without num_blocks it grows as needed",
             Length.note,
-            "dynamic_split_fuse, the library's default, keeps no max_num_seqs; without it a step has room "
-            "for the longest prompt",
+            "dynamic_split_fuse, the library's default, keeps no max_num_seqs; without it a step "
+            "has room for the longest prompt",
             "each request names its own cap and EOS ids; one without EOS ids says ignore_eos, as the "
             "library would add the model's; one below 0, which it refuses, is left out",
             "an EOS is part of the output",
