@@ -21,7 +21,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from batchproof.decoding.speculation import dialled_draft, disagreeing_tokens, proposed_instead
 from batchproof.models.catalogue import ModelUnderTest, load_model, moved
-from batchproof.models.embedded import EMBEDDED, FURTHER
+from batchproof.models.embedded import EMBEDDED, KNOWN
 from batchproof.models.window_hash_oracle import WINDOW
 from batchproof.oracle.adequacy import LEAST_FLIP_RATE, measure_adequacy
 from batchproof.oracle.oracle import ROUNDED_ATTENTION, _register
@@ -32,7 +32,6 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 INT8 = "int8"  # keys and values in 8 bits
 HASHES = ("gpt2-hash", "llama-hash", "bamba-hash")
 LONG = ("gpt2-long", "mistral-hash", "mixtral-hash")
-MODELS = EMBEDDED | FURTHER
 # transformers' experts know no float64.
 WAYS = [(name, dtype, "sdpa") for name in HASHES for dtype in DTYPES]
 WAYS += [(name, torch.float32, "eager") for name in HASHES]
@@ -60,11 +59,11 @@ def prompts(seed: int, *lengths: int) -> list[list[int]]:
 
 @cache
 def model(name: str, dtype: torch.dtype = torch.float32) -> Any:
-    return moved(MODELS[name].build(), "cpu", dtype)
+    return moved(KNOWN[name].build(), "cpu", dtype)
 
 
 def right(name: str, prompt: Sequence[int], num_tokens: int = 1) -> list[int]:
-    oracle = MODELS[name].oracle
+    oracle = KNOWN[name].oracle
     assert oracle is not None
     return oracle(prompt, num_tokens)
 
@@ -76,7 +75,7 @@ def test_every_step_agrees_with_the_integer_oracle(
     """The first token has all bits set: large sums."""
     _register()
     rng = random.Random(0)
-    built = moved(MODELS[name].build(), "cpu", dtype)
+    built = moved(KNOWN[name].build(), "cpu", dtype)
     built.set_attn_implementation(ROUNDED_ATTENTION if attention == INT8 else attention)
     is_quick = dtype is torch.float32 and attention == "sdpa"
     context = built.config.max_position_embeddings

@@ -14,13 +14,13 @@ import torch
 
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model, resolve_dtype, without_bars
-from batchproof.models.embedded import DTYPES, EMBEDDED
+from batchproof.models.embedded import DTYPES, KNOWN
 from batchproof.run.registry import engines_module
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof checkpoint`."""
-    parser.add_argument("model", metavar="MODEL", help=", ".join(EMBEDDED))
+    parser.add_argument("model", metavar="MODEL", help=", ".join(KNOWN))
     parser.add_argument(
         "directory", metavar="DIR", help="folder to write to, created if needed; must be empty"
     )
@@ -33,8 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes model and tokenizer and returns 0. Raises `UsageError` for an unknown model or a folder
     that is not empty.
     """
-    if arguments.model not in EMBEDDED:
-        raise UsageError(f"MODEL {arguments.model!r} is no embedded model: {', '.join(EMBEDDED)}")
+    if arguments.model not in KNOWN:
+        raise UsageError(f"MODEL {arguments.model!r} is no embedded model: {', '.join(KNOWN)}")
     dtype = resolve_dtype(arguments.dtype)
     directory = Path(arguments.directory)
     try:

@@ -23,7 +23,7 @@ from transformers import (
 from transformers.utils import logging
 
 from batchproof.errors import UsageError
-from batchproof.models.embedded import DEVICES, DTYPES, EMBEDDED, FURTHER, IntegerOracle
+from batchproof.models.embedded import DEVICES, DTYPES, KNOWN, IntegerOracle
 from batchproof.models.shapes import SHAPES
 from batchproof.validation.values import one_of
 
@@ -49,7 +49,7 @@ class ModelUnderTest:
 
     @property
     def is_embedded(self) -> bool:
-        return self.name in EMBEDDED
+        return self.name in KNOWN
 
     @property
     def dtype_name(self) -> str:
@@ -122,8 +122,8 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
 
     Raises `UsageError` if it is none of them.
     """
-    if name in EMBEDDED or name in FURTHER:
-        entry = {**EMBEDDED, **FURTHER}[name]
+    if name in KNOWN:
+        entry = KNOWN[name]
         model = moved(entry.build(), device, dtype)
         return ModelUnderTest(name, model, entry.oracle, nan_token=entry.nan_token)
     if name in SHAPES:
@@ -132,7 +132,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
         model = _load_checkpoint(name, dtype)
     except UsageError as reason:
         raise UsageError(
-            f"--model {name!r} is neither an embedded model ({', '.join(EMBEDDED)}) nor a shape "
+            f"--model {name!r} is neither an embedded model ({', '.join(KNOWN)}) nor a shape "
             f"({', '.join(SHAPES)}) nor a causal-LM checkpoint: {reason}"
         ) from reason
     model = moved(model, device, dtype).eval().requires_grad_(False)

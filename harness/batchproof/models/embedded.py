@@ -65,6 +65,7 @@ FURTHER = {
     "lfm2-random": EmbeddedModel("random_models:build_lfm2_random"),
     "qwen3-next-random": EmbeddedModel("random_models:build_qwen3_next_random"),
 }
+KNOWN = EMBEDDED | FURTHER
 DEFAULT_MODELS = tuple(EMBEDDED)[:5]
 # Learned positions; exact arithmetic, with RoPE; a window.
 THREE_MODELS = ("gpt2-random", "llama-hash", "mistral-window")

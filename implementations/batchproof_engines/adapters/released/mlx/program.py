@@ -24,6 +24,7 @@ from typing import Any
 
 os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"
 
+import mlx.core as mx
 import numpy as np
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
@@ -157,7 +158,8 @@ class Engine(Stepped):
             event = event_of(request["request_id"], answer.token, answer.finish_reason)
             num_top = request.get("sampling", {}).get("logprobs")
             if num_top is not None:
-                event["logprobs"] = _logprobs(answer.token, np.array(answer.logprobs), num_top)
+                logprobs = np.array(answer.logprobs.astype(mx.float32))  # numpy has no bfloat16
+                event["logprobs"] = _logprobs(answer.token, logprobs, num_top)
             events.append(event)
             if answer.finish_reason is not None:
                 del self._asked[answer.uid], self._sought[answer.uid]
