@@ -15,8 +15,9 @@ from transformers import PreTrainedModel
 
 from batchproof.__main__ import main
 from batchproof.api import Completion, EngineConfig, FinishReason, Request, TokenEvent
-from batchproof.errors import UnsupportedModelError, UsageError
+from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.run.registry import resolve_engine
+from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.openai.client import EngineFailed
 from batchproof_engines.adapters.piped import protocol
 from batchproof_engines.adapters.piped.engine import SteppingPipedEngine
@@ -274,3 +275,10 @@ def test_a_server_that_does_not_start_is_reported(tmp_path: Path) -> None:
     words = "the server of engine 'frail' exited with status 1; the last lines .*\n    out of cheese"
     with pytest.raises(UsageError, match=words):
         local_server(tmp_path, "raise SystemExit('out of cheese')").running()
+
+
+def test_a_server_whose_start_is_cut_short_is_ended(tmp_path: Path) -> None:
+    local = local_server(tmp_path, "import time; time.sleep(600)")
+    with pytest.raises(EngineHang), time_limit(0.5, "the start"):
+        local.running()
+    assert local._end.peek() is None, "it was called"

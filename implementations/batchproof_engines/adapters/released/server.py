@@ -91,7 +91,11 @@ class LocalServer:
         )
         self._end = weakref.finalize(self, _end, popen, log, scratch)  # at exit, at the latest
         server = Server(f"http://127.0.0.1:{port}/v1", TIMEOUT_S, on_failure=self._note_failure)
-        self._wait(popen, server, log)
+        try:
+            self._wait(popen, server, log)
+        except BaseException:  # also a time limit, or Ctrl-C
+            self._end()
+            raise
         self._has_failed = False  # requests before it was ready do not count
         return popen, server
 
@@ -104,7 +108,6 @@ class LocalServer:
                 what = how_it_ended(popen) if has_ended else late
                 said = last_lines(log, "its output")
                 refusal = self._refusal(log) if has_ended else None
-                self._end()
                 if refusal is not None:
                     raise UnsupportedModelError(f"{self._name} does not load the model: {refusal}")
                 raise UsageError(f"the server of engine {self._name!r} {what}; {said}")
