@@ -241,6 +241,23 @@ NONSENSE: dict[str, tuple[str, Callable[[Handler, Body], None], str]] = {
 }
 
 
+@pytest.mark.parametrize("code", [400, 500])
+def test_an_error_in_a_stream_refuses_only_if_it_says_so_before_a_token(
+    build: Build, server: StandIn, code: int
+) -> None:
+    error = {"error": {"message": "no such token", "code": code}}
+    engine = build("&stream=true")
+    server.behaviour = saying(error, "[DONE]")
+    if code == 400:
+        assert engine.generate(ONE) == [Completion.refused("a", "no such token")]
+    else:
+        with pytest.raises(EngineFailed, match="no such token"):
+            engine.generate(ONE)
+    server.behaviour = saying(choice("t001"), error)
+    with pytest.raises(EngineFailed, match="no such token"):
+        engine.generate(ONE)
+
+
 @pytest.mark.parametrize("kind", NONSENSE)
 def test_nonsense_is_named(build: Build, server: StandIn, kind: str) -> None:
     options, server.behaviour, words = NONSENSE[kind]

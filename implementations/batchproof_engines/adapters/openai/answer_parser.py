@@ -10,7 +10,7 @@ from pydantic import Field
 
 from batchproof.api import FinishReason, Request, TokenLogprobs
 from batchproof.records.decode import DecodeError, decode
-from batchproof_engines.adapters.openai.client import shown
+from batchproof_engines.adapters.openai.client import Refused, refusal_in, shown
 from batchproof_engines.adapters.openai.traffic import has_cached
 from batchproof_engines.adapters.word_tokenizer import id_of, word_len, word_of
 
@@ -118,10 +118,13 @@ class AnswerParser:
 
     def feed(self, answer: object) -> list[Token]:
         """Returns the next tokens, of an answer or of an event of a stream, with their logprobs where
-        these are asked for and given. Raises `UnreadableAnswer`."""
+        these are asked for and given. Raises `UnreadableAnswer`, and `Refused` for an error in place of
+        the first that refuses the request."""
         read = _read(_Answer, answer)
         self.has_cached |= has_cached(read.usage, read.timings)
         if read.error is not None and not read.choices:
+            if self.num_read == 0 and (why := refusal_in(read.error)) is not None:
+                raise Refused(why)
             raise UnreadableAnswer(f"answered with an error: {shown(str(read.error))}")
         if isinstance(read.usage, dict):
             self._num_made = read.usage.get("completion_tokens", self._num_made)

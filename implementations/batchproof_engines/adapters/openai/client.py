@@ -181,7 +181,7 @@ class Exchange:
         if 200 <= response.status < 300:
             return response
         text = self._read(response).decode(errors="replace")
-        if 400 <= response.status < 500 and response.status not in NO_REFUSALS:
+        if _is_refusal(response.status):
             raise Refused(_words(text) or f"HTTP {response.status} {response.reason}, without a word")
         raise self.failed(f"answered HTTP {response.status} {response.reason}: {shown(text)}")
 
@@ -225,6 +225,19 @@ class Exchange:
         finally:
             if self._is_cut:
                 raise Cut from None
+
+
+def refusal_in(error: object) -> str | None:
+    """Returns the words of an error that refuses a request, or None. vLLM sends it in a stream, behind
+    a head that says 200."""
+    if not isinstance(error, dict) or not _is_refusal(error.get("code")):
+        return None
+    return _words(json.dumps(error))
+
+
+def _is_refusal(status: object) -> bool:
+    """Returns whether an HTTP status concerns the request."""
+    return isinstance(status, int) and 400 <= status < 500 and status not in NO_REFUSALS
 
 
 def _words(text: str) -> str:
