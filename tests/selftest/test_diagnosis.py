@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -456,6 +457,26 @@ def test_logprobs_alone_show_a_wrong_mask(lab: Laboratory) -> None:
     asked = asking(SamplingParams(logprobs=3))
     found = diagnosed(trial_of(lab, EngineSpec("untraced", _WithoutATrace), WINDOW), asked)
     assert (found.cause, "7 keys wide, not 6" in found.text) == (Cause.MASK, True), found
+
+
+class _Uncapped(RaggedEngine):
+    """Computes attention without the model's cap on scores."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        uncapped = copy.deepcopy(model)
+        for each in uncapped.modules():
+            if hasattr(each, "attn_logit_softcapping"):
+                each.attn_logit_softcapping = None
+        super().__init__(uncapped, config)
+
+
+def test_scores_without_their_cap_are_named(lab: Laboratory) -> None:
+    asked = Workload((Request("a", tuple(range(20)), 4), Request("b", (5, 9), 3)))
+    found = diagnosed(trial_of(lab, EngineSpec("uncapped", _Uncapped), "gemma2-hash"), asked)
+    assert (found.cause, found.text) == (
+        Cause.SCORES,
+        "the cap on scores is left out (request 'a')",
+    ), found
 
 
 def test_events_show_the_steps_of_an_engine_without_a_trace() -> None:

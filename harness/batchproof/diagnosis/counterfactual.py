@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -192,6 +192,7 @@ class View:
     marked: Tensor | None = None  # bool per cell: the cache keeps `held` of its key and value
     held: Callable[[Tensor], Tensor] | None = None
     logits_dtype: torch.dtype | None = None
+    is_uncapped: bool = False  # scores have no cap
 
     def grown(self, within: Tensor) -> Tensor:
         """Returns the mask with pads as keys within; a mistake may have added some behind the cells."""
@@ -238,9 +239,24 @@ def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.fl
         seen = {kind: view.seen_by(kind) for kind in subject.layer_kinds}
         arguments["attention_mask"] = {kind: _mask(model, mask) for kind, mask in seen.items()}
     # The mode slows down every operation.
-    with nullcontext() if view.marked is None else _EditedCache(view):
+    edited = nullcontext() if view.marked is None else _EditedCache(view)
+    with edited, _without_caps(model) if view.is_uncapped else nullcontext():
         logits: Tensor = model(**arguments, use_cache=False).logits[0].cpu()[view.samples].double()
     return logits if view.logits_dtype is None else logits.to(view.logits_dtype).double()
+
+
+@contextmanager
+def _without_caps(model: PreTrainedModel) -> Iterator[None]:
+    """Computes scores without the cap that the model has."""
+    layers = [each for each in model.modules() if hasattr(each, "attn_logit_softcapping")]
+    caps = [each.attn_logit_softcapping for each in layers]
+    for each in layers:
+        each.attn_logit_softcapping = None
+    try:
+        yield
+    finally:
+        for each, cap in zip(layers, caps, strict=True):
+            each.attn_logit_softcapping = cap
 
 
 def _mask(model: PreTrainedModel, visible: Tensor) -> Tensor:
@@ -319,6 +335,7 @@ class Suspect:
     honest: View
     window: int | None
     config: EngineConfig
+    has_score_cap: bool
     is_continuous: bool  # continuous batching, by its capabilities: no padded waves
 
     @property

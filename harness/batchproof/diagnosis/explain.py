@@ -27,6 +27,7 @@ from batchproof.diagnosis.mistakes.masks import (
     mask_mistakes,
     padding_mistakes,
     routing_mistakes,
+    score_mistakes,
     stale_mistakes,
 )
 from batchproof.diagnosis.mistakes.states import (
@@ -177,7 +178,14 @@ def _explanation(
 
 
 Family = Callable[[Suspect], Iterator[Mistake]]
-OWN = (position_mistakes, mask_mistakes, feeding_mistakes, storage_mistakes, precision_mistakes)
+OWN = (
+    position_mistakes,
+    mask_mistakes,
+    score_mistakes,
+    feeding_mistakes,
+    storage_mistakes,
+    precision_mistakes,
+)
 OTHERS = (routing_mistakes, leak_mistakes, stale_mistakes)
 # Mistakes that leave the logits right.
 WITH_RIGHT_LOGITS = (routing_mistakes, precision_mistakes)
@@ -254,7 +262,8 @@ def evidence_of(reruns: Reruns) -> tuple[Suspect, Observed] | None:
     observed = Observed(tokens, believed, exact, tolerance, told if is_off else None)
     is_continuous = Capability.SCHEDULING in trial.capabilities
     only_window = None if honest.within else window
-    return Suspect(table, seq, honest, only_window, reruns.here.config, is_continuous), observed
+    config, has_cap = reruns.here.config, subject.has_score_cap
+    return Suspect(table, seq, honest, only_window, config, has_cap, is_continuous), observed
 
 
 def _told(logprobs: Sequence[TokenLogprobs] | None, first: int, num: int) -> Told | None:

@@ -1,4 +1,5 @@
-"""Mistakes of the mask: wrong keys of a request's own sequence, of another request, and pads."""
+"""Mistakes of attention: wrong keys of a request's own sequence, of another request, pads, and wrong
+scores."""
 
 from __future__ import annotations
 
@@ -28,6 +29,12 @@ def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:
         yield suspect.mistake(Cause.MASK, text, within=within)
     for text, visible in _within_the_sequence(suspect):
         yield suspect.mistake(Cause.MASK, text, visible=visible)
+
+
+def score_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields scores without the cap of a model that has one."""
+    if suspect.has_score_cap:
+        yield suspect.mistake(Cause.SCORES, "the cap on scores is left out", is_uncapped=True)
 
 
 def _of_other_kinds(honest: View) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
