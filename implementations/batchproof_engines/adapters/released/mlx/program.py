@@ -111,6 +111,9 @@ class MLXLM:
         """Returns an engine for the checkpoint. Raises `Unsupported`."""
         if dtype == "float64":
             raise Unsupported("its fast kernels do not compute in float64")
+        given = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+        if dtype != "float32" and any("experts" in name for name in given):
+            raise Unsupported("on a CPU it multiplies experts in float32 alone (GatherMM)")
         length = Length(folder, config)
         return Engine(_loaded(folder, self._is_lifted), length, config, self._num_fed)
 
