@@ -474,7 +474,7 @@ def test_scores_without_their_cap_are_named(lab: Laboratory) -> None:
     asked = Workload((Request("a", tuple(range(20)), 4), Request("b", (5, 9), 3)))
     found = diagnosed(trial_of(lab, EngineSpec("uncapped", _Uncapped), "gemma2-hash"), asked)
     assert (found.cause, found.text) == (
-        Cause.SCORES,
+        Cause.MASK,
         "the cap on scores is left out (request 'a')",
     ), found
 

@@ -15,7 +15,6 @@ class Cause(Enum):
     LEAK = "keys of another live sequence are visible"
     STALE = "state of an earlier request, call or step is read"
     MASK = "a query sees the wrong keys of its own sequence"
-    SCORES = "keys are weighed by the wrong scores"
     POSITION = "tokens have the wrong positions"
     PADDING = "padding is attended or counted"
     ADDRESSING = "a key or value is written to, or read from, the wrong place in the cache"

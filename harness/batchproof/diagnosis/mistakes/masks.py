@@ -34,7 +34,7 @@ def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:
 def score_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     """Yields scores without the cap of a model that has one."""
     if suspect.has_score_cap:
-        yield suspect.mistake(Cause.SCORES, "the cap on scores is left out", is_uncapped=True)
+        yield suspect.mistake(Cause.MASK, "the cap on scores is left out", is_uncapped=True)
 
 
 def _of_other_kinds(honest: View) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
