@@ -27,7 +27,6 @@ from batchproof.diagnosis.mistakes.masks import (
     mask_mistakes,
     padding_mistakes,
     routing_mistakes,
-    score_mistakes,
     stale_mistakes,
 )
 from batchproof.diagnosis.mistakes.states import (
@@ -178,14 +177,7 @@ def _explanation(
 
 
 Family = Callable[[Suspect], Iterator[Mistake]]
-OWN = (
-    position_mistakes,
-    mask_mistakes,
-    score_mistakes,
-    feeding_mistakes,
-    storage_mistakes,
-    precision_mistakes,
-)
+OWN = (position_mistakes, mask_mistakes, feeding_mistakes, storage_mistakes, precision_mistakes)
 OTHERS = (routing_mistakes, leak_mistakes, stale_mistakes)
 # Mistakes that leave the logits right.
 WITH_RIGHT_LOGITS = (routing_mistakes, precision_mistakes)

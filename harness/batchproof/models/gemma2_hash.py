@@ -17,7 +17,7 @@ How it works, along the residual stream (width 64; a bit b is one channel v = 1 
 
 Queries and keys are constant, so a score depends on the distance of two positions alone. One of an
 ordinary head peaks at its offset, below the cap, and the nearest visible key takes all of the weight. A
-head for a pair has scores of 1,000 or more at the distances 0 and 1, which the cap makes equal, so each
+head for a pair has scores of 2,000 or more at the distances 0 and 1, which the cap makes equal, so each
 gets half of the weight; without a cap the nearer one takes all. The MLP replaces the sum of signs by
 their product, which is the XOR, as that of `window_hash` does.
 """
@@ -176,14 +176,14 @@ def _fill_attention(attention: Gemma2Attention, layer: int) -> None:
     value[STATE_BITS, _CONSTANT] = 1.0
     attention.o_proj.weight[_CONSTANT, STATE_BITS] = 1.0
     for head, offset in enumerate(tables.HEADS[layer]):
-        is_pair, start = isinstance(offset, str), head * HEAD_DIM
-        at, amplitudes = (
-            (0, _PAIR_AMPLITUDES) if isinstance(offset, str) else (offset, _AMPLITUDES[offset])
-        )
+        start = head * HEAD_DIM
+        if isinstance(offset, str):  # half of the weight is at each of a pair
+            at, amplitudes, share = 0, _PAIR_AMPLITUDES, 2.0
+        else:
+            at, amplitudes, share = offset, _AMPLITUDES[offset], 1.0
         asked = distance_query(at, amplitudes.items(), HEAD_DIM, HEAD_DIM, ROPE_THETA)
         query[start : start + HEAD_DIM, _CONSTANT] = asked / _SIZE
         is_reversed = head * NUM_KV_HEADS // NUM_HEADS == 1
         for new, old in enumerate(tables.bit_order(layer, head)):
             place = start + (STATE_BITS - 1 - old if is_reversed else old)
-            # Half of the weight is at each of a pair.
-            attention.o_proj.weight[new, place] = 2.0 if is_pair else 1.0
+            attention.o_proj.weight[new, place] = share

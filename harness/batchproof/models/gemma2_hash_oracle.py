@@ -10,10 +10,10 @@ head of `PAIR` those of this position and of the one before, every other those o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
-from batchproof.models.hash_tables import greedy_tokens, shuffled
+from batchproof.models.hash_tables import permuted, shuffled, xor_tokens
 
 VOCAB_SIZE = 256
 NUM_POSITIONS = 4096
@@ -55,24 +55,18 @@ def sources(layer: int, head: int, position: int) -> list[int]:
     return [position - min(max(offset, 0), position, reach)]
 
 
+@cache
+def _permuted(layer: int, head: int) -> tuple[int, ...]:
+    return permuted(bit_order(layer, head))
+
+
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
     as `greedy_tokens` does."""
-    token_ids = list(prompt)
 
-    @cache
-    def state(num_layers: int, position: int) -> int:
-        """Returns the state of `position` after the first `num_layers` layers, low bit first."""
-        if num_layers == 0:
-            return token_ids[position]
-        layer = num_layers - 1
-        new = state(layer, position)
+    def fetched(layer: int, position: int) -> Iterator[tuple[tuple[int, ...], int]]:
         for head in range(len(HEADS[layer])):
             for source in sources(layer, head, position):
-                fetched = state(layer, source)
-                new ^= sum(
-                    (fetched >> old & 1) << bit for bit, old in enumerate(bit_order(layer, head))
-                )
-        return new
+                yield _permuted(layer, head), source
 
-    return greedy_tokens(token_ids, max_new_tokens, lambda last: state(len(HEADS), last), NUM_POSITIONS)
+    return xor_tokens(prompt, max_new_tokens, len(HEADS), fetched, NUM_POSITIONS)

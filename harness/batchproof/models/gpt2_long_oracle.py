@@ -10,10 +10,10 @@ its bits. A token takes a few dozen table look-ups, whatever the length of its c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
-from batchproof.models.hash_tables import digest, greedy_tokens, shuffled
+from batchproof.models.hash_tables import digest, permuted, shuffled, xor_tokens
 
 VOCAB_SIZE = 256
 NUM_POSITIONS = 4096
@@ -44,26 +44,15 @@ def bit_order(layer: int, source: int) -> tuple[int, ...]:
 
 @cache
 def _permuted(layer: int, source: int) -> tuple[int, ...]:
-    """Returns the permuted state for every state; bit i of a state has the value 1 << i."""
-    order = bit_order(layer, source)
-    return tuple(
-        sum((state >> old & 1) << new for new, old in enumerate(order)) for state in range(VOCAB_SIZE)
-    )
+    return permuted(bit_order(layer, source))
 
 
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
     as `greedy_tokens` does."""
-    token_ids = list(prompt)
 
-    @cache
-    def state(num_layers: int, position: int) -> int:
-        """Returns the state of `position` after the first `num_layers` layers."""
-        if num_layers == 0:
-            return token_ids[position]
-        mixed = state(num_layers - 1, position)
-        for source, fetched in enumerate(sources(position)):
-            mixed ^= _permuted(num_layers, source)[state(num_layers - 1, fetched)]
-        return mixed
+    def fetched(layer: int, position: int) -> Iterator[tuple[tuple[int, ...], int]]:
+        for source, at in enumerate(sources(position)):
+            yield _permuted(layer + 1, source), at
 
-    return greedy_tokens(token_ids, max_new_tokens, lambda last: state(NUM_LAYERS, last), NUM_POSITIONS)
+    return xor_tokens(prompt, max_new_tokens, NUM_LAYERS, fetched, NUM_POSITIONS)

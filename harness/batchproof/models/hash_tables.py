@@ -4,7 +4,8 @@ Everything is derived from sha256 of fixed strings, so a model and its oracle, a
 the same function.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from hashlib import sha256
 
 VOCAB_SIZE = 256
@@ -36,6 +37,38 @@ def random_bits(label: str, count: int) -> Bits:
 def token_of(state: Bits) -> int:
     """Returns the token of a last state: its last bits, high bit first."""
     return int("".join(map(str, state[-TOKEN_BITS:])), base=2)
+
+
+def permuted(order: Sequence[int]) -> tuple[int, ...]:
+    """Returns for every number of `len(order)` bits the one whose bit i is its bit `order[i]`; bit i
+    has the value 1 << i."""
+    numbers = range(1 << len(order))
+    return tuple(sum((number >> old & 1) << new for new, old in enumerate(order)) for number in numbers)
+
+
+def xor_tokens(
+    prompt: Sequence[int],
+    count: int,
+    num_layers: int,
+    fetched: Callable[[int, int], Iterable[tuple[tuple[int, ...], int]]],
+    num_positions: int,
+) -> list[int]:
+    """Returns the tokens that follow where a state is at first its token, and each layer replaces it by
+    its XOR with states that it fetches: `fetched(layer, position)` gives the permutation (`permuted`)
+    and the position of each. Raises `ValueError` as `greedy_tokens` does."""
+    token_ids = list(prompt)
+
+    @cache
+    def state(num_done: int, position: int) -> int:
+        """Returns the state of `position` after the first layers."""
+        if num_done == 0:
+            return token_ids[position]
+        mixed = state(num_done - 1, position)
+        for permutation, source in fetched(num_done - 1, position):
+            mixed ^= permutation[state(num_done - 1, source)]
+        return mixed
+
+    return greedy_tokens(token_ids, count, lambda last: state(num_layers, last), num_positions)
 
 
 def greedy_tokens(

@@ -24,15 +24,11 @@ from batchproof.findings.causes import Cause
 
 def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     """Yields masks that belong to layers of another kind, or that are too wide, too narrow or shifted
-    within the own sequence."""
+    within the own sequence, and scores without the cap of a model that has one."""
     for text, within in _of_other_kinds(suspect.honest):
         yield suspect.mistake(Cause.MASK, text, within=within)
     for text, visible in _within_the_sequence(suspect):
         yield suspect.mistake(Cause.MASK, text, visible=visible)
-
-
-def score_mistakes(suspect: Suspect) -> Iterator[Mistake]:
-    """Yields scores without the cap of a model that has one."""
     if suspect.has_score_cap:
         yield suspect.mistake(Cause.MASK, "the cap on scores is left out", is_uncapped=True)
 

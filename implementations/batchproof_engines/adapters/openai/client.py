@@ -189,8 +189,7 @@ class Exchange:
         self._connection.connect()
         with self._lock:
             self._socket = self._connection.sock
-            if self._is_cut:
-                raise Cut
+            self.raise_if_cut()
 
     def _get_response(self) -> http.client.HTTPResponse:
         self._response = self._connection.getresponse()
@@ -232,7 +231,7 @@ def refusal_in(error: object) -> str | None:
     a head that says 200."""
     if not isinstance(error, dict) or not _is_refusal(error.get("code")):
         return None
-    return _words(json.dumps(error))
+    return _message(error)
 
 
 def _is_refusal(status: object) -> bool:
@@ -247,6 +246,10 @@ def _words(text: str) -> str:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return text.strip()[:NUM_SHOWN]
+    return _message(found)
+
+
+def _message(found: object) -> str:
     for key in ("error", "detail", "message"):
         if isinstance(found, dict) and key in found:
             found = found[key]
