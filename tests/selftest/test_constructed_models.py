@@ -20,11 +20,12 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from batchproof.decoding.speculation import dialled_draft, disagreeing_tokens, proposed_instead
+from batchproof.models.cached_states import read_as
 from batchproof.models.catalogue import ModelUnderTest, load_model, moved
 from batchproof.models.embedded import EMBEDDED, KNOWN
 from batchproof.models.window_hash_oracle import WINDOW
 from batchproof.oracle.adequacy import LEAST_FLIP_RATE, measure_adequacy
-from batchproof.oracle.oracle import ROUNDED_ATTENTION, _register
+from batchproof.oracle.oracle import in_8_bits
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 from tests.selftest.conftest import LaboratoryFor
 
@@ -34,8 +35,9 @@ HASHES = ("gpt2-hash", "llama-hash", "bamba-hash")
 LONG = ("gpt2-long", "mistral-hash", "mixtral-hash")
 # transformers' experts know no float64.
 WAYS = [(name, dtype, "sdpa") for name in HASHES for dtype in DTYPES]
-WAYS += [(name, torch.float32, "eager") for name in HASHES]
+WAYS += [(name, torch.float32, each) for name in HASHES for each in ("eager", INT8)]
 WAYS += [("gemma2-hash", dtype, "eager") for dtype in DTYPES]
+WAYS += [("gemma2-hash", dtype, INT8) for dtype in DTYPES[1:]]
 WAYS += [(name, d, each) for name in LONG for d in DTYPES[1:] for each in ("sdpa", INT8)]
 LENS = (1, 8, 9, 64, 129)  # the first is answered with 200 tokens, so that all lengths are met
 PROMPT = tuple(b"golden tokens")
@@ -73,10 +75,12 @@ def test_every_step_agrees_with_the_integer_oracle(
     name: str, dtype: torch.dtype, attention: str
 ) -> None:
     """The first token has all bits set: large sums."""
-    _register()
     rng = random.Random(0)
     built = moved(KNOWN[name].build(), "cpu", dtype)
-    built.set_attn_implementation(ROUNDED_ATTENTION if attention == INT8 else attention)
+    if attention == INT8:
+        read_as(built, INT8, in_8_bits)
+    else:
+        built.set_attn_implementation(attention)
     is_quick = dtype is torch.float32 and attention == "sdpa"
     context = built.config.max_position_embeddings
     longer = (1000, context - 5) if name in LONG and is_quick else ()

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from batchproof.api import Completion, EngineConfig, Request, RowRecord, StepRecord
 from batchproof.findings.causes import Cause
+from batchproof.models.cached_states import reading
 from batchproof.models.catalogue import ModelUnderTest, moved
 from batchproof.workload.workloads import Workload
 
@@ -238,8 +238,7 @@ def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.fl
     if len(subject.layer_kinds) > 1:
         seen = {kind: view.seen_by(kind) for kind in subject.layer_kinds}
         arguments["attention_mask"] = {kind: _mask(model, mask) for kind, mask in seen.items()}
-    # The mode slows down every operation.
-    edited = nullcontext() if view.marked is None else _EditedCache(view)
+    edited = nullcontext() if view.marked is None else reading(model, _held_by(view))
     with edited, _without_caps(model) if view.is_uncapped else nullcontext():
         logits: Tensor = model(**arguments, use_cache=False).logits[0].cpu()[view.samples].double()
     return logits if view.logits_dtype is None else logits.to(view.logits_dtype).double()
@@ -292,25 +291,12 @@ def _pruned(view: View) -> View:
     )
 
 
-class _EditedCache(TorchFunctionMode):
-    """Replaces keys and values by what a faulty cache would have kept, while the block runs."""
-
-    def __init__(self, view: View) -> None:
-        super().__init__()
-        self._view = view
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            query, key, value, *rest = args
-            args = (query, self._edited(key), self._edited(value), *rest)
-        return func(*args, **(kwargs or {}))
-
-    def _edited(self, states: Tensor) -> Tensor:
-        """Returns the states `(1, heads, cells, head_size)` as a faulty cache would return them."""
-        marked, held = self._view.marked, self._view.held
-        assert marked is not None, "without marked cells nothing is edited"
-        assert held is not None, "marked cells are held as something else"
-        return torch.where(marked.to(states.device)[:, None], held(states), states)
+def _held_by(view: View) -> Callable[[Tensor], Tensor]:
+    """Returns what replaces keys and values, `(1, heads, cells, head_dim)`, by those of a faulty cache."""
+    marked, held = view.marked, view.held
+    assert marked is not None, "without marked cells nothing is edited"
+    assert held is not None, "marked cells are held as something else"
+    return lambda states: torch.where(marked.to(states.device)[:, None], held(states), states)
 
 
 PICKS = ("first", "last", "longest", "shortest")

@@ -3,8 +3,8 @@
 Its weights are written down, not trained. A window on a layer that has none, one that is missing or a
 key too wide or too narrow, scores that are not capped, or a query head that reads the wrong one of the
 grouped KV heads changes the next token. The best logit leads by 3.2 or more, so no rounding hides that:
-in float32, bfloat16 and float16. `gemma2_hash_oracle` defines the function and computes the same tokens
-in integers.
+in float32, bfloat16 and float16, and with keys and values in 8 bits. `gemma2_hash_oracle` defines the
+function and computes the same tokens in integers.
 
 Gemma 2, because engines keep the keys of its two kinds of layers in two kinds of caches, and because it
 has caps, norms behind each part, a scaled embedding and a head that is tied to it.
@@ -173,8 +173,8 @@ def _fill_attention(attention: Gemma2Attention, layer: int) -> None:
         start = number * HEAD_DIM
         key[start : start + HEAD_DIM // 2, _CONSTANT] = HARD_KEY / _SIZE
         value[start : start + STATE_BITS, _STATE] = order
-    value[STATE_BITS, _CONSTANT] = 1.0
-    attention.o_proj.weight[_CONSTANT, STATE_BITS] = 1.0
+    value[STATE_BITS, _CONSTANT] = 1.0 / _SIZE  # as wide as the signs, which 8 bits must hold beside it
+    attention.o_proj.weight[_CONSTANT, STATE_BITS] = _SIZE
     for head, offset in enumerate(tables.HEADS[layer]):
         start = head * HEAD_DIM
         if isinstance(offset, str):  # half of the weight is at each of a pair

@@ -28,12 +28,11 @@ from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, PreTrainedModel
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import PreTrainedModel
 
 from batchproof.api import EngineConfig, EngineFactory, FinishReason, Request
 from batchproof.errors import OracleError
+from batchproof.models.cached_states import read_as
 from batchproof.models.catalogue import ModelUnderTest, moved, resolve_dtype
 from batchproof.oracle.choosing import num_until_end, processed, sampling_of
 from batchproof.oracle.precision import AS_SERVED, Precision
@@ -360,7 +359,6 @@ def centred(logits: Tensor) -> Tensor:
     return logits - logits.mean(dim=-1, keepdim=True)
 
 
-ROUNDED_ATTENTION = "batchproof_int8_cache"
 NUM_LEVELS = 255  # steps between the ends of what 8 bits hold
 
 
@@ -371,24 +369,9 @@ def coarse(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
     dtype = resolve_dtype(precision.compute) if precision.compute else model.dtype
     model = moved(copy.deepcopy(model), model.device, dtype)
     if precision.is_cache_int8:
-        _register()
-        model.set_attn_implementation(ROUNDED_ATTENTION)
+        # Rounding once is the same as rounding at each step: the rounded values do not change.
+        read_as(model, "int8", in_8_bits)
     return model
-
-
-def _register() -> None:
-    AttentionInterface.register(ROUNDED_ATTENTION, _attend)
-    AttentionMaskInterface.register(ROUNDED_ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
-
-
-def _attend(
-    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any
-) -> Any:
-    """SDPA over keys and values as an 8-bit cache returns them. Rounding once is the same as rounding
-    at each step, since the rounded values do not change."""
-    return ALL_ATTENTION_FUNCTIONS["sdpa"](
-        module, query, in_8_bits(key), in_8_bits(value), mask, **more
-    )
 
 
 def in_8_bits(states: Tensor) -> Tensor:
