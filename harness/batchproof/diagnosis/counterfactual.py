@@ -292,7 +292,7 @@ def _pruned(view: View) -> View:
 
 
 def _held_by(view: View) -> Callable[[Tensor], Tensor]:
-    """Returns what replaces keys and values, `(1, heads, cells, head_dim)`, by those of a faulty cache."""
+    """Returns what makes keys and values, `(1, heads, cells, head_dim)`, those of a faulty cache."""
     marked, held = view.marked, view.held
     assert marked is not None, "without marked cells nothing is edited"
     assert held is not None, "marked cells are held as something else"

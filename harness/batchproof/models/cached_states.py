@@ -16,7 +16,7 @@ READS = "batchproof_reads_"  # before the name of the attention that is called t
 
 
 def read_as(model: PreTrainedModel, kind: str, held: Callable[[Tensor], Tensor]) -> None:
-    """Lets each attention read keys and values, `(batch, heads, keys, head_dim)`, as `held` returns them.
+    """Lets attention read keys and values, `(batch, heads, keys, head_dim)`, as `held` returns them.
 
     `kind` names `held`: the same name is the same function in all models. It must be undone before
     another is set.
