@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from batchproof.api import Capability, TokenLogprobs
 from batchproof.diagnosis.counterfactual import (
@@ -340,11 +341,12 @@ def _limited(view: View, suspect: Suspect, where: Tensor) -> View:
     token[:size] = torch.where(where, view.token[:size], honest.token)
     position[:size] = torch.where(where, view.position[:size], honest.position)
     everything = torch.ones(size, size, dtype=torch.bool)
+    added = pad(where, (0, len(view.visible) - size), value=True)  # cells behind the table are the view's
     within = {
         kind: torch.where(
-            where[:, None],
-            view.within.get(kind, everything),
-            honest.within.get(kind, everything),
+            added[:, None],
+            view.grown(view.within.get(kind, everything)),
+            view.grown(honest.within.get(kind, everything)),
         )
         for kind in {*honest.within, *view.within}
     }

@@ -135,11 +135,16 @@ def kept_as(
     rows = torch.cat([fresh, substitutes], dim=1)
     copied = chosen if source is None else source[chosen]
     is_substitute = torch.arange(table.num_cells + len(chosen)) >= table.num_cells
+    within = {}  # a substitute is as far away as what it stands for
+    for kind, each in view.within.items():
+        wide = torch.cat([each, each[:, chosen]], dim=1)
+        within[kind] = torch.cat([wide, wide[copied]])
     return replace(
         view,
         token=torch.cat([view.token, view.token[copied]]),
         position=torch.cat([view.position, view.position[copied]]),
         visible=torch.cat([rows, rows[copied]]),
+        within=within,
         marked=None if held is None else is_substitute,
         held=held,
     )
