@@ -69,7 +69,6 @@ COMMANDS = {
     "compare": Command(
         "batchproof.bench.compare_files", "say whether the second of two result files is slower"
     ),
-    "site": Command("batchproof.site", "write verdicts and benchmarks as static pages to a folder"),
     "demo": Command("batchproof.demo", "show static waves against continuous batching, step by step"),
     "install": Command(
         "batchproof.cli.install", "install released engines, each into an environment of its own"

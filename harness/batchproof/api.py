@@ -440,7 +440,7 @@ class ClosableEngine(Protocol):
 
 
 class DescribedEngine(Protocol):
-    """An engine that says what it is, for verdicts and the site. Both are optional."""
+    """An engine that says what it is, for verdicts. Both are optional."""
 
     @property
     def release(self) -> str:

@@ -12,7 +12,7 @@ from batchproof.__main__ import main
 WRONG_INPUT = [
     ("", "COMMAND"),
     ("lab demo", "'demo' is no command; choose faults, honest"),
-    ("tets mine.py:Engine", "'tets' is no command; do you mean test or site?"),
+    ("tets mine.py:Engine", "'tets' is no command; do you mean test?"),
     ("test paged -n many", "-n is 'many', but must be a whole number, 'auto' or 'logical'"),
     ("judge badge", "VERDICT.json (see `batchproof judge badge --help`)"),
     ("demo -k parity", "unrecognized arguments: -k"),
@@ -28,8 +28,6 @@ WRONG_INPUT = [
     ("lab faults --output full/file/x", "--output 'full/file/x' cannot be written"),
     ("lab models lama", "'lama' is no causal LM of this version of transformers; do you mean llama"),
     ("checkpoint gpt2-hash full", "holds something already, but must be empty"),
-    ("site full full/file", "must be a new or an empty folder"),
-    ("site new full", "no *.json below 'full' that a site shows: verdicts"),
     ("demo --prompt \udc80", "UTF-8"),
     ("demo --prompt " + "a" * 300, "the context holds 256"),
 ]

@@ -341,7 +341,7 @@ def _limited(view: View, suspect: Suspect, where: Tensor) -> View:
     token[:size] = torch.where(where, view.token[:size], honest.token)
     position[:size] = torch.where(where, view.position[:size], honest.position)
     everything = torch.ones(size, size, dtype=torch.bool)
-    added = pad(where, (0, len(view.visible) - size), value=True)  # cells behind the table are the view's
+    added = pad(where, (0, len(view.visible) - size), value=True)  # substitutes are the view's
     within = {
         kind: torch.where(
             added[:, None],

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from batchproof.judgement.summary import summary
 from batchproof.records import matrix
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.texts import header, line, slug, without_machine_paths
@@ -25,7 +26,6 @@ from batchproof.records.verdict import (
 )
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.verdict_of_journal import without_local_paths
-from batchproof.site.verdict_summary import Paragraph, summary
 
 RECORD, PAGE, FAILURES, REPORTS = "verdict.json", "verdict.md", "failures", "reports"
 RELEASED_HEAD = """# Released engines before the suite
@@ -155,7 +155,7 @@ def verdict_page(verdict: EngineVerdict, depth: int = 1) -> str:
     above = "../" * depth
     lines = [f"# {verdict.title}", ""]
     for each in summary(verdict):
-        lines += [_paragraph(each), ""]
+        lines += [each, ""]
     lines += [*verdict.made.lines(), f"* run of the suite: `{verdict.suite_command}`"]
     lines.append(f"* suite: version {verdict.suite.version}, digest {verdict.suite.digest}")
     if (asked := verdict.requirement_set) is not None:
@@ -176,11 +176,6 @@ def verdict_page(verdict: EngineVerdict, depth: int = 1) -> str:
         lines += [line(str(count), reason) for reason, count in verdict.skips.items()]
         lines.append("")
     return "\n".join(lines)
-
-
-def _paragraph(each: Paragraph) -> str:
-    mark = "`" if each.is_code else "**" if each.lead else ""
-    return f"{mark}{each.lead}{mark}{each.text}"
 
 
 def _table(verdict: EngineVerdict) -> Iterator[str]:

@@ -1,9 +1,8 @@
-"""The verdict on an engine in sentences, for its page in Markdown and for that of the site."""
+"""The verdict on an engine in sentences, for its page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from batchproof.records.table import Totals
 from batchproof.records.verdict import EngineVerdict
@@ -12,42 +11,31 @@ from batchproof.requirements.promises import Promise
 TITLES = {each.id: each.title for each in Promise}
 
 
-@dataclass(frozen=True, slots=True)
-class Paragraph:
-    """Begins with words that stand out, or with code; `lead` may be empty."""
-
-    lead: str
-    text: str
-    is_code: bool = False
-
-
-def summary(verdict: EngineVerdict) -> Iterator[Paragraph]:
-    """Yields what a reader has to know before all figures."""
+def summary(verdict: EngineVerdict) -> Iterator[str]:
+    """Yields what a reader has to know before all figures: paragraphs of Markdown."""
     if not verdict.is_complete:
         num_left = sum(each == "not run" for each in verdict.outcomes.values())
         stopped = "it was stopped before all tests had run"
         left = f"{num_left:,} requirements were not run" if num_left else stopped
-        yield Paragraph("INCOMPLETE", f": {left}.")
+        yield f"**INCOMPLETE**: {left}."
     if not verdict.totals.num_requests:
-        yield Paragraph("Nothing was compared", ": this proves nothing about the engine.")
+        yield "**Nothing was compared**: this proves nothing about the engine."
         return
-    yield Paragraph(verdict.engine, f" {_kept(verdict)}. {_compared(verdict)}", is_code=True)
+    yield f"`{verdict.engine}` {_kept(verdict)}. {_compared(verdict)}"
     num_silent = sum(group.num_tests for group in verdict.groups if not group.promises)
     if num_silent:
         names = "failure names" if num_silent == 1 else "failures name"
-        lead = f"{num_silent} more {names} no promise"
-        yield Paragraph(lead, ": the process ended, or gave no answer.")
+        yield f"**{num_silent} more {names} no promise**: the process ended, or gave no answer."
     if verdict.precision:
-        yield Paragraph(
-            "",
+        yield (
             f"It was judged as computing in {verdict.precision}, which was declared for it: tolerances "
-            f"are measured at that precision; tokens of constructed models must be right all the same.",
+            f"are measured at that precision; tokens of constructed models must be right all the same."
         )
     if num_refused := [*verdict.outcomes.values()].count("refused"):
-        yield Paragraph("", f"{num_refused:,} tests on models that it refuses were not run.")
+        yield f"{num_refused:,} tests on models that it refuses were not run."
     if verdict.untested:
         reasons = "; the reasons are below" if verdict.skips else ""
-        yield Paragraph("", f"Not tested: {', '.join(verdict.untested)}{reasons}.")
+        yield f"Not tested: {', '.join(verdict.untested)}{reasons}."
 
 
 def _kept(verdict: EngineVerdict) -> str:
