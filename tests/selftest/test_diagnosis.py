@@ -79,6 +79,7 @@ def diagnosed(trial: Trial, asked: Workload, seconds: float = 60.0) -> Diagnosis
 
 
 GPT2, LLAMA, WINDOW = "gpt2-random", "llama-random", "mistral-window"
+CAPPED = "gemma2-hash"  # eager attention, and two kinds of layers
 USUAL, IN_CHUNKS = workload(), workload(max_num_batched_tokens=4)
 PREEMPTED = workload(cap=10, lengths=(8, 8, 8), num_blocks=6)
 LONG = workload(cap=12, lengths=(80,))
@@ -111,6 +112,7 @@ NO_WINDOW = "each later chunk of a prompt starts without the window of the convo
         ("only_the_prompt_is_recomputed", PREEMPTED, GPT2, Cause.PREEMPTION, "only the prompt"),
         ("every_chunk_is_sampled", IN_CHUNKS, GPT2, Cause.CHUNK, "prompt tokens"),
         ("cap_off_by_one", USUAL, GPT2, Cause.CAP, "the cap is one too high"),
+        ("first_key_of_a_block_is_lost", USUAL, CAPPED, Cause.ADDRESSING, "where a decode writes it"),
         ("long_context_in_bfloat16", LONG, GPT2, Cause.PRECISION, "bfloat16"),
         ("blocks_known_by_their_own_tokens", PREFIXES, GPT2, Cause.STALE, ANOTHERS_BLOCK),
         ("state_is_left_to_the_next_tenant", USUAL, STATE_MODEL, Cause.STATE, STALE_STATE),
