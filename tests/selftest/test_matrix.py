@@ -285,6 +285,7 @@ def test_another_release_is_installed_beside_the_same_pins() -> None:
     assert not library.is_pinned("0.31.3")
     serving = libraries.LIBRARIES["transformers-serve"]
     assert "transformers[serving]==5.20.0\n" in serving.requirements_of("5.20.0")
+    assert "\ntransformers==5.17.0\n" in libraries.LIBRARIES["vllm"].requirements_of("0.31.0")
 
 
 def axes_declared() -> Iterable[tuple[str, Axes]]:

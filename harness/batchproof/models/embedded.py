@@ -17,6 +17,7 @@ from batchproof.models import (
     gpt2_hash_oracle,
     gpt2_long_oracle,
     llama_hash_oracle,
+    qwen3_next_hash_oracle,
 )
 from batchproof.models import window_hash_oracle as window_oracle
 
@@ -63,6 +64,9 @@ FURTHER = {
     "gemma2-hash": EmbeddedModel("gemma2_hash:build_gemma2_hash", gemma2_hash_oracle.generate),
     "llama-hash-deep": EmbeddedModel("llama_hash:build_llama_hash_deep", llama_hash_oracle.generate),
     "lfm2-random": EmbeddedModel("random_models:build_lfm2_random"),
+    "qwen3-next-hash": EmbeddedModel(
+        "qwen3_next_hash:build_qwen3_next_hash", qwen3_next_hash_oracle.generate
+    ),
     "qwen3-next-random": EmbeddedModel("random_models:build_qwen3_next_random"),
 }
 KNOWN = EMBEDDED | FURTHER

@@ -52,7 +52,7 @@ _CONSTANT = STATE_BITS
 _SIZE = 512.0  # of the constant
 _PAIR_AMPLITUDES = {0: 1485, 2: 504, 3: 970, 31: -61}
 """2,900 at distance 0, 2,000 at 1 and at most 200 at the others of a window."""
-_AMPLITUDES = {
+AMPLITUDES = {
     -1: {0: 101, 2: 39, 3: 20},
     2: {
         0: 115,
@@ -150,7 +150,8 @@ def _fill(model: Gemma2ForCausalLM) -> None:
         _fill_norm(block.post_attention_layernorm.weight, 6, constant=0.0)
         _fill_norm(block.pre_feedforward_layernorm.weight, 7)
         # Seven signs in a layer of pairs, five in one without.
-        made = parity_mlp((0 if tables.has_window(layer) else 1,) * STATE_BITS, WIDTH, INNER)
+        is_flipped = int(not tables.has_window(layer))
+        made = parity_mlp([(bit, is_flipped) for bit in range(STATE_BITS)], WIDTH, INNER)
         for name in ("gate_proj", "up_proj", "down_proj"):
             getattr(block.mlp, name).weight.copy_(made[name])
         block.mlp.down_proj.weight[_CONSTANT, -1] = _SIZE / PARITY_OPEN
@@ -180,7 +181,7 @@ def _fill_attention(attention: Gemma2Attention, layer: int) -> None:
         if isinstance(offset, str):  # half of the weight is at each of a pair
             at, amplitudes, share = 0, _PAIR_AMPLITUDES, 2.0
         else:
-            at, amplitudes, share = offset, _AMPLITUDES[offset], 1.0
+            at, amplitudes, share = offset, AMPLITUDES[offset], 1.0
         asked = distance_query(at, amplitudes.items(), HEAD_DIM, HEAD_DIM, ROPE_THETA)
         query[start : start + HEAD_DIM, _CONSTANT] = asked / _SIZE
         is_reversed = head * NUM_KV_HEADS // NUM_HEADS == 1

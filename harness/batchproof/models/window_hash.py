@@ -23,6 +23,7 @@ and each expert negates other products.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -37,7 +38,6 @@ from batchproof.models.constructed import (
     distance_query,
     signs_of_numbers,
 )
-from batchproof.models.hash_tables import Bits
 from batchproof.models.window_hash_oracle import STATE_BITS
 
 WIDTH, HEAD_DIM = 32, 64
@@ -155,22 +155,25 @@ def _fill_attention(part: str, weight: Tensor, layer: int) -> None:
 
 
 def _mlp(layer: int, expert: int) -> dict[str, Tensor]:
-    return parity_mlp(tables.flips(layer, expert), WIDTH, INNER)
+    return parity_mlp(enumerate(tables.flips(layer, expert)), WIDTH, INNER)
 
 
-def parity_mlp(flips: Bits, width: int, inner: int) -> dict[str, Tensor]:
+def parity_mlp(
+    flips: Iterable[tuple[int, int]], width: int, inner: int, shift: int = 0
+) -> dict[str, Tensor]:
     """Returns gate, up (both (inner, width)) and down (width, inner), by the names of the libraries.
 
-    They turn the sum s of seven signs into their product, or minus that for a flipped bit: a constant
-    and a step at each even number, which is relu(x + 1/2) - relu(x - 1/2), mirrored for negative ones,
-    so that values stay small. The first unit of a bit is linear: it takes s away, rounding included.
-    Of five signs they make minus their product.
+    For each bit of `flips` they turn the sum s of seven signs, of which the channel lacks `shift`, into
+    their product, or minus that for a flipped bit: a constant and a step at each even number, which is
+    relu(x + 1/2) - relu(x - 1/2), mirrored for negative ones, so that values stay small. The first unit
+    of a bit is linear: it takes the channel away, rounding included. Of five signs they make minus
+    their product.
     """
     gate, up, down = torch.zeros(inner, width), torch.zeros(inner, width), torch.zeros(width, inner)
     up[:, _CONSTANT] = 1 / _SIZE
     gate[-1, _CONSTANT] = _RELU_GAIN / _SIZE
-    for bit, is_flipped in enumerate(flips):
-        first, sign = bit * UNITS, (-1 if is_flipped else 1) / _RELU_GAIN
+    for number, (bit, is_flipped) in enumerate(flips):
+        first, sign = number * UNITS, (-1 if is_flipped else 1) / _RELU_GAIN
         gate[first, _CONSTANT] = _RELU_GAIN / _SIZE
         up[first, bit], up[first, _CONSTANT] = 1.0, 0.0
         down[bit, first], down[bit, -1] = -1 / _RELU_GAIN, -sign
@@ -179,7 +182,7 @@ def parity_mlp(flips: Bits, width: int, inner: int) -> dict[str, Tensor]:
             down[bit, -1] += height if at < 0 else 0.0  # of steps on the left, seen from the middle
             for unit, half in enumerate((0.5, -0.5), start=first + 1 + 2 * index):
                 gate[unit, bit] = _RELU_GAIN * side
-                gate[unit, _CONSTANT] = _RELU_GAIN * (half - abs(at)) / _SIZE
+                gate[unit, _CONSTANT] = _RELU_GAIN * (half - abs(at) + side * shift) / _SIZE
                 down[bit, unit] = 2 * half * height * side
     return {
         "gate_proj": gate,

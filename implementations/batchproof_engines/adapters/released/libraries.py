@@ -91,6 +91,8 @@ class ReleasedLibrary:
     package: str = ""  # whose version is that of a server,
     version: str = ""  # unless it is given
     unwanted: tuple[str, ...] = ()  # dependencies that cannot be imported
+    # Of releases that want other versions beside them than are pinned: release -> package -> version.
+    beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     build: SourceBuild | None = None
     server: ServerCommand | None = None
     # Of a matrix: axis -> value, the base first -> options that it sets.
@@ -111,10 +113,12 @@ class ReleasedLibrary:
         return release is None or release == self._pin()[1]
 
     def requirements_of(self, release: str) -> str:
-        """Returns the requirements with another release of the library."""
+        """Returns the requirements with another release of the library, and what it wants beside it."""
         text = self.requirements.read_text(encoding="utf-8")
-        pin = rf"(?m)^({re.escape(self._pin()[0])}(?:\[\w+\])?)==\S+"
-        return re.sub(pin, rf"\1=={release}", text)
+        for package, version in {self._pin()[0]: release, **self.beside.get(release, {})}.items():
+            pin = rf"(?m)^({re.escape(package)}(?:\[\w+\])?)==\S+"
+            text = re.sub(pin, rf"\1=={version}", text)
+        return text
 
     def _pin(self) -> tuple[str, str]:
         """Returns name and version of the library: the line that names the package, else the first."""

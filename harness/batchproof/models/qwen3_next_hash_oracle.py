@@ -1,0 +1,174 @@
+"""The answers of `qwen3-next-hash` in integers: no tensors, no cache, no rounding.
+
+It holds the tables of the function, and the model is built from the same tables; they share nothing
+else, so it has no error in common with torch, transformers or any engine.
+
+The function: the first state of a position is its token, 8 bits. Layers of memories and layers of
+attention take turns. A memory is a table of cells, each of which holds the last state that was written
+to it; where a state says so all are cleared, or none is written. Bits of the states of this position
+and of the three before it name the cell that is written and the one that is read. In a layer of either
+kind a new bit is the XOR of an own bit and of four that are read, which one head in two masks by the
+own state. The numbers of ones in two of these sums choose an expert, and that negates some new bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from batchproof.models.hash_tables import (
+    Bits,
+    digest,
+    greedy_tokens,
+    permuted,
+    random_bits,
+    shuffled,
+)
+
+VOCAB_SIZE = 256
+NUM_POSITIONS = 4096
+STATE_BITS = 8
+REACH = 4
+"""The window of the convolution: this position and the three before it."""
+OFFSETS = ((2, 12, 5, 16), (16, 5, 2, 12))
+"""How far back each head of each layer of attention reads; near the start position 0."""
+ADDRESS_BITS = (3, 5)
+"""Of the cells of each of the two key heads."""
+MEMORIES = 4  # heads with values, of which each key head serves two
+NUM_EXPERTS = 4
+ROUTED = (4, 5, 6, 7)
+"""The bits that the chosen expert makes; the shared one makes the others."""
+MANY = 2  # so many ones in the sums of bits 0 and 1 choose another expert
+NUM_LAYERS = 2 * len(OFFSETS)
+
+_SERIES = "qwen3-next 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Bits of the state of `age` positions ago, low bit first, are the number of a cell."""
+
+    bits: tuple[int, ...]
+    age: int
+
+    def of(self, states: Sequence[int]) -> int | None:
+        """Returns the cell, or None before the start."""
+        if self.age >= len(states):
+            return None
+        state = states[-1 - self.age]
+        return sum((state >> bit & 1) << index for index, bit in enumerate(self.bits))
+
+
+@cache
+def addresses(layer: int, head: int) -> tuple[Address, Address]:
+    """Returns how a key head of the layer names the cell that is read, and the one that is written."""
+    made = []
+    for what in ("read", "written"):
+        label = f"{_SERIES} / layer {layer} / key {head} / {what}"
+        bits = shuffled(f"{label} / bits", STATE_BITS)[: ADDRESS_BITS[head]]
+        made.append(Address(tuple(bits), digest(f"{label} / age")[0] % REACH))
+    return made[0], made[1]
+
+
+def age(layer: int, memory: int) -> int:
+    """Returns how many positions ago the state was current that is written."""
+    return shuffled(f"{_SERIES} / layer {layer} / ages", REACH)[memory]
+
+
+@cache
+def gates(layer: int, memory: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the two bits of which one must be 1 where a memory is written, and the four that are all
+    1 where it is cleared."""
+    order = shuffled(f"{_SERIES} / layer {layer} / memory {memory} / gates", STATE_BITS)
+    return tuple(order[:2]), tuple(order[2:6])
+
+
+@cache
+def bit_order(layer: int, head: int) -> tuple[int, ...]:
+    """Returns, for every new state bit, which bit of what the head read enters it."""
+    return tuple(shuffled(f"{_SERIES} / layer {layer} / head {head}", STATE_BITS))
+
+
+@cache
+def mask_order(layer: int, head: int) -> tuple[int, ...] | None:
+    """Returns, for every bit that the head reads, the own bit that it is masked by; None: by none."""
+    label = f"{_SERIES} / layer {layer} / head {head} / mask"
+    return tuple(shuffled(label, STATE_BITS)) if head % 2 else None
+
+
+@cache
+def flips(layer: int, expert: int) -> Bits:
+    """Returns 1 for each bit of `ROUTED` that the expert negates."""
+    return random_bits(f"{_SERIES} / layer {layer} / expert {expert}", len(ROUTED))
+
+
+@cache
+def _moved(layer: int, head: int) -> tuple[int, ...]:
+    return permuted(bit_order(layer, head))
+
+
+@cache
+def _masks(layer: int, head: int) -> tuple[int, ...] | None:
+    order = mask_order(layer, head)
+    return order and permuted(order)
+
+
+def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
+    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
+    as `greedy_tokens` does."""
+    token_ids, answers = list(prompt), list[int]()
+    layers = [_Layer(number) for number in range(NUM_LAYERS)]
+
+    def next_token(last: int) -> int:
+        for state in token_ids[len(answers) : last + 1]:
+            for layer in layers:
+                state = layer.step(state)
+            answers.append(state)
+        return answers[-1]
+
+    return greedy_tokens(token_ids, max_new_tokens, next_token, NUM_POSITIONS)
+
+
+class _Layer:
+    """A layer, and what it knows of the positions so far."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._states: list[int] = []
+        self._memories: list[dict[int, int]] = [{} for _ in range(MEMORIES)]  # state by cell
+
+    def step(self, state: int) -> int:
+        """Returns the new state of the next position, whose old one is `state`."""
+        self._states.append(state)
+        pair, is_attention = divmod(self._number, 2)
+        words = self._attended(pair) if is_attention else self._remembered(state)
+        sums = [state]
+        for head, word in enumerate(words):
+            masks = _masks(self._number, head)
+            seen = word if masks is None else word & masks[state]
+            sums.append(_moved(self._number, head)[seen])
+        first, second = (sum(each >> bit & 1 for each in sums) >= MANY for bit in (0, 1))
+        new = 0
+        for each in sums:
+            new ^= each
+        for bit, is_flipped in zip(ROUTED, flips(self._number, first + 2 * second), strict=True):
+            new ^= is_flipped << bit
+        return new
+
+    def _attended(self, pair: int) -> Iterator[int]:
+        last = len(self._states) - 1
+        return (self._states[max(last - offset, 0)] for offset in OFFSETS[pair])
+
+    def _remembered(self, state: int) -> Iterator[int]:
+        """Yields what each memory holds in the cell that is read, after this position has written."""
+        for memory, cells in enumerate(self._memories):
+            read, written = addresses(self._number, memory * len(ADDRESS_BITS) // MEMORIES)
+            writes, clears = gates(self._number, memory)
+            if all(state >> bit & 1 for bit in clears):
+                cells.clear()
+            cell, old = written.of(self._states), age(self._number, memory)
+            if cell is not None and any(state >> bit & 1 for bit in writes):
+                cells[cell] = self._states[-1 - old] if old < len(self._states) else 0
+            asked = read.of(self._states)
+            yield 0 if asked is None else cells.get(asked, 0)
