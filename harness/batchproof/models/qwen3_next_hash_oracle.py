@@ -42,7 +42,9 @@ ROUTED = (4, 5, 6, 7)
 MANY = 2  # so many ones in the sums of bits 0 and 1 choose another expert
 NUM_LAYERS = 2 * len(OFFSETS)
 
-_SERIES = "qwen3-next 0"
+_SERIES = "qwen3-next 106"
+"""Of the first 260 series one in which a changed token (93 %), a gate that is ignored (97 %) and cells
+that are lost once (93 %) nearly always change the answers that follow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -376,7 +376,11 @@ def coarse(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
 
 def in_8_bits(states: Tensor) -> Tensor:
     """Rounds `states`, `(..., head_dim)`, to the nearest of 256 values between the least and the
-    greatest of each token and head: asymmetric 8-bit quantization. The shape stays."""
+    greatest of each token and head: asymmetric 8-bit quantization. The shape stays.
+
+    Their distance is kept in float16, as by llama.cpp's q8_0. In full precision the two values of a
+    constructed model, which are the ends, would be exact, and those of no engine are.
+    """
     low, high = states.amin(-1, keepdim=True), states.amax(-1, keepdim=True)
-    unit = ((high - low) / NUM_LEVELS).clamp_min(torch.finfo(states.dtype).tiny)
+    unit = ((high - low) / NUM_LEVELS).half().clamp_min(torch.finfo(torch.float16).tiny).to(states.dtype)
     return ((states - low) / unit).round() * unit + low

@@ -86,6 +86,7 @@ class Server:
         def send() -> None:
             whole = body | begin(exchange, body) if body is not None and begin is not None else body
             text = None if whole is None else json.dumps(whole)
+            exchange.connect()  # not before: a server closes a connection that is idle for seconds
             connection.request(method, self._parts.path + path, text, self._headers)
 
         # `send` names it, and runs later.
@@ -175,7 +176,6 @@ class Exchange:
 
     def _begin(self) -> http.client.HTTPResponse:
         """Sends the request and returns the head of the answer. Raises for every status but 2xx."""
-        self._try(self._connect)
         self._try(self._send)
         response: http.client.HTTPResponse = self._try(self._get_response)
         if 200 <= response.status < 300:
@@ -185,7 +185,8 @@ class Exchange:
             raise Refused(_words(text) or f"HTTP {response.status} {response.reason}, without a word")
         raise self.failed(f"answered HTTP {response.status} {response.reason}: {shown(text)}")
 
-    def _connect(self) -> None:
+    def connect(self) -> None:
+        """Connects. Raises `OSError`, or `Cut` if it was cut before."""
         self._connection.connect()
         with self._lock:
             self._socket = self._connection.sock
