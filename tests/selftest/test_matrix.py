@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ from batchproof.judgement.deciding import (
     smallest_difference,
 )
 from batchproof.judgement.matrix_page import matrix_page
-from batchproof.records.matrix import MATRIX, CellRecord, Settings
+from batchproof.records.matrix import MATRIX, CellRecord, Settings, told_rows
 from batchproof.records.verdict import PromiseResult, RequirementOutcome
 from batchproof_engines.adapters.released import CLIENT_OPTIONS, libraries
 
@@ -32,7 +33,7 @@ AXES = {
     name: {value: {name: value} for value in ("off", "on", "more")[:n]}
     for name, n in zip("abcd", (2, 2, 3, 2), strict=True)
 }
-ONE = "test_parity::test_it[*]"
+ONE, OTHER = "test_parity::test_it[*]", "test_reuse::test_it[*]"
 
 
 @pytest.mark.parametrize("strength", [1, 2, 3])
@@ -206,6 +207,39 @@ def test_a_matrix_says_what_decides(
     assert len(asked) == len(record.cells) == 4
     for cell in record.cells:
         assert (folder / cell.folder / "verdict.md").read_text() == "page"
+
+
+def test_a_finding_is_one_row_and_its_requirements_are_asked_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It breaks another requirement in each cell, and none that is asked alone."""
+    played(monkeypatch, {})
+    judge_cell = cells.judge_cell
+
+    def judged(task: CellTask) -> CellResult:
+        result, settings = judge_cell(task), task.cell.settings
+        outcomes = dict.fromkeys((ONE, OTHER), "held")
+        failed = {}
+        if settings["policy"] == "fcfs":
+            name = ONE if settings["x"] == "1" else OTHER
+            outcomes[name], failed[name] = "failed", "stale keys"
+        return replace(result, record=replace(result.record, failed=failed), outcomes=outcomes)
+
+    def asked(task: CellTask, names: Collection[str]) -> dict[str, str]:
+        is_broken = len(names) == 2 and task.cell.settings["policy"] == "fcfs"
+        return dict.fromkeys(names, "failed" if is_broken else "held")
+
+    monkeypatch.setattr(cells, "judge_cell", judged)
+    monkeypatch.setattr(matrix_command, "asked_alone", asked)
+    monkeypatch.setattr(matrix_command, "resolve_engine", lambda text: text)
+    issues = (SimpleNamespace(title="stale keys"),)
+    monkeypatch.setattr(matrix_command, "read_issues", lambda _: issues)
+    axes = ["--axis=policy=sjf,fcfs", "--axis=x=1,2"]
+    assert main(["judge", "matrix", "static", *axes, f"--output={tmp_path}", "--jobs=1"]) == 1
+    found = "breaks with policy=fcfs, holds with policy=sjf: stale keys"
+    assert found in capsys.readouterr().out
+    ((what, signs),) = told_rows(MATRIX.read(tmp_path / "matrices" / "static" / "matrix.json"))
+    assert (what, sorted(signs)) == ("stale keys", ["failed", "failed", "held", "held"])
 
 
 def test_a_wrong_option_is_reported_before_the_work(

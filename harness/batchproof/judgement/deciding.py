@@ -72,7 +72,7 @@ def change_between(axis: str, values: Sequence[str], does_break_first: bool) -> 
     return (yield from smallest_difference(*((first, last) if does_break_first else (last, first))))
 
 
-Named = tuple[str, int]  # a requirement, and which of its searches
+Named = tuple[str, int]  # a requirement, or several that are asked as one, and which of its searches
 Key = tuple[tuple[str, str], ...]  # settings that can be looked up
 Ask = Callable[[Settings, Collection[str]], Outcomes]
 

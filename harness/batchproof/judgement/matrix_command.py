@@ -6,7 +6,8 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 from batchproof.cli import choices
@@ -44,7 +45,8 @@ from batchproof.records.matrix import (
     Difference,
     MatrixRecord,
     Settings,
-    rows_of,
+    merged_outcome,
+    told_rows,
 )
 from batchproof.records.provenance import made_now
 from batchproof.records.suite_stamp import suite_stamp
@@ -56,6 +58,7 @@ from batchproof.run.registry import engines_module, resolve_engine
 LIBRARIES = "adapters.released.libraries"
 RELEASE = "release"  # the axis of `judge releases`
 DECIDED = (*BREAKS, "held")
+MOST_TOGETHER = 20  # requirements of a finding that are asked in one run: some need a history
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -222,15 +225,20 @@ class _Matrix:
     def decide(self) -> None:
         """Searches for what decides each set of requirements that break in the same cells."""
         record = self._record()
-        rows = {min(names, key=len): (row, names) for row, names in rows_of(record).items()}
+        rows = {str(number): each for number, each in enumerate(told_rows(record).items())}
+        together = {
+            row: names[:MOST_TOGETHER] if what in record.findings else [min(names, key=len)]
+            for row, ((what, _), names) in rows.items()
+        }
         searches = {
-            (shown, number): search
-            for shown, ((_, signs), _) in rows.items()
+            (row, number): search
+            for row, ((_, signs), _) in rows.items()
             for number, search in enumerate(self._searches(signs))
         }
-        for (shown, _), found in run_searches(searches, self._ask, self._arguments.probes):
-            (what, _), names = rows[shown]
-            self.differences.append(Difference(tuple(names), what, shown, **vars(found)))
+        ask = partial(self._ask, together)
+        for (row, _), found in run_searches(searches, ask, self._arguments.probes):
+            (what, _), names = rows[row]
+            self.differences.append(Difference(tuple(names), what, together[row][0], **vars(found)))
 
     def _searches(self, signs: Sequence[RequirementOutcome]) -> Iterator[Search]:
         """Yields the searches for a requirement that breaks in one cell and holds in another: one to
@@ -257,10 +265,18 @@ class _Matrix:
         num_other = sum(breaking[axis] != holding[axis] for axis in breaking)
         return holding != base_of(self._axes), num_other
 
-    def _ask(self, settings: Settings, names: Collection[str]) -> Outcomes:
+    def _ask(
+        self, together: Mapping[str, Sequence[str]], settings: Settings, rows: Collection[str]
+    ) -> Outcomes:
+        """Asks what stands for each row, and returns the outcome of the row."""
+        names = {name for each in rows for name in together[each]}
         start = time.monotonic()
         try:
-            return asked_alone(self.task(settings), names)
+            found = asked_alone(self.task(settings), names)
+            return {
+                each: merged_outcome([found.get(name, "not run") for name in together[each]])
+                for each in rows
+            }
         finally:
             lasted_s = time.monotonic() - start
             self._num_probes += 1
@@ -279,6 +295,7 @@ class _Matrix:
 
     def _record(self) -> MatrixRecord:
         failed = sorted({name for cell in self.cells for name in cell.failed})
+        known = {what for cell in self.cells for what in cell.failed.values()}
         return MatrixRecord(
             engine=self._arguments.engine,
             axes={name: tuple(values) for name, values in self._axes.items()},
@@ -293,4 +310,5 @@ class _Matrix:
             made=made_now(),
             suite=suite_stamp(),
             is_complete=self.is_complete,
+            findings=tuple(sorted(known & {each.title for each in self._issues})),
         )

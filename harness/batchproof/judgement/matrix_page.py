@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from batchproof.judgement.axes import unlike, words_of
 from batchproof.judgement.output import LEGEND, PAGE, signs_of
-from batchproof.records.matrix import PICTURE, Difference, MatrixRecord, is_told, rows_of
+from batchproof.records.matrix import PICTURE, Difference, MatrixRecord, is_told, rows_of, told_rows
 from batchproof.records.texts import counted, header, line
 from batchproof.records.verdict import RequirementOutcome
 from batchproof.requirements.promises import Promise
@@ -52,11 +52,11 @@ def summary_lines(record: MatrixRecord) -> list[str]:
     for each in _sorted(record.differences):
         if each.decisive:
             told.setdefault(sentence(each, record), []).append(each.what)
-    same = [name for name, signs in record.outcomes.items() if not is_told(signs)]
+    told_names = {name for names in told_rows(record).values() for name in names}
     whole = (
         f"{record.engine} was asked in {_counted(record)}, "
         f"{num:,} answers: {counted(len(record.outcomes), 'requirement')} broken in some, of which "
-        f"{len(same)} wherever they could be asked."
+        f"{len({*record.outcomes} - told_names)} wherever they could be asked."
     )
     return [whole, *(f"* {how}: {'; '.join(dict.fromkeys(what))}" for how, what in told.items())]
 
@@ -109,7 +109,7 @@ def _difference(found: Difference, record: MatrixRecord) -> str:
 def _unsearched(record: MatrixRecord) -> Iterator[str]:
     """Yields a line if the allowed runs did not suffice for all."""
     searched = {each.requirements for each in record.differences}
-    num = sum(tuple(names) not in searched for names in rows_of(record).values())
+    num = sum(tuple(names) not in searched for names in told_rows(record).values())
     if num:
         yield f"* Not decided within the allowed runs: {counted(num, 'set')} of requirements below."
 
@@ -123,9 +123,10 @@ def _cells(record: MatrixRecord) -> Iterator[str]:
 
 def _everywhere(record: MatrixRecord) -> Iterator[str]:
     """Yields what broke in every cell in which it could be asked."""
-    found = Counter(
-        record.known_of(name) for name, signs in record.outcomes.items() if not is_told(signs)
-    )
+    found = Counter[str]()
+    for (what, signs), names in rows_of(record).items():
+        if not is_told(signs):
+            found[what] += len(names)
     if found:
         yield from ["## In every configuration that can be asked", ""]
         yield from (
@@ -137,7 +138,7 @@ def _everywhere(record: MatrixRecord) -> Iterator[str]:
 def _requirements(record: MatrixRecord) -> Iterator[str]:
     """Yields a row for all requirements that broke in the same cells, but not wherever they can be
     asked."""
-    rows = rows_of(record)
+    rows = told_rows(record)
     if rows:
         yield from ["## Requirements", "", f"![What broke in which configuration]({PICTURE})", ""]
         yield from header("what broke", "requirements", *columns_of(record))

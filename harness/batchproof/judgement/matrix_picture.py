@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import shorten
 from xml.sax.saxutils import escape
 
-from batchproof.records.matrix import MatrixRecord, rows_of
+from batchproof.records.matrix import MatrixRecord, told_rows
 from batchproof.records.texts import counted
 from batchproof.records.verdict import RequirementOutcome
 
@@ -19,7 +19,7 @@ STYLE = "text { font: 12px sans-serif; fill: #222 } .on { fill: #fff; text-ancho
 
 def matrix_picture(record: MatrixRecord, columns: Sequence[str]) -> str:
     """Returns the picture: a row for all requirements that broke in the same cells."""
-    rows = rows_of(record)
+    rows = told_rows(record)
     width, height = LEFT + COLUMN * len(columns) + 10, TOP + ROW * len(rows) + 34
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">',

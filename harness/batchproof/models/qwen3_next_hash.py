@@ -1,11 +1,11 @@
 """`qwen3-next-hash`: gated delta nets beside attention, and experts, exact in every dtype.
 
-Its weights are written down, not trained. A state that is lost, foreign, stale, not rolled back or fed a
-pad, a window of the convolution that is lost between two chunks, a gate of another row, a key at another
-place, or a token sent to another expert changes the next token at once, or as soon as a cell that is
-wrong is read. The best logit leads by 3.8 or more, so no rounding hides that: in float32, bfloat16 and
-float16, and with keys and values in 8 bits. `qwen3_next_hash_oracle` defines the function and computes
-the same tokens in integers.
+Its weights are written down, not trained. A state that is lost, foreign, stale, not rolled back or fed
+a pad, a window of the convolution that is lost between two chunks, a gate of another row, a key at
+another place, or a token sent to another expert changes the next token at once, or as soon as a cell
+that is wrong is read. The best logit leads by 3.8 or more, so no rounding hides that: in float32,
+bfloat16 and float16, and with keys and values in 8 bits. `qwen3_next_hash_oracle` defines the function
+and computes the same tokens in integers.
 
 The delta rule makes a state S into S exp(g) + k (beta (v - S exp(g) k))^T, for a key k of length 1
 (https://arxiv.org/abs/2412.06464). With keys of one 1 that is a table whose cell number k becomes v:
@@ -23,10 +23,10 @@ is 16 and all others are 0. A value has each bit twice, as b and 1 - b: eight ch
 cell was written, so the norm behind a head is a constant scale, and a cell that was not gives 0.
 
 A head of attention has constant queries and keys, as those of `window_hash`; the dimensions that RoPE
-leaves alone make all queries equally long, since they are normalized. Both kinds of layers take 2 from a
-channel for a 1 that is read. The MLP makes the parity of the sum: a shared expert for four bits, and for
-the others the one of four that the sums choose. The gate of a head, behind its norm or its attention,
-masks what it reads by the own state.
+leaves alone make all queries equally long, since they are normalized. Both kinds of layers take 2 from
+a channel for a 1 that is read. The MLP makes the parity of the sum: a shared expert for four bits, and
+for the others the one of four that the sums choose. The gate of a head, behind its norm or its
+attention, masks what it reads by the own state.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ def _fill_projections(net: Any, layer: int) -> None:
 
 def _fill_convolution(net: Any, layer: int) -> None:
     """Lets each channel pass as it was so many positions ago."""
-    ages = [
-        tables.addresses(layer, head)[part].age for part in (0, 1) for head in range(KEY_HEADS)
-    ] + [tables.age(layer, memory) for memory in range(tables.MEMORIES)]
+    ages = [tables.addresses(layer, head)[part].age for part in (0, 1) for head in range(KEY_HEADS)] + [
+        tables.age(layer, memory) for memory in range(tables.MEMORIES)
+    ]
     for number, age in enumerate(ages):
         net.conv1d.weight[number * LINEAR_DIM : (number + 1) * LINEAR_DIM, 0, -1 - age] = 1.0
 

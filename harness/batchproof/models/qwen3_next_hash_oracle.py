@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 
 from batchproof.models.hash_tables import (
     Bits,
@@ -123,10 +123,8 @@ def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     layers = [_Layer(number) for number in range(NUM_LAYERS)]
 
     def next_token(last: int) -> int:
-        for state in token_ids[len(answers) : last + 1]:
-            for layer in layers:
-                state = layer.step(state)
-            answers.append(state)
+        for token_id in token_ids[len(answers) : last + 1]:
+            answers.append(reduce(lambda state, layer: layer.step(state), layers, token_id))
         return answers[-1]
 
     return greedy_tokens(token_ids, max_new_tokens, next_token, NUM_POSITIONS)

@@ -382,5 +382,6 @@ def in_8_bits(states: Tensor) -> Tensor:
     constructed model, which are the ends, would be exact, and those of no engine are.
     """
     low, high = states.amin(-1, keepdim=True), states.amax(-1, keepdim=True)
-    unit = ((high - low) / NUM_LEVELS).half().clamp_min(torch.finfo(torch.float16).tiny).to(states.dtype)
+    unit = ((high - low) / NUM_LEVELS).half().clamp_min(torch.finfo(torch.float16).tiny)
+    unit = unit.to(states.dtype)
     return ((states - low) / unit).round() * unit + low

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batchproof.records.file_kinds import FileKind
@@ -35,7 +35,8 @@ class CellRecord:
 class Difference:
     """Requirements that break in the same cells and hold in others, and what decides.
 
-    `shown` was asked alone, in every configuration that the search needed. It breaks `at` these
+    `shown` was asked alone, or with others of a known finding, in every configuration that the search
+    needed. It breaks `at` these
     settings and holds once one of the axes in `decisive` has the value that is given there. With the
     values of `unasked` it cannot be asked. `decisive` is empty if it does not do so alone.
     """
@@ -66,14 +67,11 @@ class MatrixRecord:
     made: Provenance
     suite: SuiteStamp
     is_complete: bool
+    findings: tuple[str, ...] = ()  # what is known of failures, without what names a promise alone
 
     @property
     def base(self) -> Settings:
         return {name: values[0] for name, values in self.axes.items()}
-
-    def known_of(self, requirement: str) -> str:
-        """Returns what is known of a requirement that failed in some cell."""
-        return next(each.failed[requirement] for each in self.cells if requirement in each.failed)
 
 
 def is_told(signs: Sequence[RequirementOutcome]) -> bool:
@@ -81,16 +79,42 @@ def is_told(signs: Sequence[RequirementOutcome]) -> bool:
     return "held" in signs and any(each in BREAKS for each in signs)
 
 
-Row = tuple[str, tuple[RequirementOutcome, ...]]  # what is known of it, and its outcomes
+Row = tuple[str, tuple[RequirementOutcome, ...]]  # what broke, and its outcomes
 
 
 def rows_of(record: MatrixRecord) -> dict[Row, list[str]]:
-    """Returns the requirements that broke in some cells and held in others, by what broke and where."""
+    """Returns the requirements of each row.
+
+    A finding is one row: it breaks in a cell where one of its requirements does. Other failures of a
+    promise are one row where they break in the same cells.
+    """
+    groups: dict[tuple[str, object], dict[str, tuple[RequirementOutcome, ...]]] = {}
+    for name, outcomes in record.outcomes.items():
+        for what in dict.fromkeys(each.failed[name] for each in record.cells if name in each.failed):
+            signs = tuple(
+                "not run" if outcome in BREAKS and cell.failed.get(name) != what else outcome
+                for outcome, cell in zip(outcomes, record.cells, strict=True)
+            )
+            where = None if what in record.findings else signs
+            groups.setdefault((what, where), {})[name] = signs
     rows: dict[Row, list[str]] = {}
-    for name, signs in record.outcomes.items():
-        if is_told(signs):
-            rows.setdefault((record.known_of(name), signs), []).append(name)
+    for (what, _), found in groups.items():
+        merged = tuple(map(merged_outcome, zip(*found.values(), strict=True)))
+        # First what breaks most often: asked together, it shows the finding soonest.
+        names = sorted(found, key=lambda name: -sum(each in BREAKS for each in found[name]))
+        rows[what, merged] = names
     return rows
+
+
+def told_rows(record: MatrixRecord) -> dict[Row, list[str]]:
+    """Returns what broke in some cells and held in others."""
+    return {row: names for row, names in rows_of(record).items() if is_told(row[1])}
+
+
+def merged_outcome(outcomes: Collection[RequirementOutcome]) -> RequirementOutcome:
+    """Returns the outcome of several requirements as one: broken if one is, else held if one is."""
+    best = [*BREAKS, "held"]
+    return min(outcomes, key=lambda each: best.index(each) if each in best else len(best))
 
 
 MATRIX = FileKind("matrix of verdicts", "batchproof.matrix", 1, MatrixRecord)
