@@ -108,8 +108,8 @@ def _difference(found: Difference, record: MatrixRecord) -> str:
 
 def _unsearched(record: MatrixRecord) -> Iterator[str]:
     """Yields a line if the allowed runs did not suffice for all."""
-    searched = {each.requirements for each in record.differences}
-    num = sum(tuple(names) not in searched for names in told_rows(record).values())
+    searched = {frozenset(each.requirements) for each in record.differences}
+    num = sum(frozenset(names) not in searched for names in told_rows(record).values())
     if num:
         yield f"* Not decided within the allowed runs: {counted(num, 'set')} of requirements below."
 

@@ -90,10 +90,10 @@ def rows_of(record: MatrixRecord) -> dict[Row, list[str]]:
     """
     groups: dict[tuple[str, object], dict[str, tuple[RequirementOutcome, ...]]] = {}
     for name, outcomes in record.outcomes.items():
-        for what in dict.fromkeys(each.failed[name] for each in record.cells if name in each.failed):
+        for what, cells in _broken(record, name).items():
             signs = tuple(
-                "not run" if outcome in BREAKS and cell.failed.get(name) != what else outcome
-                for outcome, cell in zip(outcomes, record.cells, strict=True)
+                "not run" if outcome in BREAKS and number not in cells else outcome
+                for number, outcome in enumerate(outcomes)
             )
             where = None if what in record.findings else signs
             groups.setdefault((what, where), {})[name] = signs
@@ -104,6 +104,19 @@ def rows_of(record: MatrixRecord) -> dict[Row, list[str]]:
         names = sorted(found, key=lambda name: -sum(each in BREAKS for each in found[name]))
         rows[what, merged] = names
     return rows
+
+
+def _broken(record: MatrixRecord, requirement: str) -> dict[str, set[int]]:
+    """Returns the numbers of the cells in which each finding broke the requirement; all else that did is
+    one, named by what it was first."""
+    found: dict[str, set[int]] = {}
+    other = ""
+    for number, cell in enumerate(record.cells):
+        if what := cell.failed.get(requirement):
+            if what not in record.findings:
+                what = other = other or what
+            found.setdefault(what, set()).add(number)
+    return found
 
 
 def told_rows(record: MatrixRecord) -> dict[Row, list[str]]:
