@@ -107,8 +107,8 @@ def rows_of(record: MatrixRecord) -> dict[Row, list[str]]:
 
 
 def _broken(record: MatrixRecord, requirement: str) -> dict[str, set[int]]:
-    """Returns the numbers of the cells in which each finding broke the requirement; all else that did is
-    one, named by what it was first."""
+    """Returns the numbers of the cells in which each finding broke the requirement; all else that did
+    is one, named by what it was first."""
     found: dict[str, set[int]] = {}
     other = ""
     for number, cell in enumerate(record.cells):
