@@ -53,7 +53,7 @@ from batchproof.models.window_hash import parity_mlp
 
 WIDTH, INNER = 64, 64
 HEAD_DIM, ROTARY_DIM, NUM_HEADS, NUM_KV_HEADS = 256, 64, 4, 2
-LINEAR_DIM = 32  # of keys and values of the delta nets: a cell of each key
+LINEAR_DIM = 128  # of keys and values of the delta nets, of which only the first are used
 KEY_HEADS = len(tables.ADDRESS_BITS)
 
 _STATE = slice(0, STATE_BITS)

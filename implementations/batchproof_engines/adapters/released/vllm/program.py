@@ -68,6 +68,7 @@ from tracing import Tracer
 set_num_threads = torch.set_num_threads  # vLLM puts one in its place that does nothing
 BLOCK_SIZE = 32  # of the CPU's attention: others are multiples of it
 NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
+DELTA_NETS = ("qwen3_next",)
 NUM_KEPT = 16  # engines
 PARAMETERS = (
     *("temperature", "top_k", "top_p", "min_p", "seed"),
@@ -132,7 +133,8 @@ class VLLM:
             "the number of threads is set for each engine: drafts from n-grams change it (a finding)",
             "CpuPlatform.register_triton_kernel_overrides is called for the first engine of a process "
             "alone: a second call fails once n-grams have loaded numba (a finding)",
-            f"drafts come from a draft_model, or without one from n-grams of up to {NGRAM_SIZE} tokens",
+            f"drafts come from a draft_model, or without one from n-grams of up to {NGRAM_SIZE} tokens, as "
+            "they always do for a Qwen3-Next and for a model with a tied head",
             "an engine is used again once it is idle, after reset_prefix_cache"
             if kept
             else "each engine is built anew",
@@ -209,6 +211,12 @@ def _built(
         length = min(length, config["num_blocks"] * size + 1)
         own = _num_groups(given.get("layer_types") or ())  # blocks of its own has each
         limits["num_gpu_blocks_override"] = own * (config["num_blocks"] + (2 if has_window else 1)) + 1
+    if given["model_type"] in DELTA_NETS and dtype != "bfloat16":
+        raise Unsupported(f"CPU GDN attention requires BF16, and not {dtype}")
+    # Drafts are n-grams where vLLM loads no draft of the same kind: of a Qwen3-Next it takes the layer
+    # for multi-token prediction, and a tied head has no weights of its own.
+    if given["model_type"] in DELTA_NETS or given.get("tie_word_embeddings"):
+        draft = None
     drafting: dict[str, Any] = {}
     if draft is not None:
         drafting = {"method": "draft_model", "model": draft}
@@ -278,9 +286,6 @@ class Engine(Stepped):
         self.key, self._engine, self._owner = key, engine, owner
         self._max_len = engine.model_config.max_model_len
         self._vocab_size = engine.model_config.get_vocab_size()
-        # A draft has its own head, which vLLM's classes of models with a tied one do not load.
-        is_tied = engine.model_config.hf_text_config.tie_word_embeddings
-        self.lacks = ["speculation"] if is_tied else []
         self._names: dict[str, str] = {}  # ids of the suite by vLLM's own
         self._asked: dict[str, Sampling] = {}
         self._prompt_logprobs: dict[str, list[Any]] = {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vllm.v1.kv_cache_interface import MambaSpec
+
 Record = dict[str, Any]  # `protocol.Step`
 
 
@@ -46,9 +48,12 @@ class Tracer:
                     if one.finish_reason is not None:
                         record["finished"].append(row["request_id"])
             manager = self._scheduler.kv_cache_manager
-            record["num_free_blocks"] = manager.block_pool.get_num_free_blocks()
-            record["num_total_blocks"] = manager.block_pool.num_gpu_blocks - 1  # one is for no block
-            record["num_cache_groups"] = len(manager.coordinator.single_type_managers)
+            groups = manager.coordinator.single_type_managers
+            # Beside states blocks have the size of a state, whatever was asked: they are not counted.
+            if not any(isinstance(each.kv_cache_spec, MambaSpec) for each in groups):
+                record["num_free_blocks"] = manager.block_pool.get_num_free_blocks()
+                record["num_total_blocks"] = manager.block_pool.num_gpu_blocks - 1  # one is for no block
+                record["num_cache_groups"] = len(groups)
         return outputs
 
     def _record_of(self, plan: Any) -> Record:
