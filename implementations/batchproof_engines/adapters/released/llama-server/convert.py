@@ -124,6 +124,8 @@ def main() -> None:
                 widened(Path(CHECKPOINT), source, config)
         (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
         sys.argv[1:] = [str(source), "--outfile", TARGET, "--outtype", "f32", "--no-lazy"]
+        if architecture == "Qwen3NextForCausalLM":  # it has no layer for multi-token prediction
+            sys.argv.append("--no-mtp")
         convert_hf_to_gguf.main()
 
 
