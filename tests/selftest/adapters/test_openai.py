@@ -109,7 +109,7 @@ def test_the_suite_judges_a_good_server_clean(server: StandIn) -> None:
 
 
 def test_a_request_begins_in_the_saved_state_nearest_to_its_prompt(
-    build: Build, server: StandIn
+    build: Build, server: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, object]] = []
 
@@ -140,6 +140,13 @@ def test_a_request_begins_in_the_saved_state_nearest_to_its_prompt(
     assert (engine.counters[SAVED], engine.counters[RESTORED]) == (3, 2)
     many = [Request(f"r{number}", (number, 5), 3) for number in range(12)]
     engine = build("&restored=true")
+    monkeypatch.setattr(Handler, "timeout", 0.2)  # seconds for which a connection may be idle
+
+    def behave_slowly(handler: Handler, body: Body) -> None:
+        time.sleep(0.05)
+        behave(handler, body)
+
+    server.behaviour = behave_slowly
     assert engine.generate(many) == right(many), "more requests than slots"
 
 

@@ -52,7 +52,9 @@ class Tracer:
             # Beside states blocks have the size of a state, whatever was asked: they are not counted.
             if not any(isinstance(each.kv_cache_spec, MambaSpec) for each in groups):
                 record["num_free_blocks"] = manager.block_pool.get_num_free_blocks()
-                record["num_total_blocks"] = manager.block_pool.num_gpu_blocks - 1  # one is for no block
+                record["num_total_blocks"] = (
+                    manager.block_pool.num_gpu_blocks - 1
+                )  # one is for no block
                 record["num_cache_groups"] = len(groups)
         return outputs
 
