@@ -133,8 +133,8 @@ class VLLM:
             "the number of threads is set for each engine: drafts from n-grams change it (a finding)",
             "CpuPlatform.register_triton_kernel_overrides is called for the first engine of a process "
             "alone: a second call fails once n-grams have loaded numba (a finding)",
-            f"drafts come from a draft_model, or without one from n-grams of up to {NGRAM_SIZE} tokens; "
-            "of a Qwen3-Next and of a model with a tied head they always do",
+            f"drafts come from a draft_model, or without one from n-grams of up to {NGRAM_SIZE} tokens",
+            "of a Qwen3-Next, and of a model with a tied head, drafts are always n-grams",
             "an engine is used again once it is idle, after reset_prefix_cache"
             if kept
             else "each engine is built anew",
