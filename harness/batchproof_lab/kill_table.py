@@ -255,8 +255,9 @@ class KillTable:
         return [Attempt(name, everywhere, self.seeds[0], is_wide=True) for name in missed]
 
     def _known_models(self) -> tuple[str, ...]:
-        """Returns all models that there are, those of the table first."""
-        return tuple(dict.fromkeys((*self.models, *EMBEDDED)))
+        """Returns all models that tests need or that alone show a fault, those of the table first."""
+        shown_on = [each.shows_on for each in self.faults.values() if each.shows_on]
+        return tuple(dict.fromkeys((*self.models, *EMBEDDED, *shown_on)))
 
     def at_home(self) -> list[Attempt]:
         homes = {name: home for name in self.faults if (home := self.home(name))}

@@ -76,6 +76,7 @@ THREE_MODELS = ("gpt2-random", "llama-hash", "mistral-window")
 QUICKEST_MODEL = "gpt2-random"  # it has learned positions
 LONG_MODEL = "gpt2-long"
 STATE_MODEL = "bamba-hash"  # it carries recurrent states beside its keys
+DELTA_NET_MODEL = "qwen3-next-hash"  # so does it, of another kind
 QUICK_STATE_MODEL = "bamba-random"
 TWINS_MODEL = "llama-twins"  # whose tokens are nearly equal in pairs
 WITH_STATES = {STATE_MODEL, QUICK_STATE_MODEL}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from batchproof.api import EngineConfig
 from batchproof.findings.causes import Cause
-from batchproof.models.embedded import STATE_MODEL
+from batchproof.models.embedded import DELTA_NET_MODEL, STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.scheduler import Sequence
@@ -161,6 +164,40 @@ class RecurrenceIsKeptInBfloat16(StatesByLane):
         for each in tensors(states, RECURRENCE):
             each.copy_(each.bfloat16().to(each.dtype))
         super().write(group, states)
+
+
+@planted_in_states(Promise.P1, "gittensor-ai-lab/sparkinfer#615", shows_on=DELTA_NET_MODEL)
+class StatesOfAPromptAreTransposed(StatesByLane):
+    """The pass over a prompt leaves the state of a delta net transposed, and decodes read that."""
+
+    def write(self, group: list[Piece], states: States) -> None:
+        if group[0].query_len > 1:
+            for each in tensors(states, RECURRENCE):
+                each.copy_(each.mT.clone())
+        super().write(group, states)
+
+
+@planted_in_states(Promise.P7, "gittensor-ai-lab/sparkinfer#1071", shows_on=DELTA_NET_MODEL)
+class LaterChunksStartWithoutAState(StatesByLane):
+    """Each chunk of a prompt starts with an empty state of a delta net; its convolution goes on."""
+
+    def read(self, group: list[Piece]) -> States | None:
+        states = super().read(group)
+        if states is not None and group[0].query_len > 1:
+            for each in tensors(states, RECURRENCE):
+                each.zero_()
+        return states
+
+
+@planted(Promise.P5, Cause.LEAK, "vllm-project/vllm#51812", shows_on=DELTA_NET_MODEL)
+class GatesAreThoseOfTheRowBefore(StatefulEngine):
+    """The rows of a pass are brought into another order, and the gates of a delta net are not."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(copy.deepcopy(model), config)
+        for name, part in self._model.named_modules():
+            if name.endswith(".in_proj_ba"):
+                part.register_forward_hook(lambda _part, _given, gates: gates.roll(1, 0))
 
 
 @planted_in_states(Promise.P1, "ggml-org/llama.cpp#26557")

@@ -218,6 +218,13 @@ def one_late(cache: Any) -> Any:
     return cache
 
 
+def transposed(_old: Any, cache: Any) -> Any:
+    for each in states(cache, RECURRENCE):
+        if each.shape[-1] == each.shape[-2]:
+            each.copy_(each.mT.clone())
+    return cache
+
+
 def narrowed(cache: Any, width: int) -> Any:
     for each in states(cache, CONVOLUTION):
         each[..., : 2 - width or None] = 0
@@ -314,6 +321,10 @@ def _at_chunks(passes: Sequence[Pass]) -> Iterator[StateMistake]:
             short = [n for n in numbers if len(passes[n].token_ids) <= longest]
             text = f"chunks of at most {longest} tokens leave no state"
             yield StateMistake(text, Change(short, after=unchanged))
+    fed = [number for number, each in enumerate(passes) if len(each.token_ids) > 1]
+    yield StateMistake(
+        "passes over a prompt leave the recurrence transposed", Change(fed, after=transposed)
+    )
     for num_pads in (1, 2, 3):
         text = f"{num_pads} pads behind the prompt are in the convolution's window"
         yield StateMistake(text, Change([0], after=partial(with_zeros, num_pads=num_pads)))
