@@ -129,9 +129,11 @@ def test_what_an_engine_may_do_breaks_no_rule() -> None:
     assert not [*accounting_findings(windowed, long, is_idle_at_end=False, reach=2)]
     for cap in (14, 12):  # the whole life of a takes the pool, or leaves a block for that of b
         pair = Workload((Request("a", (1,), cap), Request("b", (2,), 1)), CONFIG)
-        trace = [step("a0+1", "b", "a", free=7)]
-        rules = [each.rule for each in scheduling_findings(trace, pair, can_chunk=True)]
-        assert rules == ([] if cap == 14 else [Rule.REFILL])
+        counted = step("a0+1", "b", "a", free=7)
+        uncounted = replace(counted, num_free_blocks=None, num_total_blocks=None)
+        for trace in ([counted], [uncounted]):
+            rules = [each.rule for each in scheduling_findings(trace, pair, can_chunk=True)]
+            assert rules == ([] if cap == 14 else [Rule.REFILL])
 
 
 Broken = dict[Promise, dict[str, list[StepRecord]]]  # by the words of the finding

@@ -146,7 +146,8 @@ def _of_refill(
         return
     # An engine may reserve the blocks of whole lives, drafts included.
     lives = record.num_cache_groups * sum(map(replay.whole_life, (head, *replay.running)))
-    if record.num_total_blocks is not None and lives > record.num_total_blocks:
+    pool = config.num_blocks if record.num_total_blocks is None else record.num_total_blocks
+    if pool is not None and lives > pool:
         return
     yield found(
         Rule.REFILL,
