@@ -25,6 +25,7 @@ BROKEN_PIPE = 128 + 13  # SIGPIPE
 PURPOSE = "Proves that an LLM engine's batching changes only its speed."
 EPILOG = "In a checkout, `batchproof lab` lists the commands that check the suite itself."
 LAB = "batchproof_lab"  # in no wheel
+PYTEST = "--pytest"
 
 OF_VERDICTS = {
     "requirements": Command(
@@ -69,6 +70,9 @@ COMMANDS = {
     "compare": Command(
         "batchproof.bench.compare_files", "say whether the second of two result files is slower"
     ),
+    "checkpoint": Command(
+        "batchproof.cli.checkpoint", "write an embedded model to disk, for engines that load their own"
+    ),
     "demo": Command("batchproof.demo", "show static waves against continuous batching, step by step"),
     "install": Command(
         "batchproof.cli.install", "install released engines, each into an environment of its own"
@@ -76,9 +80,6 @@ COMMANDS = {
 }
 PLUMBING = {  # started by other processes and scripts: `--help` does not list them
     "host": Command("batchproof.cli.host", "serve an engine behind a pipe, in a process of its own"),
-    "checkpoint": Command(
-        "batchproof.cli.checkpoint", "write an embedded model to disk, for engines that load their own"
-    ),
 }
 
 
@@ -108,7 +109,19 @@ def _dispatch(argv: Sequence[str]) -> int:
     if argv[:1] == ["lab"]:
         return _run_lab(argv[1:])
     commands = PLUMBING if argv and argv[0] in PLUMBING else COMMANDS
-    return run_command(commands, argv, "batchproof", PURPOSE, EPILOG)
+    return run_command(commands, _with_dashes(argv), "batchproof", PURPOSE, EPILOG)
+
+
+def _with_dashes(argv: Sequence[str]) -> list[str]:
+    """Returns the arguments with the value of `--pytest` in one with it: argparse takes no value that
+    begins with a dash and has no blank, such as `-x`."""
+    joined: list[str] = []
+    for each in argv:
+        if joined[-1:] == [PYTEST] and each.startswith("-"):
+            joined[-1] = f"{PYTEST}={each}"
+        else:
+            joined.append(each)
+    return joined
 
 
 def _run_lab(argv: Sequence[str]) -> int:

@@ -66,7 +66,7 @@ def test_a_value_sets_options_of_the_engine_and_of_the_suite() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (["kw"], "declares no such axis; do you mean kv?"),
+        (["kw"], "declares no axis of that name (do you mean kv?)"),
         (["a=1"], "two or more different values"),
         (["a=1,1"], "two or more different values"),
         (["a=1,2", "a=1,3"], "given twice"),
@@ -299,7 +299,10 @@ def test_releases_are_dated(
     [
         (["static", "1", "2"], "'static' has no releases here"),
         (["mlx", "1"], "two or more different ones"),
-        (["mlx", "0.0.1", "0.0.2"], "mlx==0.0.1 is not installed: `batchproof install mlx==0.0.1`"),
+        (
+            ["mlx", "0.0.1", "0.0.2"],
+            "0.0.1, 0.0.2 not installed: `batchproof install mlx==0.0.1 mlx==0.0.2`",
+        ),
     ],
 )
 def test_wrong_releases_are_named(

@@ -25,9 +25,14 @@ def run(arguments: argparse.Namespace) -> int:
     """
     libraries = engines_module(RELEASED)
     wanted = [each.partition("==")[::2] for each in arguments.engines]
-    for name, version in wanted:
+    for given, (name, version) in zip(arguments.engines, wanted, strict=True):
         if name not in libraries.LIBRARIES:
-            raise UsageError(f"ENGINE {name!r} cannot be installed: {', '.join(libraries.LIBRARIES)}")
+            known = ", ".join(libraries.LIBRARIES)
+            raise UsageError(f"ENGINE {name!r} cannot be installed; these can: {known}")
+        if "==" in given and not version:
+            raise UsageError(
+                f"ENGINE {given!r}: the VERSION is empty; write {name}==VERSION, or {name}"
+            )
         if version and libraries.LIBRARIES[name].build:
             raise UsageError(f"ENGINE {name!r} is compiled from one source: it has no other version")
     for name, version in wanted:

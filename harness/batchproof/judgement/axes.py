@@ -51,9 +51,10 @@ class Cell:
 def axes_of(declared: Axes, asked: Sequence[str], engine: str) -> Axes:
     """Returns the axes that are asked for as `NAME=VALUE,VALUE`, or as `NAME`, which is one of those
     that the engine declares; all of these if none is asked for. Raises `UsageError`."""
+    names = [_name(text) for text in asked]
+    if twice := [each for each in dict.fromkeys(names) if names.count(each) > 1]:
+        raise UsageError(f"--axis {twice[0]!r} is given twice")
     axes = {_name(text): _asked(text, declared, engine) for text in asked}
-    if len(axes) < len(asked):
-        raise UsageError("an axis is given twice by --axis")
     if not axes and not declared:
         raise UsageError(f"{engine!r} declares no axes: give some, as in --axis NAME=VALUE,VALUE")
     return axes or declared
@@ -67,11 +68,14 @@ def _asked(text: str, known: Axes, engine: str) -> Mapping[str, Value]:
     name = _name(text)
     if "=" not in text:
         if name not in known:
-            rule = f"; {near(name, known)}" if known else ""
-            raise UsageError(f"--axis {text!r}: {engine!r} declares no such axis{rule}")
+            rule = f" ({near(name, known)})" if known else ""
+            raise UsageError(
+                f"--axis {text!r} has no values, and {engine!r} declares no axis of that name{rule}: "
+                "give it as NAME=VALUE,VALUE"
+            )
         return known[name]
     values = text.rpartition("=")[2].split(",")
-    if len(values) < 2 or len({*values}) < len(values) or not all(values):
+    if not name.strip("=") or len({*filter(None, values)}) < max(2, len(values)):
         raise UsageError(f"--axis {text!r} must have two or more different values, as NAME=VALUE,VALUE")
     declared = known.get(name, {})
     if set(values) <= set(declared):

@@ -14,7 +14,7 @@ from batchproof.cli import choices
 from batchproof.cli.ray_cluster import add_runner
 from batchproof.errors import UsageError
 from batchproof.judgement import suite_session
-from batchproof.judgement.axes import Axes, axes_of, base_of, cell_of, chosen, folder_name
+from batchproof.judgement.axes import MODEL, Axes, axes_of, base_of, cell_of, chosen, folder_name
 from batchproof.judgement.cells import (
     DEFAULT_OPTIONS,
     CellResult,
@@ -33,6 +33,9 @@ from batchproof.judgement.deciding import (
 from batchproof.judgement.matrix_page import columns_of, matrix_page, summary_lines
 from batchproof.judgement.matrix_picture import matrix_picture
 from batchproof.judgement.output import RECORD, write_index
+from batchproof.judgement.suite_session import split_options
+from batchproof.models.embedded import DTYPES, KNOWN
+from batchproof.oracle.precision import KV_CACHES
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.matrix import (
     BREAKS,
@@ -54,10 +57,13 @@ from batchproof.records.texts import counted, slug
 from batchproof.records.verdict import VERDICT, RequirementOutcome
 from batchproof.requirements.issues import read_issues
 from batchproof.run.registry import engines_module, resolve_engine
+from batchproof.validation.values import one_of
 
 LIBRARIES = "adapters.released.libraries"
 RELEASE = "release"  # the axis of `judge releases`
 DECIDED = (*BREAKS, "held")
+# Options of the suite whose values are known.
+CHOICES = {"--dtype": DTYPES, "--compute-dtype": DTYPES, "--kv-cache-dtype": KV_CACHES, MODEL: KNOWN}
 MOST_TOGETHER = 20  # requirements of a finding that are asked in one run: some need a history
 
 
@@ -98,10 +104,27 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if no requirement breaks in any cell, else 1. Raises `UsageError`."""
     axes = axes_of(declared_axes(arguments.engine), arguments.axis or (), arguments.engine)
-    for name in axes:
-        for value in axes[name]:  # a wrong option is reported before the work is done
-            resolve_engine(cell_of(arguments.engine, axes, {**base_of(axes), name: value}).engine)
+    if arguments.strength > max(2, len(axes)):
+        most = max(2, len(axes))
+        raise UsageError(f"--strength is {arguments.strength}, but must be at most {most} here")
+    require_options(arguments, axes)
     return judge_matrix(arguments, axes, chosen(axes, arguments.strength), arguments.engine)
+
+
+def require_options(arguments: argparse.Namespace, axes: Axes) -> None:
+    """Raises `UsageError` for a wrong option of the engine or the suite, before the work is done, and
+    for an option that `--pytest` gives as well. A model that it gives is that of other axes."""
+    given = {each.partition("=")[0] for each in split_options(arguments.pytest)}
+    for name in axes:
+        for value in axes[name]:
+            cell = cell_of(arguments.engine, axes, {**base_of(axes), name: value})
+            resolve_engine(cell.engine)
+            for option in cell.options:
+                written, _, wanted = option.partition("=")
+                if written in CHOICES:
+                    one_of(f"--axis {name}: {written}", wanted, CHOICES[written])
+                if written in given and written != MODEL:
+                    raise UsageError(f"{written} is set by --axis {name!r} and by --pytest: choose one")
 
 
 def declared_axes(engine: str) -> Axes:

@@ -31,8 +31,8 @@ def matrix_page(record: MatrixRecord) -> str:
     lines += [*summary_lines(record), "", *record.made.lines()]
     lines.append(f"* suite: version {record.suite.version}, digest {record.suite.digest}")
     lines.append(
-        f"* {minutes:.0f} minutes: {minutes - record.probe_minutes:.0f} for the cells, "
-        f"{record.probe_minutes:.0f} for {counted(record.num_probes, 'run')} of requirements alone"
+        f"* {minutes:.1f} min: {minutes - record.probe_minutes:.1f} for the cells, "
+        f"{record.probe_minutes:.1f} for {counted(record.num_probes, 'run')} of requirements alone"
     )
     lines += ["", "## Axes", "", "The first value of each is the base.", ""]
     lines += [f"* {name}: {', '.join(values)}" for name, values in record.axes.items()]
@@ -53,11 +53,13 @@ def summary_lines(record: MatrixRecord) -> list[str]:
         if each.decisive:
             told.setdefault(sentence(each, record), []).append(each.what)
     told_names = {name for names in told_rows(record).values() for name in names}
-    whole = (
-        f"{record.engine} was asked in {_counted(record)}, "
-        f"{num:,} answers: {counted(len(record.outcomes), 'requirement')} broken in some, of which "
-        f"{len({*record.outcomes} - told_names)} wherever they could be asked."
-    )
+    broken = "no requirement is broken."
+    if record.outcomes:
+        broken = (
+            f"{counted(len(record.outcomes), 'requirement')} broken in some, of which "
+            f"{len({*record.outcomes} - told_names)} wherever they could be asked."
+        )
+    whole = f"{record.engine} was asked in {_counted(record)}, {num:,} answers: {broken}"
     return [whole, *(f"* {how}: {'; '.join(dict.fromkeys(what))}" for how, what in told.items())]
 
 

@@ -28,15 +28,16 @@ def run(arguments: argparse.Namespace) -> int:
     libraries = engines_module(matrix_command.LIBRARIES)
     name = arguments.engine.partition("?")[0]
     if name not in libraries.LIBRARIES:
-        raise UsageError(f"ENGINE {name!r} has no releases here: {', '.join(libraries.LIBRARIES)}")
+        known = ", ".join(libraries.LIBRARIES)
+        raise UsageError(f"ENGINE {name!r} has no releases here; these have: {known}")
     if len(arguments.versions) < 2 or len({*arguments.versions}) < len(arguments.versions):
         raise UsageError("VERSION: give two or more different ones, the oldest first")
-    for version in arguments.versions:
-        if libraries.interpreter(name, version) is None:
-            raise UsageError(
-                f"{name}=={version} is not installed: `batchproof install {name}=={version}`"
-            )
     axes = {RELEASE: {version: {RELEASE: version} for version in arguments.versions}}
+    matrix_command.require_options(arguments, axes)
+    missing = [each for each in arguments.versions if libraries.interpreter(name, each) is None]
+    if missing:
+        wanted_ones = " ".join(f"{name}=={each}" for each in missing)
+        raise UsageError(f"{', '.join(missing)} not installed: `batchproof install {wanted_ones}`")
     wanted = [{RELEASE: version} for version in arguments.versions]
     title = f"{arguments.engine} releases"
     return matrix_command.judge_matrix(arguments, axes, wanted, title, True, arguments.bisect)

@@ -15,7 +15,7 @@ def summary(verdict: EngineVerdict) -> Iterator[str]:
     """Yields what a reader has to know before all figures: paragraphs of Markdown."""
     if not verdict.is_complete:
         num_left = sum(each == "not run" for each in verdict.outcomes.values())
-        stopped = "it was stopped before all tests had run"
+        stopped = "not all tests were run: it was stopped, or options selected some"
         left = f"{num_left:,} requirements were not run" if num_left else stopped
         yield f"**INCOMPLETE**: {left}."
     if not verdict.totals.num_requests:
