@@ -102,9 +102,10 @@ def _difference(found: Difference, record: MatrixRecord) -> str:
     rest = {name: value for name, value in other.items() if name not in sought}
     at = f" Seen at {words_of(rest)}." if rest else ""
     num = counted(len(found.requirements), "requirement")
+    asked = "together" if found.what in record.findings else f"alone: `{found.shown}`"
     return (
         f"* **{sentence(found, record)}**: {found.what}. {num}: {_named(found.requirements)}; asked "
-        f"alone: `{found.shown}`.{at}"
+        f"{asked}.{at}"
     )
 
 
