@@ -9,6 +9,7 @@ import pytest
 
 from batchproof.__main__ import main
 
+DTYPES = "--axis=--dtype=float32,bfloat16"
 WRONG_INPUT = [
     ("", "COMMAND"),
     ("lab demo", "'demo' is no command; choose faults, honest"),
@@ -27,6 +28,14 @@ WRONG_INPUT = [
     ("lab faults --seeds 1,1", "'1,1' must be different whole numbers"),
     ("lab faults --output full/file/x", "--output 'full/file/x' cannot be written"),
     ("lab models lama", "'lama' is no causal LM of this version of transformers; do you mean llama"),
+    ("judge matrix static --axis=--dtype=float32,float31", "'float31' is unknown"),
+    (
+        f"judge matrix static {DTYPES} --pytest --dtype=float16",
+        "set by --axis '--dtype' and by --pytest",
+    ),
+    (f"judge matrix static {DTYPES} --strength 9", "--strength is 9, but must be at most 2 here"),
+    ("judge matrix static --axis=--dtype", "has no values"),
+    ("install mlx==", "VERSION is empty; write mlx==VERSION or mlx"),
     ("checkpoint gpt2-hash full", "holds something already, but must be empty"),
     ("demo --prompt \udc80", "UTF-8"),
     ("demo --prompt " + "a" * 300, "the context holds 256"),
