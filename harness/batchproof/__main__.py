@@ -73,6 +73,9 @@ COMMANDS = {
     "checkpoint": Command(
         "batchproof.cli.checkpoint", "write an embedded model to disk, for engines that load their own"
     ),
+    "dropin": Command(
+        "batchproof.dropin", "write a test file for an engine's own tests, with checkpoint and answers"
+    ),
     "demo": Command("batchproof.demo", "show static waves against continuous batching, step by step"),
     "install": Command(
         "batchproof.cli.install", "install released engines, each into an environment of its own"
