@@ -34,7 +34,7 @@ from batchproof.judgement.matrix_page import columns_of, matrix_page, summary_li
 from batchproof.judgement.matrix_picture import matrix_picture
 from batchproof.judgement.output import RECORD, write_index
 from batchproof.judgement.suite_session import split_options
-from batchproof.models.embedded import DTYPES, KNOWN
+from batchproof.models.embedded import DTYPES
 from batchproof.oracle.precision import KV_CACHES
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.matrix import (
@@ -63,7 +63,7 @@ LIBRARIES = "adapters.released.libraries"
 RELEASE = "release"  # the axis of `judge releases`
 DECIDED = (*BREAKS, "held")
 # Options of the suite whose values are known.
-CHOICES = {"--dtype": DTYPES, "--compute-dtype": DTYPES, "--kv-cache-dtype": KV_CACHES, MODEL: KNOWN}
+CHOICES = {"--dtype": DTYPES, "--compute-dtype": DTYPES, "--kv-cache-dtype": KV_CACHES}
 MOST_TOGETHER = 20  # requirements of a finding that are asked in one run: some need a history
 
 
