@@ -36,19 +36,28 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.model not in KNOWN:
         raise UsageError(f"MODEL {arguments.model!r} is no embedded model: {', '.join(KNOWN)}")
     dtype = resolve_dtype(arguments.dtype)
-    directory = Path(arguments.directory)
+    save(arguments.model, empty_folder(arguments.directory), dtype)
+    return 0
+
+
+def empty_folder(text: str) -> Path:
+    """Returns the folder DIR, made if needed. Raises `UsageError` if it cannot be, or is not empty."""
+    directory = Path(text)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         is_empty = not any(directory.iterdir())
     except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(f"DIR {arguments.directory!r} cannot be made: {reason}") from error
+        raise UsageError(f"DIR {text!r} cannot be made: {error.strerror or error}") from error
     if not is_empty:
-        raise UsageError(f"DIR {arguments.directory!r} holds something already, but must be empty")
-    subject = load_model(arguments.model, torch.device("cpu"), dtype)
+        raise UsageError(f"DIR {text!r} holds something already, but must be empty")
+    return directory
+
+
+def save(model: str, directory: Path, dtype: torch.dtype) -> None:
+    """Writes an embedded model and its tokenizer to a folder, and says so."""
+    subject = load_model(model, torch.device("cpu"), dtype)
     with without_bars():
         subject.model.save_pretrained(directory)
     tokenizers = engines_module("adapters.word_tokenizer")
     tokenizers.words_tokenizer(subject.vocab_size).save_pretrained(directory)
     print(f"written: {directory}, {subject.name} in {subject.dtype_name}")
-    return 0

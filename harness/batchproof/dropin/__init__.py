@@ -9,10 +9,10 @@ import argparse
 import json
 import random
 from importlib.resources import files
-from pathlib import Path
 
-from batchproof.cli import checkpoint
-from batchproof.errors import UsageError
+import torch
+
+from batchproof.cli.checkpoint import empty_folder, save
 from batchproof.models.embedded import KNOWN
 from batchproof.models.gemma2_hash_oracle import VOCAB_SIZE
 from batchproof.run.registry import engines_module
@@ -22,7 +22,7 @@ KINDS = {
     "vllm": "vLLM's own tests, in process: prefix hits, preemptions and n-gram drafts must be met",
     "openai": "plain pytest against a server that serves the checkpoint: OPENAI_BASE_URL",
 }
-MODEL, DTYPE = "gemma2-hash", "bfloat16"  # windows beside full layers, heads of 64, 0.6 MB
+MODEL = "gemma2-hash"  # windows beside full layers, heads of 64; 0.6 MB in bfloat16
 TEST, ANSWERS, CHECKPOINT = "test_batch_changes_no_token.py", "answers.json", "checkpoint"
 NUM_SHARERS, NUM_OTHERS = 12, 12  # of prompts that begin alike, and of others
 SHARED = 70  # tokens: two blocks of 32, and a part of one
@@ -42,14 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the three and returns 0. Raises `UsageError` for an unknown kind or a folder that is not
     empty."""
     kind = one_of("KIND", arguments.kind, KINDS)
-    folder = Path(arguments.directory)
-    if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"DIR {arguments.directory!r} holds something already, but must be empty")
-    made = argparse.Namespace(model=MODEL, directory=str(folder / CHECKPOINT), dtype=DTYPE)
-    checkpoint.run(made)
+    folder = empty_folder(arguments.directory)
+    save(MODEL, folder / CHECKPOINT, torch.bfloat16)
     (folder / TEST).write_text(files(__package__).joinpath(f"{kind}.txt").read_text("utf-8"), "utf-8")
-    (folder / ANSWERS).write_text(json.dumps(cases()) + "\n", "utf-8")
-    print(f"written: {folder / TEST}, {len(cases())} answers")
+    made = cases()
+    (folder / ANSWERS).write_text(json.dumps(made) + "\n", "utf-8")
+    print(f"written: {folder / TEST}, {len(made)} answers")
     return 0
 
 

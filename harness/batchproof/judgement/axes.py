@@ -54,7 +54,7 @@ def axes_of(declared: Axes, asked: Sequence[str], engine: str) -> Axes:
     names = [_name(text) for text in asked]
     if twice := [each for each in dict.fromkeys(names) if names.count(each) > 1]:
         raise UsageError(f"--axis {twice[0]!r} is given twice")
-    axes = {_name(text): _asked(text, declared, engine) for text in asked}
+    axes = {name: _asked(text, declared, engine) for name, text in zip(names, asked, strict=True)}
     if not axes and not declared:
         raise UsageError(f"{engine!r} declares no axes: give some, as in --axis NAME=VALUE,VALUE")
     return axes or declared

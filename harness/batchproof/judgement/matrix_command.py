@@ -104,8 +104,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if no requirement breaks in any cell, else 1. Raises `UsageError`."""
     axes = axes_of(declared_axes(arguments.engine), arguments.axis or (), arguments.engine)
-    if arguments.strength > max(2, len(axes)):
-        most = max(2, len(axes))
+    if arguments.strength > (most := max(2, len(axes))):
         raise UsageError(f"--strength is {arguments.strength}, but must be at most {most} here")
     require_options(arguments, axes)
     return judge_matrix(arguments, axes, chosen(axes, arguments.strength), arguments.engine)

@@ -18,7 +18,7 @@ A tally forgets no token, and in which columns a token shows depends on those be
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from batchproof.models.hash_tables import TOKEN_BITS, Bits, greedy_tokens, random_bits, shuffled
+from batchproof.models.hash_tables import TOKEN_BITS, Bits, random_bits, shuffled, tokens_read_on
 
 STATE_BITS = 16
 COLUMNS = 16
@@ -87,14 +87,7 @@ def mixed(pair: int) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
     as `greedy_tokens` does."""
-    token_ids, answers = list(prompt), list[int]()
-    read = reader()
-
-    def next_token(last: int) -> int:
-        answers.extend(map(read, token_ids[len(answers) : last + 1]))
-        return answers[-1]
-
-    return greedy_tokens(token_ids, max_new_tokens, next_token)
+    return tokens_read_on(prompt, max_new_tokens, reader())
 
 
 def reader() -> Callable[[int], int]:

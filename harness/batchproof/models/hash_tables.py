@@ -71,6 +71,20 @@ def xor_tokens(
     return greedy_tokens(token_ids, count, lambda last: state(num_layers, last), num_positions)
 
 
+def tokens_read_on(
+    prompt: Sequence[int], count: int, read: Callable[[int], int], num_positions: int = NUM_POSITIONS
+) -> list[int]:
+    """Returns the tokens that follow where `read` takes a sequence token by token, and answers each
+    with the next one. Raises `ValueError` as `greedy_tokens` does."""
+    token_ids, answers = list(prompt), list[int]()
+
+    def next_token(last: int) -> int:
+        answers.extend(map(read, token_ids[len(answers) : last + 1]))
+        return answers[-1]
+
+    return greedy_tokens(token_ids, count, next_token, num_positions)
+
+
 def greedy_tokens(
     token_ids: list[int],
     count: int,

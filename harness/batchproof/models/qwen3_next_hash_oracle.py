@@ -20,10 +20,10 @@ from functools import cache, reduce
 from batchproof.models.hash_tables import (
     Bits,
     digest,
-    greedy_tokens,
     permuted,
     random_bits,
     shuffled,
+    tokens_read_on,
 )
 
 VOCAB_SIZE = 256
@@ -119,15 +119,12 @@ def _masks(layer: int, head: int) -> tuple[int, ...] | None:
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
     as `greedy_tokens` does."""
-    token_ids, answers = list(prompt), list[int]()
     layers = [_Layer(number) for number in range(NUM_LAYERS)]
 
-    def next_token(last: int) -> int:
-        for token_id in token_ids[len(answers) : last + 1]:
-            answers.append(reduce(lambda state, layer: layer.step(state), layers, token_id))
-        return answers[-1]
+    def read(token_id: int) -> int:
+        return reduce(lambda state, layer: layer.step(state), layers, token_id)
 
-    return greedy_tokens(token_ids, max_new_tokens, next_token, NUM_POSITIONS)
+    return tokens_read_on(prompt, max_new_tokens, read, NUM_POSITIONS)
 
 
 class _Layer:

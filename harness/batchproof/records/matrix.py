@@ -36,9 +36,9 @@ class Difference:
     """Requirements that break in the same cells and hold in others, and what decides.
 
     `shown` was asked alone, or with others of a known finding, in every configuration that the search
-    needed. It breaks `at` these
-    settings and holds once one of the axes in `decisive` has the value that is given there. With the
-    values of `unasked` it cannot be asked. `decisive` is empty if it does not do so alone.
+    needed. It breaks `at` these settings and holds once one of the axes in `decisive` has the value
+    that is given there. With the values of `unasked` it cannot be asked. `decisive` is empty if it does
+    not do so alone.
     """
 
     requirements: tuple[str, ...]
