@@ -31,8 +31,6 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"ENGINE {name!r} cannot be installed; these can: {known}")
         if "==" in given and not version:
             raise UsageError(f"ENGINE {given!r}: VERSION is empty; write {name}==VERSION or {name}")
-        if version and libraries.LIBRARIES[name].build:
-            raise UsageError(f"ENGINE {name!r} is compiled from one source: it has no other version")
     for name, version in wanted:
         library = libraries.LIBRARIES[name]
         other = f" but for version {version}" if version else ""

@@ -113,6 +113,14 @@ def test_what_pip_did_not_finish_is_not_installed(
     other = str(tmp_path / "openvino-2026.3.0.0" / "bin" / "python")
     assert libraries.interpreter("openvino", "2026.3.0.0") == other
     assert "openvino-genai==2026.3.0.0\n" in asked[-1]
+    built: list[tuple[str, int]] = []
+    monkeypatch.setattr(
+        libraries, "build", lambda wanted, _python: built.append((wanted.source, len(made)))
+    )
+    for each in ("llama-server", "llama-server==0.3.20"):
+        assert main(["install", each]) == 0
+    pinned, other = built
+    assert other == ("llama_cpp_python==0.3.20", pinned[1]), "its releases share the environment"
     assert main(["install", "paged"]) == 2
     assert (
         "ENGINE 'paged' cannot be installed; these can: ctranslate2, llama-server, mlx"

@@ -64,7 +64,9 @@ class ReleasedEngine:
     def __signature__(self) -> inspect.Signature:
         """Model, config, and the options as keywords."""
         client = CLIENT_OPTIONS if self.library.server else ()
-        place = () if self.library.build else ("python", "release")  # what was built lies elsewhere
+        place = (
+            ("release",) if self.library.build else ("python", "release")
+        )  # what is built is not there
         return signature_with((*self.library.options, *place, *client))
 
     def __call__(
@@ -91,7 +93,7 @@ class ReleasedEngine:
                 f"engine {name!r} is not installed here: `python -m batchproof install {name}`"
             )
         if self.library.server:
-            return self._asked_over_http(self.library.server, python, model, config, options)
+            return self._asked_over_http(self.library.server, python, release, model, config, options)
         given = {key: value for key, value in options.items() if value is not None}
         words = (python, str(self.library.program), json.dumps(given))
         return factory_of(kept_program(self.name, words, os.getcwd()))(model, config)
@@ -100,6 +102,7 @@ class ReleasedEngine:
         self,
         server: ServerCommand,
         python: str,
+        release: str | None,
         model: PreTrainedModel,
         config: EngineConfig,
         options: dict[str, Any],
@@ -112,22 +115,28 @@ class ReleasedEngine:
         places = {"folder": str(folder), "home": str(self.library.folder), "python": python}
         places |= {"dtype": str(model.dtype).removeprefix("torch.")}
         places |= {"port": "{port}", "scratch": "{scratch}"}  # known when it starts
-        places |= {"built": str(self.library.build and self.library.build.folder)}
+        build = self.library.build_of(release)
+        if build is not None:
+            places |= {"built": str(build.folder), "release": self.library.name_of(release)}
         if server.conversion:
             places["model"] = str(converted(server.conversion, folder, {**flags, **places}))
-        program, *arguments = (each.format(**flags, **places) for each in server.command)
+        split = {f"{{{name}}}": words.split() for name, words in flags.items()}
+        command = (word for each in server.command for word in split.get(each, [each]))
+        program, *arguments = (each.format(**flags, **places) for each in command)
         words = (str(Path(python).parent / program), *arguments)
         variables = tuple(server.variables.items())
         local = kept_server(self.name, words, server.ready, server.refusals, server.ready_s, variables)
         engine = engine_at(local.running(), asked, model, config)
-        engine.release = f"{self.library.title} {self._version(python)}"
+        version = (
+            _installed_version(python, self.library.package)
+            if build is None
+            else "of " + places["release"]
+        )
+        engine.release = f"{self.library.title} {version}"
         engine.notes = (*server.notes, *engine.notes)
         local.counted(server.events)  # those of earlier engines
         engine.count_others = partial(local.counted, server.events)
         return engine
-
-    def _version(self, python: str) -> str:
-        return self.library.version or _installed_version(python, self.library.package)
 
 
 ENGINES = {name: ReleasedEngine(name, library) for name, library in LIBRARIES.items()}

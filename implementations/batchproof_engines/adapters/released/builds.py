@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from batchproof.errors import UsageError
@@ -31,7 +31,12 @@ class SourceBuild:
 
     source: str  # NAME==VERSION
     commands: tuple[tuple[str, ...], ...]  # run in an empty folder; {source}, {jobs} are filled in
-    kept: tuple[str, ...]  # paths in that folder that are needed later; the source is in `source`
+    kept: tuple[str, ...]  # paths in that folder that are needed later, as far as a release has them;
+    # the source is in `source`
+
+    def of(self, release: str) -> SourceBuild:
+        """Returns the same build of another release."""
+        return replace(self, source=f"{self.source.partition('==')[0]}=={release}")
 
     @property
     def folder(self) -> Path:
@@ -60,7 +65,7 @@ def build(wanted: SourceBuild, python: str) -> None:
         jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
         for command in wanted.commands:
             _run([each.format(source=source, jobs=jobs) for each in command], python, work)
-        for path in wanted.kept:
+        for path in (each for each in wanted.kept if (work / each).exists()):
             (made / path).parent.mkdir(parents=True, exist_ok=True)
             os.rename(work / path, made / path)
         try:

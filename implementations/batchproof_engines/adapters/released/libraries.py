@@ -88,8 +88,7 @@ class ReleasedLibrary:
     maker: str
     options: Mapping[str, str] = field(default_factory=dict)  # with what they mean
     environment: str = ""  # the library in whose environment it is, if not in one of its own
-    package: str = ""  # whose version is that of a server,
-    version: str = ""  # unless it is given
+    package: str = ""  # whose version is that of a server, unless it is compiled
     unwanted: tuple[str, ...] = ()  # dependencies that cannot be imported
     # Of releases that want other versions beside them than are pinned: release -> package -> version.
     beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -109,8 +108,17 @@ class ReleasedLibrary:
         return HERE / (self.environment or self.folder.name) / "requirements.txt"
 
     def is_pinned(self, release: str | None) -> bool:
-        """Returns whether a release of the library is the one that the requirements name."""
+        """Returns whether a release of the library is the one that its folder names."""
         return release is None or release == self._pin()[1]
+
+    def build_of(self, release: str | None) -> SourceBuild | None:
+        """Returns what is compiled for a release."""
+        return self.build if self.is_pinned(release) else self.build and self.build.of(str(release))
+
+    def name_of(self, release: str | None) -> str:
+        """Returns the name of a release of the library as its source archive has it."""
+        package, pinned = self._pin()
+        return f"{package}-{release or pinned}"
 
     def requirements_of(self, release: str) -> str:
         """Returns the requirements with another release of the library, and what it wants beside it."""
@@ -121,7 +129,11 @@ class ReleasedLibrary:
         return text
 
     def _pin(self) -> tuple[str, str]:
-        """Returns name and version of the library: the line that names the package, else the first."""
+        """Returns name and version of the library: those of the source that is compiled, or else of the
+        requirement that names the package, or else of the first."""
+        if self.build is not None:
+            name, _, version = self.build.source.partition("==")
+            return name, version
         text = self.requirements.read_text(encoding="utf-8")
         pins: list[tuple[str, str]] = re.findall(r"(?m)^([\w.-]+)(?:\[\w+\])?==(\S+)", text)
         return next((pin for pin in pins if pin[0] == self.package), pins[0])
@@ -138,33 +150,37 @@ LIBRARIES = {path.parent.name: _library(path) for path in sorted(HERE.glob("*/en
 def interpreter(name: str, release: str | None = None) -> str | None:
     """Returns the Python that has the library, or None if its installation is missing or incomplete.
     `release`: another than the one that is pinned."""
-    folder, built = _environment(name, release), LIBRARIES[name].build
+    folder, built = _environment(name, release), LIBRARIES[name].build_of(release)
     is_whole = _done(folder).exists() and (built is None or built.folder.is_dir())
     return str(_python(folder)) if is_whole else None
 
 
 def _environment(name: str, release: str | None) -> Path:
-    place = LIBRARIES[name].environment or name
-    return ENVIRONMENTS / (place if LIBRARIES[name].is_pinned(release) else f"{place}-{release}")
+    library = LIBRARIES[name]
+    place = library.environment or name
+    is_other = library.build is None and not library.is_pinned(release)
+    return ENVIRONMENTS / (f"{place}-{release}" if is_other else place)
 
 
 def install(name: str, release: str | None = None) -> Path:
     """Creates a new environment with exactly the pinned requirements, or with another release of the
-    library beside them, and returns its folder. What is compiled is built afterwards.
+    library beside them, and returns its folder. What is compiled is built afterwards; its releases share
+    the environment, which is left as it is for another one.
 
     Raises `CalledProcessError` if pip fails, and `UsageError` if a build does; the output of both is on
     the screen.
     """
-    folder = _environment(name, release)
-    _done(folder).unlink(missing_ok=True)
-    venv.create(folder, with_pip=True, clear=True)
-    pip = [str(_python(folder)), "-m", "pip"]
-    with _requirements(LIBRARIES[name], release) as path:
-        subprocess.run([*pip, "install", "--quiet", "-r", str(path)], check=True)
-    unwanted = LIBRARIES[LIBRARIES[name].environment or name].unwanted
-    if unwanted:
-        subprocess.run([*pip, "uninstall", "--quiet", "--yes", *unwanted], check=True)
-    wanted = LIBRARIES[name].build
+    library, folder = LIBRARIES[name], _environment(name, release)
+    wanted = library.build_of(release)
+    if wanted is None or library.is_pinned(release) or not _done(folder).exists():
+        _done(folder).unlink(missing_ok=True)
+        venv.create(folder, with_pip=True, clear=True)
+        pip = [str(_python(folder)), "-m", "pip"]
+        with _requirements(library, release) as path:
+            subprocess.run([*pip, "install", "--quiet", "-r", str(path)], check=True)
+        unwanted = LIBRARIES[library.environment or name].unwanted
+        if unwanted:
+            subprocess.run([*pip, "uninstall", "--quiet", "--yes", *unwanted], check=True)
     if wanted is not None:
         build(wanted, str(_python(folder)))
     _done(folder).touch()
@@ -174,7 +190,7 @@ def install(name: str, release: str | None = None) -> Path:
 @contextmanager
 def _requirements(library: ReleasedLibrary, release: str | None) -> Iterator[Path]:
     """Yields the file of requirements, with another release in it if one is asked for."""
-    if release is None or library.is_pinned(release):
+    if release is None or library.build or library.is_pinned(release):
         yield library.requirements
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,9 @@
 """Converts a checkpoint to a GGUF file by llama.cpp's own converter, with one word per token.
 
-    python convert.py LLAMA_CPP CHECKPOINT MODEL.gguf own|mended
+    python convert.py LLAMA_CPP CHECKPOINT FOLDER own|mended
+
+makes `model.gguf` in the folder, and from it `base.gguf` and `adapter.gguf`: a LoRA, and the model less
+its product, so that both together are the model again.
 
 The converter knows the vocabularies of published models only, so another takes its place: the words of
 the checkpoint, none of them special. What published configurations have and transformers 5 no longer
@@ -17,15 +20,25 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-SOURCE, CHECKPOINT, TARGET, HOW = sys.argv[1:]
+SOURCE, CHECKPOINT, FOLDER, HOW = sys.argv[1:]
 sys.path[:0] = [SOURCE, str(Path(SOURCE, "gguf-py"))]
 
 import convert_hf_to_gguf  # noqa: E402
 import gguf  # noqa: E402
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from conversion import get_model_class  # noqa: E402
-from conversion.llama import LlamaModel  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
+
+try:
+    from conversion import get_model_class
+    from conversion.llama import LlamaModel
+except ImportError:  # one module before 0.3.24
+    get_model_class = convert_hf_to_gguf.ModelBase.from_model_architecture
+    LlamaModel = convert_hf_to_gguf.LlamaModel
+
+HAS_MTP = "--no-mtp" in Path(convert_hf_to_gguf.__file__).read_text(encoding="utf-8")
+RANK = 4
+ADAPTED = ("attn_q.weight", "attn_output.weight", "ffn_down.weight")
 
 
 def set_vocab(model: Any) -> None:
@@ -102,7 +115,38 @@ def widened(checkpoint: Path, target: Path, config: dict[str, Any]) -> None:
     config |= {name: 2 * config[name] for name in twice}
 
 
+def divide(folder: Path) -> None:
+    """Writes the model as a base and an adapter: of random signs, times a power of two that makes its
+    product as large as the weights, so that without it, or with half of it, other tokens follow."""
+    shutil.copy(folder / "model.gguf", folder / "base.gguf")
+    base = gguf.GGUFReader(folder / "base.gguf", "r+")
+    adapter = gguf.GGUFWriter(
+        folder / "adapter.gguf", base.get_field("general.architecture").contents()
+    )
+    adapter.add_type("adapter")
+    adapter.add_string("adapter.type", "lora")
+    adapter.add_float32("adapter.lora.alpha", RANK)
+    signs = np.random.default_rng(0)
+    for tensor in base.tensors:
+        if tensor.name.endswith(ADAPTED):
+            whole = tensor.data.copy()
+            size = np.exp2(np.round(np.log2(np.abs(whole[whole != 0]).mean()) / 2))
+            down, up = (
+                (size * signs.choice((-1, 1), shape)).astype(np.float32)
+                for shape in ((RANK, whole.shape[1]), (whole.shape[0], RANK))
+            )
+            tensor.data[:] = whole - up @ down
+            adapter.add_tensor(f"{tensor.name}.lora_a", down)
+            adapter.add_tensor(f"{tensor.name}.lora_b", up)
+    adapter.write_header_to_file()
+    adapter.write_kv_data_to_file()
+    adapter.write_tensors_to_file()
+    adapter.close()
+
+
 def main() -> None:
+    target = Path(FOLDER)
+    target.mkdir()
     config = json.loads(Path(CHECKPOINT, "config.json").read_text(encoding="utf-8"))
     (architecture,) = config["architectures"]
     for kind in get_model_class(architecture).__mro__:
@@ -123,10 +167,12 @@ def main() -> None:
             if config["mamba_expand"] * config["hidden_size"] != 2 * config["hidden_size"]:
                 widened(Path(CHECKPOINT), source, config)
         (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        sys.argv[1:] = [str(source), "--outfile", TARGET, "--outtype", "f32", "--no-lazy"]
-        if architecture == "Qwen3NextForCausalLM":  # it has no layer for multi-token prediction
+        file = str(target / "model.gguf")
+        sys.argv[1:] = [str(source), "--outfile", file, "--outtype", "f32", "--no-lazy"]
+        if architecture == "Qwen3NextForCausalLM" and HAS_MTP:  # there is no layer for it
             sys.argv.append("--no-mtp")
         convert_hf_to_gguf.main()
+    divide(target)
 
 
 main()
