@@ -164,8 +164,8 @@ def _environment(name: str, release: str | None) -> Path:
 
 def install(name: str, release: str | None = None) -> Path:
     """Creates a new environment with exactly the pinned requirements, or with another release of the
-    library beside them, and returns its folder. What is compiled is built afterwards; its releases share
-    the environment, which is left as it is for another one.
+    library beside them, and returns its folder. What is compiled is built afterwards; its releases
+    share the environment, which is left as it is for another one.
 
     Raises `CalledProcessError` if pip fails, and `UsageError` if a build does; the output of both is on
     the screen.
