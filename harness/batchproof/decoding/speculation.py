@@ -18,15 +18,29 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from pathlib import Path
+
+    from torch import Tensor, dtype, nn
     from transformers import PreTrainedModel
 
 _DRAFTS: WeakKeyDictionary[PreTrainedModel, dict[float, PreTrainedModel]] = WeakKeyDictionary()
 _SMALLER: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
+_BUILDERS: WeakKeyDictionary[PreTrainedModel, Callable[[float], Head]] = WeakKeyDictionary()
+_HEADS: WeakKeyDictionary[PreTrainedModel, Head] = WeakKeyDictionary()
+
+
+class Head(Protocol):
+    """A draft head: it proposes from the model's hidden states, and is no model of its own."""
+
+    def to(self, *, dtype: dtype) -> Head:
+        """Returns the head in a dtype."""
+
+    def save(self, folder: Path) -> None:
+        """Writes it into a new folder as engines load it."""
 
 
 def dialled_draft(model: PreTrainedModel, agreement: float) -> PreTrainedModel:
@@ -40,12 +54,24 @@ def dialled_draft(model: PreTrainedModel, agreement: float) -> PreTrainedModel:
     if agreement not in known:
         known[agreement] = _dialled(_SMALLER.get(model, model), agreement)
         known[agreement].to(device=model.device, dtype=model.dtype)
+        if model in _BUILDERS:
+            _HEADS[known[agreement]] = _BUILDERS[model](agreement).to(dtype=model.dtype)
     return known[agreement]
 
 
 def register_smaller(model: PreTrainedModel, smaller: PreTrainedModel) -> None:
     """Lets the model's drafts be made of a smaller one that chooses the same tokens."""
     _SMALLER[model] = smaller
+
+
+def register_head(model: PreTrainedModel, build: Callable[[float], Head]) -> None:
+    """Lets the model's drafts have a draft head beside them, which `build` makes for an agreement."""
+    _BUILDERS[model] = build
+
+
+def head_of(draft: PreTrainedModel) -> Head | None:
+    """Returns the draft head that proposes the same as a dialled draft, if its model has one."""
+    return _HEADS.get(draft)
 
 
 def disagreeing_tokens(vocab_size: int, agreement: float) -> list[int]:

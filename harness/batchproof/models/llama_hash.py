@@ -27,6 +27,7 @@ visible key, with its K and V in every layer, counts in the logits, also beyond 
 """
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -42,7 +43,7 @@ from batchproof.models.constructed import (
     signed_permutation,
     signs,
 )
-from batchproof.models.hash_tables import NUM_POSITIONS, TOKEN_BITS, VOCAB_SIZE, random_bits
+from batchproof.models.hash_tables import NUM_POSITIONS, TOKEN_BITS, VOCAB_SIZE, Bits, random_bits
 from batchproof.models.llama_hash_oracle import OFFSETS, STATE_BITS, gate_inputs, token_code
 
 WIDTH, NUM_HEADS, NUM_KV_HEADS = 128, 4, 2
@@ -50,15 +51,16 @@ HEAD_DIM = STATE_BITS
 INNER = 9 * STATE_BITS
 
 _BITS = STATE_BITS
-_STATE = slice(0, _BITS)
-_FETCHED = slice(_BITS, 2 * _BITS)
-_SOFT = slice(2 * _BITS, 3 * _BITS)
-_CONSTANT = 3 * _BITS
+Gates = Sequence[tuple[int, int]]  # for each new bit, which own and which fetched one it is the XOR of
+STATE = slice(0, _BITS)
+FETCHED = slice(_BITS, 2 * _BITS)
+SOFT = slice(2 * _BITS, 3 * _BITS)
+CONSTANT = 3 * _BITS
 _IDENTITY = torch.eye(_BITS, dtype=torch.float32, device="cpu")
 
-_CONSTANT_VALUE = 8.0
+CONSTANT_VALUE = 8.0
 """64 + 8^2 = 128: with `state` and `fetched` full, the mean square of the stream is exactly 1."""
-_MEAN_SQUARE_NO_FETCH = (_BITS + _CONSTANT_VALUE**2) / WIDTH
+_MEAN_SQUARE_NO_FETCH = (_BITS + CONSTANT_VALUE**2) / WIDTH
 
 _AMPLITUDES = {
     -1: (58, 24, 13, 9, 0, 0, 9, 0, 0, 8, 13, 7, 6, 3, 5, 5),
@@ -80,29 +82,40 @@ rounded to float32, bfloat16 or float16 (`model.to(bfloat16)` rounds them too). 
 
 _MEAN_QUERY = 0.1
 """Gives the nearly plain mean scores of about +-0.5, so that its keys count too."""
-_RELU_GAIN = 32.0
+RELU_GAIN = 32.0
 """silu(32 x) / 32 is relu(x) to 6e-8 at every |x| >= 1/2, the only places where it is used."""
 _SOFT_STEP = 3 / 16
 """What one dimension of a soft head adds to its channel, per unit of V."""
 _SOFT_FEEDBACK = 2.0
 """Gain at which V reads the soft channels, so that a disturbance of an earlier query travels on."""
 
+SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "max_position_embeddings": NUM_POSITIONS,
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "num_attention_heads": NUM_HEADS,
+    "num_key_value_heads": NUM_KV_HEADS,
+    "head_dim": HEAD_DIM,
+}
 DEEP_LAYERS, DEEP_INNER = 12, 16_384  # of `llama-hash-deep`
 
 
 def build_llama_hash() -> LlamaForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
+    return build(token_code, OFFSETS, gate_inputs)
+
+
+def build(
+    code: Callable[[int], Bits], offsets: Sequence[int], inputs: Callable[[int], Gates]
+) -> LlamaForCausalLM:
+    """Returns the model in which tokens begin as their codes, and layer l replaces a state by the gates
+    `inputs(l)` of it and that of the position `offsets[l]` earlier."""
     model: LlamaForCausalLM = constructed_rope(
         LlamaForCausalLM,
-        _fill,
-        vocab_size=VOCAB_SIZE,
-        max_position_embeddings=NUM_POSITIONS,
-        hidden_size=WIDTH,
-        intermediate_size=INNER,
-        num_hidden_layers=len(OFFSETS),
-        num_attention_heads=NUM_HEADS,
-        num_key_value_heads=NUM_KV_HEADS,
-        head_dim=HEAD_DIM,
+        lambda model: _fill(model, code, offsets, inputs),
+        num_hidden_layers=len(offsets),
+        **SIZES,
     )
     return model
 
@@ -150,27 +163,32 @@ def build_llama_hash_deep() -> LlamaForCausalLM:
     return model
 
 
-def _fill(model: LlamaForCausalLM) -> None:
-    answer = slice(_STATE.stop - TOKEN_BITS, _STATE.stop)
-    fill_vocabulary(model, "llama", token_code, answer, _SOFT)
-    model.model.embed_tokens.weight[:, _CONSTANT] = _CONSTANT_VALUE
+def _fill(
+    model: LlamaForCausalLM,
+    code: Callable[[int], Bits],
+    offsets: Sequence[int],
+    inputs: Callable[[int], Gates],
+) -> None:
+    answer = slice(STATE.stop - TOKEN_BITS, STATE.stop)
+    fill_vocabulary(model, "llama", code, answer, SOFT)
+    model.model.embed_tokens.weight[:, CONSTANT] = CONSTANT_VALUE
     model.model.norm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
     for layer, block in enumerate(model.model.layers):
         block.input_layernorm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
         block.post_attention_layernorm.weight.fill_(1.0)
-        _fill_hard_head(block.self_attn, OFFSETS[layer])
+        fill_hard_head(block.self_attn, offsets[layer], STATE)
         _fill_soft_heads(block.self_attn, layer)
-        _fill_xor(block.mlp, layer)
-        limit_soft(block.mlp, 6 * _BITS, _SOFT, _CONSTANT, 1 / _CONSTANT_VALUE, _RELU_GAIN)
+        fill_xor(block.mlp, inputs(layer))
+        limit_soft(block.mlp, 6 * _BITS, SOFT, CONSTANT, 1 / CONSTANT_VALUE, RELU_GAIN)
 
 
-def _fill_hard_head(attention: LlamaAttention, offset: int) -> None:
-    """Let query head 0 copy the state of the position `offset` earlier into `fetched`."""
+def fill_hard_head(attention: LlamaAttention, offset: int, part: slice) -> None:
+    """Let query head 0 copy `part` of the position `offset` earlier into `fetched`."""
     query = distance_query(offset, enumerate(_AMPLITUDES[offset]), HEAD_DIM, HEAD_DIM)
-    attention.q_proj.weight[:HEAD_DIM, _CONSTANT] = query / _CONSTANT_VALUE
-    attention.k_proj.weight[: HEAD_DIM // 2, _CONSTANT] = HARD_KEY / _CONSTANT_VALUE
-    attention.v_proj.weight[:HEAD_DIM, _STATE] = _IDENTITY
-    attention.o_proj.weight[_FETCHED, :HEAD_DIM] = _IDENTITY
+    attention.q_proj.weight[:HEAD_DIM, CONSTANT] = query / CONSTANT_VALUE
+    attention.k_proj.weight[: HEAD_DIM // 2, CONSTANT] = HARD_KEY / CONSTANT_VALUE
+    attention.v_proj.weight[:HEAD_DIM, part] = _IDENTITY
+    attention.o_proj.weight[FETCHED, :HEAD_DIM] = _IDENTITY
 
 
 def _fill_soft_heads(attention: LlamaAttention, layer: int) -> None:
@@ -181,49 +199,47 @@ def _fill_soft_heads(attention: LlamaAttention, layer: int) -> None:
     name = f"llama / layer {layer} / soft"
     _hard, second, third, fourth = (slice(i, i + HEAD_DIM) for i in range(0, WIDTH, HEAD_DIM))
     mean_query = _MEAN_QUERY * signs(random_bits(f"{name} / mean", HEAD_DIM))
-    attention.q_proj.weight[second, _CONSTANT] = mean_query / _CONSTANT_VALUE
-    attention.q_proj.weight[third, _STATE] = signed_permutation(f"{name} / q 2", _BITS)
-    attention.q_proj.weight[fourth, _STATE] = signed_permutation(f"{name} / q 3", _BITS)
-    attention.k_proj.weight[second, _STATE] = signed_permutation(f"{name} / k", _BITS)
-    attention.v_proj.weight[second, _STATE] = signed_permutation(f"{name} / v", _BITS)
-    attention.v_proj.weight[second, _SOFT] = _SOFT_FEEDBACK * signed_permutation(
-        f"{name} / back", _BITS
-    )
+    attention.q_proj.weight[second, CONSTANT] = mean_query / CONSTANT_VALUE
+    attention.q_proj.weight[third, STATE] = signed_permutation(f"{name} / q 2", _BITS)
+    attention.q_proj.weight[fourth, STATE] = signed_permutation(f"{name} / q 3", _BITS)
+    attention.k_proj.weight[second, STATE] = signed_permutation(f"{name} / k", _BITS)
+    attention.v_proj.weight[second, STATE] = signed_permutation(f"{name} / v", _BITS)
+    attention.v_proj.weight[second, SOFT] = _SOFT_FEEDBACK * signed_permutation(f"{name} / back", _BITS)
     for head in (second, third, fourth):
         step = _SOFT_STEP * signed_permutation(f"{name} / o {head.start}", _BITS)
-        attention.o_proj.weight[_SOFT, head] = step
+        attention.o_proj.weight[SOFT, head] = step
 
 
-def _fill_xor(mlp: LlamaMLP, layer: int) -> None:
-    """Replace `state` by its XOR with `fetched`, and `fetched` by 0.
+def fill_xor(mlp: LlamaMLP, inputs: Gates) -> None:
+    """Replace `state` by its XOR with `fetched`, bit by bit as `inputs` says, and `fetched` by 0.
 
     With u = own + fetched in {-2, 0, 2}, the XOR as +-1 is 2 [r(u) + r(-u)] - 1 for the ramp
     r(x) = relu(x - 1/2) - relu(x - 3/2). The ramp is flat around 0 and 2, so it wipes out the
     rounding of its inputs: no error outlives a layer. Four units a bit, and two that clear.
     """
     gate, up, down = mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight
-    own, fetched = (_IDENTITY[list(bits)] for bits in zip(*gate_inputs(layer), strict=True))
+    own, fetched = (_IDENTITY[list(bits)] for bits in zip(*inputs, strict=True))
     ramp = [(sign, threshold) for sign in (1.0, -1.0) for threshold in (0.5, 1.5)]
     for index, (sign, threshold) in enumerate(ramp):
         units = _units(index)
-        gate[units, _STATE] = _RELU_GAIN * sign * own
-        gate[units, _FETCHED] = _RELU_GAIN * sign * fetched
-        gate[units, _CONSTANT] = -_RELU_GAIN * threshold / _CONSTANT_VALUE
-        up[units, _CONSTANT] = 1 / _CONSTANT_VALUE
-        down[_STATE, units] = (2 if threshold < 1 else -2) / _RELU_GAIN * _IDENTITY
-    _subtract(mlp, _units(4), _STATE, 1.0)
-    _subtract(mlp, _units(5), _FETCHED, 0.0)
+        gate[units, STATE] = RELU_GAIN * sign * own
+        gate[units, FETCHED] = RELU_GAIN * sign * fetched
+        gate[units, CONSTANT] = -RELU_GAIN * threshold / CONSTANT_VALUE
+        up[units, CONSTANT] = 1 / CONSTANT_VALUE
+        down[STATE, units] = (2 if threshold < 1 else -2) / RELU_GAIN * _IDENTITY
+    subtract(mlp, _units(4), STATE, 1.0)
+    subtract(mlp, _units(5), FETCHED, 0.0)
 
 
-def _subtract(mlp: LlamaMLP, units: slice, part: slice, constant: float) -> None:
+def subtract(mlp: LlamaMLP, units: slice, part: slice, constant: float) -> None:
     """Let `units` take x + `constant` away from every channel x of `part`.
 
     silu(32) = 32: a gate that is always open makes a unit linear.
     """
-    mlp.gate_proj.weight[units, _CONSTANT] = _RELU_GAIN / _CONSTANT_VALUE
+    mlp.gate_proj.weight[units, CONSTANT] = RELU_GAIN / CONSTANT_VALUE
     mlp.up_proj.weight[units, part] = _IDENTITY
-    mlp.up_proj.weight[units, _CONSTANT] = constant / _CONSTANT_VALUE
-    mlp.down_proj.weight[part, units] = -_IDENTITY / _RELU_GAIN
+    mlp.up_proj.weight[units, CONSTANT] = constant / CONSTANT_VALUE
+    mlp.down_proj.weight[part, units] = -_IDENTITY / RELU_GAIN
 
 
 def _units(index: int) -> slice:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from batchproof.decoding.speculation import head_of
 from batchproof_engines.adapters.word_tokenizer import words_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+HEAD = "head"
 # Engines are built often: each model is written once, in its state at that time.
 _FOLDERS: WeakKeyDictionary[PreTrainedModel, Path] = WeakKeyDictionary()
 
@@ -24,7 +26,8 @@ _FOLDERS: WeakKeyDictionary[PreTrainedModel, Path] = WeakKeyDictionary()
 def saved(model: PreTrainedModel) -> Path:
     """Returns a temporary folder with the model in its own dtype and a tokenizer (`word_tokenizer.py`).
 
-    It exists as long as the model, and no longer than this process.
+    It exists as long as the model, and no longer than this process. A draft with a draft head has that
+    in the folder `HEAD`.
     """
     folder = _FOLDERS.get(model)
     if folder is None:
@@ -33,6 +36,9 @@ def saved(model: PreTrainedModel) -> Path:
         with _undisturbed(model):
             model.save_pretrained(folder)
         words_tokenizer(model.config.get_text_config().vocab_size).save_pretrained(folder)
+        head = head_of(model)
+        if head is not None:
+            head.save(folder / HEAD)
         _FOLDERS[model] = folder
     return folder
 

@@ -133,7 +133,8 @@ class VLLM:
             "the number of threads is set for each engine: drafts from n-grams change it (a finding)",
             "CpuPlatform.register_triton_kernel_overrides is called for the first engine of a process "
             "alone: a second call fails once n-grams have loaded numba (a finding)",
-            f"drafts come from a draft_model, or without one from n-grams of up to {NGRAM_SIZE} tokens",
+            "drafts come from an EAGLE head if the model has one, or from a draft_model, or without "
+            f"either from n-grams of up to {NGRAM_SIZE} tokens",
             "of a Qwen3-Next, and of a model with a tied head, drafts are always n-grams",
             "an engine is used again once it is idle, after reset_prefix_cache"
             if kept
@@ -218,7 +219,10 @@ def _built(
     if given["model_type"] in DELTA_NETS or given.get("tie_word_embeddings"):
         draft = None
     drafting: dict[str, Any] = {}
-    if draft is not None:
+    head = draft and Path(draft, "head")
+    if head and head.is_dir():
+        drafting = {"method": "eagle", "model": str(head)}
+    elif draft is not None:
         drafting = {"method": "draft_model", "model": draft}
     elif num_drafts:
         drafting = {"method": "ngram", "prompt_lookup_max": NGRAM_SIZE, "prompt_lookup_min": 1}
@@ -226,7 +230,7 @@ def _built(
     if num_drafts:
         drafting["num_speculative_tokens"] = num_drafts
         limits["max_num_scheduled_tokens"] = num_fed
-        if draft is not None:
+        if drafting["method"] == "draft_model":
             num_fed += config["max_num_seqs"]  # each row of a draft model has a token more
     arguments = EngineArgs(
         model=folder,
