@@ -16,10 +16,16 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from batchproof.decoding.speculation import dialled_draft, disagreeing_tokens, proposed_instead
+from batchproof.decoding.speculation import (
+    dialled_draft,
+    disagreeing_tokens,
+    head_of,
+    proposed_instead,
+)
 from batchproof.models.cached_states import read_as
 from batchproof.models.catalogue import ModelUnderTest, load_model, moved
 from batchproof.models.embedded import EMBEDDED, KNOWN
@@ -36,6 +42,7 @@ LONG = ("gpt2-long", "mistral-hash", "mixtral-hash", "qwen3-next-hash")
 # transformers' experts know no float64.
 WAYS = [(name, dtype, "sdpa") for name in HASHES for dtype in DTYPES]
 WAYS += [(name, torch.float32, each) for name in HASHES for each in ("eager", INT8)]
+WAYS += [("eagle-hash", dtype, "sdpa") for dtype in DTYPES[1:]]
 WAYS += [("gemma2-hash", dtype, "eager") for dtype in DTYPES]
 WAYS += [("gemma2-hash", dtype, INT8) for dtype in DTYPES[1:]]
 WAYS += [(name, d, each) for name in LONG for d in DTYPES[1:] for each in ("sdpa", INT8)]
@@ -219,6 +226,30 @@ def test_a_dialled_draft_disagrees_where_it_should() -> None:
         assert torch.equal(said != drafted, disagrees)
         assert drafted.tolist() == [proposed_instead(token, 256, 0.75) for token in said.tolist()]
         assert torch.equal(of_model.sort().values, of_draft.sort().values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+@torch.no_grad()
+def test_a_draft_head_proposes_as_dialled_also_in_a_chain(dtype: torch.dtype, tmp_path: Path) -> None:
+    """In a chain the first draft follows the model's hidden state, and others those of the head."""
+    honest, context = model("eagle-hash", dtype), prompts(3, 60)[0]
+    context += right("eagle-hash", context, 6)
+    hidden = honest.model(torch.tensor([context])).last_hidden_state
+    chosen = honest.lm_head(hidden)[0].argmax(-1).tolist()
+    heads: dict[float, Any] = {each: head_of(dialled_draft(honest, each)) for each in (1.0, 0.75, 0.0)}
+    for agreement, head in heads.items():
+        made = head.chained(torch.tensor([context[1:]]), hidden[:, :-1])
+        wanted = [proposed_instead(token, 256, agreement) for token in chosen[1:]]
+        assert honest.lm_head(made)[0].argmax(-1).tolist() == wanted
+    fed = hidden[:, :60]
+    for place in range(61, 66):
+        made = heads[1.0].chained(torch.tensor([context[1:place]]), fed)
+        assert honest.lm_head(made[0, -1]).argmax() == context[place]
+        fed = torch.cat((fed, made[:, -1:]), 1)
+    heads[0.0].save(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert {*saved} == {*heads[0.0].state_dict()}
+    assert {each.dtype for each in saved.values()} == {dtype}
 
 
 @pytest.mark.parametrize("name", [name for name, each in EMBEDDED.items() if each.oracle is None])
