@@ -45,6 +45,7 @@ WAYS += [(name, torch.float32, each) for name in HASHES for each in ("eager", IN
 WAYS += [("eagle-hash", dtype, "sdpa") for dtype in DTYPES[1:]]
 WAYS += [("gemma2-hash", dtype, "eager") for dtype in DTYPES]
 WAYS += [("gemma2-hash", dtype, INT8) for dtype in DTYPES[1:]]
+WAYS += [("gpt-oss-hash", dtype, "eager") for dtype in DTYPES[1:]]
 WAYS += [(name, d, each) for name in LONG for d in DTYPES[1:] for each in ("sdpa", INT8)]
 LENS = (1, 8, 9, 64, 129)  # the first is answered with 200 tokens, so that all lengths are met
 PROMPT = tuple(b"golden tokens")
@@ -207,6 +208,19 @@ def test_a_wrong_window_or_cap_changes_nearly_every_token(name: str, field: str,
     wrong.load_state_dict(built.state_dict())
     flipped = built(tokens).logits.argmax(-1) != wrong(tokens).logits.argmax(-1)
     assert flipped[0, WINDOW:].float().mean() > 0.9
+
+
+def test_a_sink_decides_which_of_a_pair_is_read() -> None:
+    tokens, built = torch.tensor(prompts(2, 200)), KNOWN["gpt-oss-hash"].build()
+    said = built(tokens).logits.argmax(-1)
+    for layer in (0, 2):
+        sinks = built.model.layers[layer].self_attn.sinks
+        kept = sinks.clone()
+        sinks.fill_(-1000.0)
+        assert (built(tokens).logits.argmax(-1) != said).float().mean() > 0.9
+        sinks.copy_(kept)
+    built.model.layers[0].mlp.experts.limit = 100.0
+    assert (built(tokens).logits.argmax(-1) != said).float().mean() > 0.9
 
 
 def test_a_dialled_draft_disagrees_where_it_should() -> None:

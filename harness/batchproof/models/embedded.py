@@ -17,6 +17,7 @@ from batchproof.models import (
     gemma2_hash_oracle,
     gpt2_hash_oracle,
     gpt2_long_oracle,
+    gpt_oss_hash_oracle,
     llama_hash_oracle,
     qwen3_next_hash_oracle,
 )
@@ -64,6 +65,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
 FURTHER = {
     "eagle-hash": EmbeddedModel("eagle_hash:build_eagle_hash", eagle_hash_oracle.generate),
     "gemma2-hash": EmbeddedModel("gemma2_hash:build_gemma2_hash", gemma2_hash_oracle.generate),
+    "gpt-oss-hash": EmbeddedModel("gpt_oss_hash:build_gpt_oss_hash", gpt_oss_hash_oracle.generate),
     "llama-hash-deep": EmbeddedModel("llama_hash:build_llama_hash_deep", llama_hash_oracle.generate),
     "lfm2-random": EmbeddedModel("random_models:build_lfm2_random"),
     "qwen3-next-hash": EmbeddedModel(

@@ -49,7 +49,7 @@ INNER = 128  # the last unit is the constant; kernels want a multiple of 8
 _STATE = slice(0, STATE_BITS)
 _CONSTANT = STATE_BITS
 _SIZE = 512.0  # of the constant
-_AMPLITUDES = {
+AMPLITUDES = {
     -1: {0: 101, 2: 39, 3: 20},
     1: {0: 127, 2: 33},
     2: {0: 127, 2: 33},
@@ -145,7 +145,7 @@ def _fill_attention(part: str, weight: Tensor, layer: int) -> None:
     for head, offset in enumerate(tables.OFFSETS[layer]):
         start = head * HEAD_DIM
         if part == "q_proj":
-            amplitudes = _AMPLITUDES[offset].items()
+            amplitudes = AMPLITUDES[offset].items()
             query = distance_query(offset, amplitudes, HEAD_DIM, HEAD_DIM, ROPE_THETA)
             weight[start : start + HEAD_DIM, _CONSTANT] = query / _SIZE
         elif part == "o_proj":

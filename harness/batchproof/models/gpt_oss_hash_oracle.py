@@ -1,0 +1,93 @@
+"""The answers of `gpt-oss-hash` in integers: no tensors, no cache, no rounding.
+
+It holds the tables of the function, and the model is built from the same tables; they share nothing
+else, so it has no error in common with torch, transformers or any engine.
+
+The function: the first state of a position is its token, 8 bits. Layers with a window and layers
+without one take turns. A new bit is the XOR of an own bit and of those that heads fetch. In a layer
+without a window four heads fetch one position each. In a layer with one the four are two pairs: an own
+bit says which of a pair fetches, the other finds its sink and fetches nothing. Whether ones are the
+majority in two of the sums chooses one of four experts, each of which flips other bits of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from batchproof.models.gemma2_hash_oracle import (
+    BEYOND,
+    NUM_POSITIONS,
+    STATE_BITS,
+    VOCAB_SIZE,
+    WINDOW,
+    has_window,
+)
+from batchproof.models.hash_tables import Bits, greedy_tokens, random_bits, shuffled
+
+__all__ = ["NUM_POSITIONS", "STATE_BITS", "VOCAB_SIZE", "WINDOW", "has_window"]
+
+HEADS = ((BEYOND, 1, -1, 3), (12, 2, 16, 5), (5, BEYOND, 1, 2), (5, 16, 2, 12))
+"""How far back each head of each layer reads, as in `gemma2_hash_oracle`; even layers have a window,
+and there heads 0 and 1 are a pair, and 2 and 3."""
+NUM_EXPERTS = 4
+_SERIES = "gpt-oss 0"
+
+
+def asks(layer: int, head: int) -> tuple[int, int] | None:
+    """Returns which own bit a head of a pair asks for, and the value with which it fetches."""
+    return divmod(head, 2) if has_window(layer) else None
+
+
+@cache
+def bit_order(layer: int, head: int) -> tuple[int, ...]:
+    """Returns, for every new state bit, which bit of the state that the head fetched enters it."""
+    return tuple(shuffled(f"{_SERIES} / layer {layer} / head {head}", STATE_BITS))
+
+
+@cache
+def flips(layer: int, expert: int) -> Bits:
+    """Returns the bits that an expert flips."""
+    return random_bits(f"{_SERIES} / layer {layer} / expert {expert}", STATE_BITS)
+
+
+def num_summed(layer: int) -> int:
+    """Returns how many bits a sum has: an own one, and one of each head that fetches."""
+    return 3 if has_window(layer) else 5
+
+
+def source(layer: int, head: int, position: int) -> int:
+    """Returns the position that the head reads at `position`: the visible one nearest to its offset."""
+    reach = WINDOW - 1 if has_window(layer) else NUM_POSITIONS
+    return position - min(max(HEADS[layer][head], 0), position, reach)
+
+
+def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
+    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
+    as `greedy_tokens` does."""
+    token_ids = list(prompt)
+
+    @cache
+    def state(num_layers: int, position: int) -> Bits:
+        """Returns the state of `position` after the first `num_layers` layers."""
+        if num_layers == 0:
+            return tuple(token_ids[position] >> bit & 1 for bit in range(STATE_BITS))
+        layer = num_layers - 1
+        own = state(layer, position)
+        fetched = [*_fetched(layer, own, position)]
+        ones = [own[new] + sum(bits[new] for bits in fetched) for new in range(STATE_BITS)]
+        is_most = [2 * count > num_summed(layer) for count in ones]
+        flipped = flips(layer, is_most[0] + 2 * is_most[1])
+        return tuple(count & 1 ^ flip for count, flip in zip(ones, flipped, strict=True))
+
+    def _fetched(layer: int, own: Bits, position: int) -> Iterator[Bits]:
+        for head in range(len(HEADS[layer])):
+            asked = asks(layer, head)
+            if asked is None or own[asked[0]] == asked[1]:
+                read = state(layer, source(layer, head, position))
+                yield tuple(read[old] for old in bit_order(layer, head))
+
+    def next_token(last: int) -> int:
+        return sum(value << bit for bit, value in enumerate(state(len(HEADS), last)))
+
+    return greedy_tokens(token_ids, max_new_tokens, next_token, NUM_POSITIONS)
