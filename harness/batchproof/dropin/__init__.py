@@ -122,11 +122,13 @@ def cases(model: str) -> list[dict[str, list[int] | list[str]]]:
     begin = [rng.randrange(VOCAB_SIZE) for _ in range(SHARED)]
     prompts = [[*begin[: rng.choice((64, SHARED))], number, 5] for number in range(NUM_SHARERS)]
     for number in range(NUM_OTHERS // 3):  # a short one, a long one, and one that leaves it early
-        short, long, rest = ([rng.randrange(VOCAB_SIZE) for _ in range(n)] for n in (5, 20 + 3 * number, 6))
+        short, long, rest = (
+            [rng.randrange(VOCAB_SIZE) for _ in range(n)] for n in (5, 20 + 3 * number, 6)
+        )
         prompts += [short, long * (1 + number % 2), [*long[:6], *rest]]
-    for _ in range(NUM_ECHOES):  # behind a stretch that came before, n-grams draft what is right
+    for _ in range(NUM_ECHOES):  # n-grams draft what followed the stretch before, and then too much
         stretch = [rng.randrange(VOCAB_SIZE) for _ in range(REACH)]
-        prompts.append([*stretch, *oracle(stretch, 8), *stretch])
+        prompts.append([*stretch, *oracle(stretch, 10), *stretch])
     words = engines_module("adapters.word_tokenizer")
     made: list[dict[str, list[int] | list[str]]] = []
     for number, prompt in enumerate(prompts):

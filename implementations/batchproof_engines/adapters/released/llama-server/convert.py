@@ -2,9 +2,9 @@
 
     python convert.py LLAMA_CPP CHECKPOINT FOLDER own|mended [TYPE]
 
-makes `model.gguf` in the folder, in float32, and from it `base.gguf` and `adapter.gguf`: a LoRA, and the
-model less its product, so that both together are the model again. With a TYPE it makes the model alone,
-in that type of the converter.
+makes `model.gguf` in the folder, in float32, and from it `base.gguf` and `adapter.gguf`: a LoRA, and
+the model less its product, so that both together are the model again. With a TYPE, such as bf16, it
+makes the model alone, in that type.
 
 The converter knows the vocabularies of published models only, so another takes its place: the words of
 the checkpoint, none of them special. What published configurations have and transformers 5 no longer
