@@ -55,5 +55,5 @@ def test_a_full_folder_an_unknown_kind_and_a_missing_converter_are_refused(
     assert f"'tgi' is unknown; choose one of {', '.join(KINDS)}" in capsys.readouterr().err
     monkeypatch.setattr(engines_module("adapters.released.libraries"), "interpreter", lambda _: None)
     assert main(["dropin", "llama.cpp", str(tmp_path / "new")]) == 2
-    assert "needs llama.cpp's converter: `python -m batchproof install" in capsys.readouterr().err
+    assert "needs the converter of llama.cpp, `python -m batchproof install" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

@@ -85,8 +85,8 @@ def converter() -> list[str]:
     library, python = libraries.LIBRARIES[CONVERTER], libraries.interpreter(CONVERTER)
     if python is None:
         raise UsageError(
-            f"KIND 'llama.cpp' needs llama.cpp's converter: `python -m batchproof install {CONVERTER}`; "
-            f"the others need nothing: {', '.join(each for each in KINDS if each != 'llama.cpp')}"
+            f"KIND 'llama.cpp' needs the converter of llama.cpp, `python -m batchproof install "
+            f"{CONVERTER}`; the others need none: {', '.join(sorted(KINDS.keys() - {'llama.cpp'}))}"
         )
     source = library.build.folder / "source/vendor/llama.cpp"
     return [python, str(library.folder / "convert.py"), str(source)]
