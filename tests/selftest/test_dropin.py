@@ -4,37 +4,56 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from batchproof import dropin
 from batchproof.__main__ import main
-from batchproof.dropin import ANSWERS, CHECKPOINT, KINDS, MODEL, TEST
+from batchproof.dropin import ANSWERS, CHECKPOINT, KINDS, TEST
 from batchproof.models.embedded import KNOWN
+from batchproof.run.registry import engines_module
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_written_is_small_and_stands_alone(kind: str, tmp_path: Path) -> None:
+def test_what_is_written_is_small_and_stands_alone(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dropin, "converter", lambda: ["convert"])
+    monkeypatch.setattr(subprocess, "run", _converted)
     assert main(["dropin", kind, str(tmp_path / "new")]) == 0
     folder = tmp_path / "new"
     text = (folder / TEST).read_text(encoding="utf-8")
     imported = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
     assert not [each for each in imported if each and each.startswith("batchproof")]
-    assert len(text.splitlines()) <= 40
+    assert len(text.splitlines()) <= 50
     assert sum(each.stat().st_size for each in folder.rglob("*") if each.is_file()) < 1 << 20
     assert (folder / CHECKPOINT / "config.json").is_file()
-    oracle = KNOWN[MODEL].oracle
+    weights = {each.name for each in (folder / CHECKPOINT).glob("model.*")}
+    assert weights == {"model.gguf" if kind == "llama.cpp" else "model.safetensors"}
+    oracle = KNOWN[KINDS[kind].model].oracle
     assert oracle is not None
     for case in json.loads((folder / ANSWERS).read_text(encoding="utf-8")):
         assert oracle(case["prompt"], len(case["answer"])) == case["answer"]
         assert [int(word[1:]) for word in case["words"]] == case["answer"]
 
 
-def test_a_full_folder_and_an_unknown_kind_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def _converted(words: list[str], **_: object) -> None:
+    made = Path(words[2])
+    made.mkdir()
+    (made / "model.gguf").touch()
+
+
+def test_a_full_folder_an_unknown_kind_and_a_missing_converter_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "there").touch()
     assert main(["dropin", "openai", str(tmp_path)]) == 2
     assert "holds something already" in capsys.readouterr().err
-    assert main(["dropin", "sglang", str(tmp_path / "new")]) == 2
-    assert "'sglang' is unknown; choose one of vllm, openai" in capsys.readouterr().err
+    assert main(["dropin", "tgi", str(tmp_path / "new")]) == 2
+    assert f"'tgi' is unknown; choose one of {', '.join(KINDS)}" in capsys.readouterr().err
+    monkeypatch.setattr(engines_module("adapters.released.libraries"), "interpreter", lambda _: None)
+    assert main(["dropin", "llama.cpp", str(tmp_path / "new")]) == 2
+    assert "needs the converter of llama.cpp, `python -m batchproof install" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

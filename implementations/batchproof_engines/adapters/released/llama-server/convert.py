@@ -1,9 +1,10 @@
 """Converts a checkpoint to a GGUF file by llama.cpp's own converter, with one word per token.
 
-    python convert.py LLAMA_CPP CHECKPOINT FOLDER own|mended
+    python convert.py LLAMA_CPP CHECKPOINT FOLDER own|mended [TYPE]
 
-makes `model.gguf` in the folder, and from it `base.gguf` and `adapter.gguf`: a LoRA, and the model less
-its product, so that both together are the model again.
+makes `model.gguf` in the folder, in float32, and from it `base.gguf` and `adapter.gguf`: a LoRA, and
+the model less its product, so that both together are the model again. With a TYPE, such as bf16, it
+makes the model alone, in that type.
 
 The converter knows the vocabularies of published models only, so another takes its place: the words of
 the checkpoint, none of them special. What published configurations have and transformers 5 no longer
@@ -20,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-SOURCE, CHECKPOINT, FOLDER, HOW = sys.argv[1:]
+SOURCE, CHECKPOINT, FOLDER, HOW, *TYPE = sys.argv[1:]
 sys.path[:0] = [SOURCE, str(Path(SOURCE, "gguf-py"))]
 
 import convert_hf_to_gguf  # noqa: E402
@@ -168,11 +169,13 @@ def main() -> None:
                 widened(Path(CHECKPOINT), source, config)
         (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
         file = str(target / "model.gguf")
-        sys.argv[1:] = [str(source), "--outfile", file, "--outtype", "f32", "--no-lazy"]
+        kind = TYPE[0] if TYPE else "f32"
+        sys.argv[1:] = [str(source), "--outfile", file, "--outtype", kind, "--no-lazy"]
         if architecture == "Qwen3NextForCausalLM" and HAS_MTP:  # there is no layer for it
             sys.argv.append("--no-mtp")
         convert_hf_to_gguf.main()
-    divide(target)
+    if not TYPE:
+        divide(target)
 
 
 main()
