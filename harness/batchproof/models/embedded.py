@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from batchproof.models import (
     bamba_hash_oracle,
+    deepseek_hash_oracle,
     gemma2_hash_oracle,
     gpt2_hash_oracle,
     gpt2_long_oracle,
@@ -61,6 +62,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
 }
 # Models that no test needs: for benchmarks, and for engines whose states are of these kinds.
 FURTHER = {
+    "deepseek-hash": EmbeddedModel("deepseek_hash:build_deepseek_hash", deepseek_hash_oracle.generate),
     "gemma2-hash": EmbeddedModel("gemma2_hash:build_gemma2_hash", gemma2_hash_oracle.generate),
     "llama-hash-deep": EmbeddedModel("llama_hash:build_llama_hash_deep", llama_hash_oracle.generate),
     "lfm2-random": EmbeddedModel("random_models:build_lfm2_random"),
