@@ -75,8 +75,8 @@ _PEAKS: dict[int, tuple[dict[int, int], dict[int, int]]] = {
         {0: 128, 4: 13},
     ),
 }
-"""Distance -> amplitudes around 0 and around it, as those of `gemma2_hash`, solutions of linear programs
-too: the score at the distance is 14 more than that at 0, and this is 41 or more above all others."""
+"""Distance -> amplitudes around 0 and around it, solutions of linear programs like `AMPLITUDES`:
+the score at the distance is 14 more than that at 0, and this is 41 or more above all others."""
 
 
 def build_deepseek_hash() -> DeepseekV3ForCausalLM:

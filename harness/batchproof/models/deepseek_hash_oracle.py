@@ -32,8 +32,8 @@ ROUTED = (4, 5, 6, 7)
 """The bits that the chosen expert makes; the shared one makes the others."""
 
 _SERIES = "deepseek 60"
-"""Of the first 300 series, those whose experts of a layer differ, the one in which a bit that is changed
-in the last 32 tokens changes the next one most often (91 %)."""
+"""Of the first 300 series, of those whose experts differ, the one in which a bit that is changed in the
+last 32 tokens changes the next one most often (91 %)."""
 
 
 @cache
