@@ -138,7 +138,7 @@ class VLLM:
             f"drafts come from a draft_model, or without one from n-grams of up to {NGRAM_SIZE} tokens",
             "with latent attention prompts are fed whole and not cached, in blocks of 16 tokens, as "
             "on a CPU whatever is asked: there is no trace then",
-            "of a Qwen3-Next, and of a model with a tied head, drafts are always n-grams",
+            "of Qwen3-Next, DeepSeek and a model with a tied head drafts are always n-grams",
             "an engine is used again once it is idle, after reset_prefix_cache"
             if kept
             else "each engine is built anew",
@@ -220,9 +220,10 @@ def _built(
         limits["num_gpu_blocks_override"] = own * num_blocks + 1
     if given["model_type"] in DELTA_NETS and dtype != "bfloat16":
         raise Unsupported(f"CPU GDN attention requires BF16, and not {dtype}")
-    # Drafts are n-grams where vLLM loads no draft of the same kind: of a Qwen3-Next it takes the layer
-    # for multi-token prediction, and a tied head has no weights of its own.
-    if given["model_type"] in DELTA_NETS or given.get("tie_word_embeddings"):
+    # Drafts are n-grams where vLLM loads no draft of the same kind: of a Qwen3-Next or a DeepSeek it
+    # takes the layer for multi-token prediction, and a tied head has no weights of its own.
+    has_mtp = given["model_type"] in (*DELTA_NETS, "deepseek_v3")
+    if has_mtp or given.get("tie_word_embeddings"):
         draft = None
     drafting: dict[str, Any] = {}
     if draft is not None:
