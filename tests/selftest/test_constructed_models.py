@@ -38,7 +38,7 @@ from tests.selftest.conftest import LaboratoryFor
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 INT8 = "int8"  # keys and values in 8 bits
 HASHES = ("gpt2-hash", "llama-hash", "bamba-hash")
-LONG = ("gpt2-long", "mistral-hash", "mixtral-hash", "qwen3-next-hash")
+LONG = ("gpt2-long", "mistral-hash", "mixtral-hash", "qwen3-next-hash", "deepseek-hash")
 # transformers' experts know no float64.
 WAYS = [(name, dtype, "sdpa") for name in HASHES for dtype in DTYPES]
 WAYS += [(name, torch.float32, each) for name in HASHES for each in ("eager", INT8)]

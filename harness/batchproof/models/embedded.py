@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from batchproof.models import (
     bamba_hash_oracle,
+    deepseek_hash_oracle,
     eagle_hash_oracle,
     gemma2_hash_oracle,
     gpt2_hash_oracle,
@@ -63,6 +64,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
 }
 # Models that no test needs: for benchmarks, and for engines whose states are of these kinds.
 FURTHER = {
+    "deepseek-hash": EmbeddedModel("deepseek_hash:build_deepseek_hash", deepseek_hash_oracle.generate),
     "eagle-hash": EmbeddedModel("eagle_hash:build_eagle_hash", eagle_hash_oracle.generate),
     "gemma2-hash": EmbeddedModel("gemma2_hash:build_gemma2_hash", gemma2_hash_oracle.generate),
     "gpt-oss-hash": EmbeddedModel("gpt_oss_hash:build_gpt_oss_hash", gpt_oss_hash_oracle.generate),
@@ -81,6 +83,7 @@ QUICKEST_MODEL = "gpt2-random"  # it has learned positions
 LONG_MODEL = "gpt2-long"
 STATE_MODEL = "bamba-hash"  # it carries recurrent states beside its keys
 DELTA_NET_MODEL = "qwen3-next-hash"  # so does it, of another kind
+LATENT_MODEL = "deepseek-hash"  # it keeps latents instead of keys and values
 QUICK_STATE_MODEL = "bamba-random"
 TWINS_MODEL = "llama-twins"  # whose tokens are nearly equal in pairs
 WITH_STATES = {STATE_MODEL, QUICK_STATE_MODEL}

@@ -67,6 +67,8 @@ from tracing import Tracer
 
 set_num_threads = torch.set_num_threads  # vLLM puts one in its place that does nothing
 BLOCK_SIZE = 32  # of the CPU's attention: others are multiples of it
+LATENT_BLOCK_SIZE = 16  # of latents, whatever is asked
+LACKED_WITH_LATENTS = ("chunked_prefill", "prefix_caching", "tracing", "scheduling")
 NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
 DELTA_NETS = ("qwen3_next",)
 NUM_KEPT = 16  # engines
@@ -135,7 +137,9 @@ class VLLM:
             "alone: a second call fails once n-grams have loaded numba (a finding)",
             "drafts come from an EAGLE head if the model has one, or from a draft_model, or without "
             f"either from n-grams of up to {NGRAM_SIZE} tokens",
-            "of a Qwen3-Next, and of a model with a tied head, drafts are always n-grams",
+            "with latent attention prompts are fed whole and not cached, in blocks of 16 tokens, as "
+            "on a CPU whatever is asked: there is no trace then",
+            "of Qwen3-Next, DeepSeek and a model with a tied head drafts are always n-grams",
             "an engine is used again once it is idle, after reset_prefix_cache"
             if kept
             else "each engine is built anew",
@@ -211,12 +215,16 @@ def _built(
     if config["num_blocks"] is not None:
         length = min(length, config["num_blocks"] * size + 1)
         own = _num_groups(given.get("layer_types") or ())  # blocks of its own has each
-        limits["num_gpu_blocks_override"] = own * (config["num_blocks"] + (2 if has_window else 1)) + 1
+        num_blocks = config["num_blocks"] + (2 if has_window else 1)
+        if given.get("kv_lora_rank"):
+            num_blocks *= size // LATENT_BLOCK_SIZE
+        limits["num_gpu_blocks_override"] = own * num_blocks + 1
     if given["model_type"] in DELTA_NETS and dtype != "bfloat16":
         raise Unsupported(f"CPU GDN attention requires BF16, and not {dtype}")
-    # Drafts are n-grams where vLLM loads no draft of the same kind: of a Qwen3-Next it takes the layer
-    # for multi-token prediction, and a tied head has no weights of its own.
-    if given["model_type"] in DELTA_NETS or given.get("tie_word_embeddings"):
+    # Drafts are n-grams where vLLM loads no draft of the same kind: of a Qwen3-Next or a DeepSeek it
+    # takes the layer for multi-token prediction, and a tied head has no weights of its own.
+    has_mtp = given["model_type"] in (*DELTA_NETS, "deepseek_v3")
+    if has_mtp or given.get("tie_word_embeddings"):
         draft = None
     drafting: dict[str, Any] = {}
     head = draft and Path(draft, "head")
@@ -294,6 +302,8 @@ class Engine(Stepped):
         self._asked: dict[str, Sampling] = {}
         self._prompt_logprobs: dict[str, list[Any]] = {}
         core = engine.engine_core.engine_core
+        self.lacks = LACKED_WITH_LATENTS if engine.model_config.use_mla else ()
+        is_traced &= not self.lacks
         self._tracer = Tracer(core.scheduler, self._names) if is_traced else None
 
     def renewed(self) -> Engine:
