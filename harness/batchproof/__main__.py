@@ -4,8 +4,6 @@ Exit codes: 0 fine, 1 something was found wrong, 2 wrong input (one sentence on 
 with Ctrl-C, 143 with SIGTERM, 141 the reader of the output has closed it.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

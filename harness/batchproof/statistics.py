@@ -5,8 +5,6 @@ resampling and no seed. The distributions are those of `scipy.special`, which is
 needed: most commands need none, and `scipy.stats` takes a second to import.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """`batchproof lab NAME`: the commands that check the suite itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from batchproof.cli.commands import Command, run_command

@@ -4,8 +4,6 @@ The journal of a question lies in `journals/` below the output, and is read when
 as after an interruption. That of other code or another question has another name and is left alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import sys

@@ -1,7 +1,5 @@
 """`batchproof lab mutants`: generated mutants before the covering design, and what kills each."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A reproduction as one file to paste, with the code of each `setup_x.py` beside it that it imports."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

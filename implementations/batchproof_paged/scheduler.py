@@ -17,8 +17,6 @@ Iteration-level scheduling: Yu et al., "Orca", OSDI 2022. Chunked prefill: Agraw
 "Sarathi-Serve", OSDI 2024.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq

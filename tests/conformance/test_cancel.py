@@ -1,7 +1,5 @@
 """P13: an abort in any state frees everything and changes no token of other requests."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product

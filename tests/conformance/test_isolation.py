@@ -1,7 +1,5 @@
 """P5: a request's answer does not depend on its neighbours. No cross-sequence leakage."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

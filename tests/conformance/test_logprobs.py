@@ -1,7 +1,5 @@
 """P18: logprobs are those of the model for the request's own tokens, ranked and aligned."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """P8: the n-th call answers as the first would; a slot's next tenant sees nothing of the last."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest

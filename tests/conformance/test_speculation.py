@@ -3,8 +3,6 @@
 The drafts are made for the purpose: where they are right is known.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

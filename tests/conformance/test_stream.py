@@ -1,7 +1,5 @@
 """P14: the events of a request add up to its completion, each token once."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

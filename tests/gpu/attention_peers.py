@@ -8,8 +8,6 @@ python -m tests.gpu.attention_peers cuda measures.jsonl
 Neither writes the key and value of the step. Each is compared with plain float32 before it is timed.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import partial

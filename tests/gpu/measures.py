@@ -4,8 +4,6 @@ A section, made by one process, begins with a line that says where its figures c
 takes the place of the old one; those of other processes stay.
 """
 
-from __future__ import annotations
-
 import json
 import traceback
 from argparse import ArgumentParser, Namespace

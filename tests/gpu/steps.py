@@ -3,8 +3,6 @@
 python -m tests.gpu.steps cuda measures.jsonl llama-1b 'paged?compile=false'
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`--artifacts`: the files of a run say what happened, and where in the repository it shows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The kill table and the campaign against false alarms: a small one of each, and what they report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A diagnosis names the mistake that was made, says so when it knows none, and changes no verdict."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """README, docs and reports agree with the code, and their examples print what they show."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

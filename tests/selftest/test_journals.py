@@ -1,7 +1,5 @@
 """Journals of campaigns: interruptions and killed processes change nothing in a result."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

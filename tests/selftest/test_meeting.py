@@ -1,7 +1,5 @@
 """The covering design of workloads: what meets, what is shown, and what a failure needs."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """Intervals and bounds against exact arithmetic and draws."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from random import Random

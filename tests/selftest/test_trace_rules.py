@@ -1,7 +1,5 @@
 """Each rule about traces, with a trace that keeps it and one that breaks it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A benchmark run: comparisons and cost growth, written to one file as they are measured."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ reaches, because one library's kernel can be far from what the processor does: i
 with AVX-512, `torch.mm` (MKL) multiplies at less than half the rate of oneDNN.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf

@@ -5,8 +5,6 @@ token is stamped when its event arrives. Any other engine gets one call of `gene
 round has a time. What an engine creates lazily is created inside the round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby

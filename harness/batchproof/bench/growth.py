@@ -9,8 +9,6 @@ where a fixed cost matters least. Its 95 % interval comes from the residuals (St
 also widens if the exponent changes over the range; it does not cover an error that all points share.
 """
 
-from __future__ import annotations
-
 import gc
 import secrets
 from collections.abc import Callable, Sequence

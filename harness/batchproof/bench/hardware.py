@@ -1,8 +1,6 @@
 """The device a figure was measured on, and its peak of memory. Versions and commit:
 `batchproof.records.provenance`."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

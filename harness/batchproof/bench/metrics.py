@@ -13,8 +13,6 @@ Throughputs are those of the median round; latencies pool all timed rounds. What
 does not show is None, never 0. Only rounds whose answers were checked are measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median

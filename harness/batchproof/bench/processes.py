@@ -3,8 +3,6 @@
 Only Linux tells what another process does; elsewhere this process alone is seen.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import time

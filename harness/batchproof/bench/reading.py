@@ -4,8 +4,6 @@ Fields that readers rely on are in `batchproof.records.benchmark` and are checke
 loaded. Tables and pictures print figures by their names, so they get the whole document.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, cast

@@ -1,7 +1,5 @@
 """One engine's row in a comparison: its verdict, and the figures of a correct engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median

@@ -11,8 +11,6 @@ megabytes stays in cache after its first step, so its share can exceed that of a
 1.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The figures of a benchmark as text, for the terminal and for its page. INVALID rows show none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One engine in a measurement: built, observed through a first round, timed lap by lap, checked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

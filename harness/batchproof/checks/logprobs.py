@@ -5,8 +5,6 @@ A logprob is a logit minus the logarithm of a sum: where logits are off by up to
 likeliest tokens where that much decides them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The answer to a bad request: an error without tokens that names value and rule (promise P12)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from math import ceil

@@ -7,8 +7,6 @@ Three sources, the strongest first:
 3. reruns: alone, fresh, with other neighbours, other limits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 

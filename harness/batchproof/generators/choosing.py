@@ -1,7 +1,5 @@
 """Hypothesis strategies: requests whose tokens are chosen by parameters of their own, among others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace

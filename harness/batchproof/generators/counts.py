@@ -4,8 +4,6 @@ Beyond such a power a counter that is too narrow shows. Prompts are short where 
 count: what a size costs is the engine's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ nothing of the others: any combination is a good workload, since the oracle has 
 request under all limits.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet

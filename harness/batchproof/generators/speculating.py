@@ -1,7 +1,5 @@
 """Hypothesis strategies: workloads whose answers an engine may reach by speculation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

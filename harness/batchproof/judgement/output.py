@@ -5,8 +5,6 @@ README.md                              one line for each verdict
 <release>/failures/*.json              the failures that the page shows, to be run again
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

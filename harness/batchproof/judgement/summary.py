@@ -1,7 +1,5 @@
 """The verdict on an engine in sentences, for its page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from batchproof.records.table import Totals

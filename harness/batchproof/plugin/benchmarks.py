@@ -4,8 +4,6 @@ pytest-benchmark runs one test after the other and cannot interleave engines. Th
 comparison therefore runs all engines that were selected for it; each test then reports its own.
 """
 
-from __future__ import annotations
-
 import faulthandler
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

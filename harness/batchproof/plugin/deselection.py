@@ -5,8 +5,6 @@ and with `--requirement` only the requirements named. Counts what is left out, a
 With workers it is they who deselect; each passes its count to the controller when it ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 A bug of an engine that nobody here has seen is met early that way; the order decides no verdict.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from batchproof.models.embedded import QUICKEST_MODEL

@@ -6,8 +6,6 @@ function of the list of entries. A session fails if it compared nothing at all, 
 model that could not have shown a fault.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

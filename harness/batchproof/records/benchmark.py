@@ -4,8 +4,6 @@ Metrics, schedules and fits are figures by name, which tables print as they are.
 `batchproof.bench.reading.load` returns the whole document, checked against these records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Kinds of result files. Each has a schema `name/version`, one reader and one writer."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping

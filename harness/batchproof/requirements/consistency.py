@@ -1,7 +1,5 @@
 """Whether a verdict file says what its own outcomes add up to: others may have changed it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path

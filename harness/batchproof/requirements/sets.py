@@ -6,8 +6,6 @@ is the id of a test without the engine; the model is `any` where the first that 
 decides. Ids are public: a test of a released set is never renamed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The capabilities of an engine: those it declares, or else those its methods show."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 No engine is imported.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json

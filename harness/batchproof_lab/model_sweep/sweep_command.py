@@ -1,8 +1,6 @@
 """`batchproof lab models`: which causal LMs of transformers does an engine serve, and does it
 refuse the others when it is built? Every type of the library is tried as a tiny random model."""
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -15,8 +15,6 @@ Iteration-level scheduling: Yu et al., "Orca", OSDI 2022. Preemption by recomput
 accounting: Kwon et al., "PagedAttention", SOSP 2023.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from itertools import accumulate
 

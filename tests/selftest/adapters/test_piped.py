@@ -1,8 +1,6 @@
 """An engine behind a pipe: each way its program can fail is reported as what it is, and the next one
 works."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

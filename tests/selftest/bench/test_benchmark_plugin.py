@@ -1,7 +1,5 @@
 """`pytest --benchmark-only`: what a person sees, and the errors for wrong input."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

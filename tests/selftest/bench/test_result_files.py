@@ -1,7 +1,5 @@
 """Result files: valid at any moment, complete only at the end, and damage is named."""
 
-from __future__ import annotations
-
 import copy
 import math
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Bytes and operations are counted right: against the mask's definition, torch's own count of
 operations, and published figures. How fast this machine is, no test asks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

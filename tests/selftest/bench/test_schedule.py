@@ -1,7 +1,5 @@
 """What a trace shows of slots and pads."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -7,8 +7,6 @@ compilers, and nothing is computed. An operator that is no view counts as one ke
 launches below. With Triton the backend is `triton`, else `blocks`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -3,8 +3,6 @@
 Each run is in a process of its own: it makes torch believe in a GPU, which must not affect other tests.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from typing import Any

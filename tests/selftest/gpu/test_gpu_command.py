@@ -1,7 +1,5 @@
 """`.ci/gpu` runs where minutes are expensive, so its mistakes are found here, without a GPU."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

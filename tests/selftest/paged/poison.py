@@ -1,7 +1,5 @@
 """Fills the cells that no sequence may read, between the steps of an engine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

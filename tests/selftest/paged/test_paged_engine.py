@@ -1,8 +1,6 @@
 """The paged engine's own promises: what its options change, what they preserve, what it refuses, and
 events that must leave it in a working state."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace

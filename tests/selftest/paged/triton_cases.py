@@ -1,8 +1,6 @@
 """Triton's kernels against the slow sum: on a GPU, or in Triton's interpreter, which runs on any CPU
 and must be chosen before Triton is imported. `test_triton_kernels.py` runs this file either way."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Mistakes in logprobs: of which row, token or distribution they are, and how ranks are counted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Mistakes in logits that are returned beside right tokens: of which stage, row or request they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """The table engine x promise, to which the records of tests add up: as text and as a record."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The verdict on each engine of a run, and in words."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Runs the `paged` engine for CUDA on a machine without it: build, steps with prompts, decode steps."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 

@@ -4,8 +4,6 @@ A graph keeps no tensor alive. A replay touches the places where tensors lay at 
 the capture made stay its own, all others must be held.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The findings of a dry run as values, and their rendering as text."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
