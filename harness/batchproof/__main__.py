@@ -80,7 +80,7 @@ COMMANDS = {
     ),
 }
 PLUMBING = {  # started by other processes and scripts: `--help` does not list them
-    "host": Command("batchproof.cli.host", "serve an engine behind a pipe, in a process of its own"),
+    "host": Command("batchproof.cli.host", "serve an engine behind a pipe, in a process of its own")
 }
 
 

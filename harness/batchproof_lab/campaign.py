@@ -194,7 +194,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="forget the journal of the same question and code, which is otherwise continued",
     )
     add_runner(
-        parser,
-        "where the workers are: on this machine, or in a cluster of Ray (default: %(default)s)",
+        parser, "where the workers are: on this machine, or in a cluster of Ray (default: %(default)s)"
     )
     choices.add_common(parser)

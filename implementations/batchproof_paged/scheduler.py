@@ -51,11 +51,7 @@ class Scheduler:
         """`num_resumable(sequence, blocks)`: how many of the leading cached blocks the sequence can
         reuse."""
         self.blocks = BlockManager(
-            config.num_blocks,
-            config.block_size,
-            config.max_num_seqs,
-            config.prefix_caching,
-            has_lanes,
+            config.num_blocks, config.block_size, config.max_num_seqs, config.prefix_caching, has_lanes
         )
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # oldest first

@@ -20,11 +20,7 @@ from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload, assemble
 
-pytestmark = [
-    pytest.mark.promise(id="P13"),
-    pytest.mark.needs("stepping"),
-    pytest.mark.one_model,
-]
+pytestmark = [pytest.mark.promise(id="P13"), pytest.mark.needs("stepping"), pytest.mark.one_model]
 
 
 def check_cancelled(trial: Trial, workload: Workload, must_preempt: bool = False) -> None:

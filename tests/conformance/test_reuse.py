@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import (
-    Capability,
-    EngineConfig,
-    Request,
-    TracingEngine,
-)
+from batchproof.api import Capability, EngineConfig, Request, TracingEngine
 from batchproof.checks.happened import has_slot_reuse
 from batchproof.generators.conversations import conversations
 from batchproof.generators.strategies import prompts, workloads

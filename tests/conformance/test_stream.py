@@ -12,11 +12,7 @@ from batchproof.generators.strategies import workloads
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
 
-pytestmark = [
-    pytest.mark.promise(id="P14"),
-    pytest.mark.needs("stepping"),
-    pytest.mark.one_model,
-]
+pytestmark = [pytest.mark.promise(id="P14"), pytest.mark.needs("stepping"), pytest.mark.one_model]
 
 
 @given(data=st.data())

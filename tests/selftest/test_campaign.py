@@ -28,14 +28,7 @@ from batchproof_lab.honest_command import (
     sweeping_tests,
     with_right_alarms,
 )
-from batchproof_lab.kill_table import (
-    KILL_TABLE,
-    Attempt,
-    Hunt,
-    Kill,
-    KillTable,
-    KillTableRecord,
-)
+from batchproof_lab.kill_table import KILL_TABLE, Attempt, Hunt, Kill, KillTable, KillTableRecord
 from batchproof_lab.worker_pool import LostTask
 from tests.selftest.conftest import OneProcess
 

@@ -69,13 +69,7 @@ def _of_all(
 
 
 def entry_findings(
-    name: str,
-    place: Facts,
-    token: int,
-    given: TokenLogprobs,
-    exact: Tensor,
-    bound: float,
-    num_top: int,
+    name: str, place: Facts, token: int, given: TokenLogprobs, exact: Tensor, bound: float, num_top: int
 ) -> Iterator[Finding]:
     """Judges what is said of one token. `exact`: logprobs `(vocab,)`."""
     yield from _of_token(name, place, token, given, exact, bound)

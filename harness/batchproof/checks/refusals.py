@@ -4,14 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    FinishReason,
-    Request,
-    SamplingParams,
-    TokenEvent,
-)
+from batchproof.api import Completion, EngineConfig, FinishReason, Request, SamplingParams, TokenEvent
 from batchproof.findings.finding import Finding, Rule, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.records.trial_record import Ledger

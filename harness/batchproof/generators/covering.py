@@ -421,10 +421,7 @@ def meetings(
 
 
 def covering(
-    choices: Choices,
-    seed: int,
-    strength: int = 2,
-    excluded: AbstractSet[Meeting] = EXCLUDED,
+    choices: Choices, seed: int, strength: int = 2, excluded: AbstractSet[Meeting] = EXCLUDED
 ) -> tuple[Values, ...]:
     """Returns combinations of all dimensions that hold every meeting of `strength` values."""
     named = tuple((name, tuple(each)) for name, each in choices.items())

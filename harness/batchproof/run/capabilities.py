@@ -56,9 +56,7 @@ class Offer(NamedTuple):
 
 
 def offer_of(
-    name: str,
-    build: Callable[[EngineConfig], Engine],
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    name: str, build: Callable[[EngineConfig], Engine], time_limit_s: float = DEFAULT_TIME_LIMIT_S
 ) -> Offer:
     """Builds one engine and returns what it offers; without a declaration it also answers one short
     prompt.

@@ -69,12 +69,7 @@ class WorldWatch:
         )
 
     def _is_noted(
-        self,
-        spec: EngineSpec,
-        subject: ModelUnderTest,
-        before: World,
-        now: World,
-        when: str,
+        self, spec: EngineSpec, subject: ModelUnderTest, before: World, now: World, when: str
     ) -> bool:
         first = list(islice(environment.world_findings(before, now, when), 1))
         self._changes += [(spec, subject.name, finding) for finding in first]
@@ -168,9 +163,7 @@ class Laboratory:
             try:
                 with self.watch.guard(spec, subject, FIRST_USE):
                     self._offers[key] = offer_of(
-                        spec.name,
-                        lambda config: spec.factory(subject.model, config),
-                        self.time_limit_s,
+                        spec.name, lambda config: spec.factory(subject.model, config), self.time_limit_s
                     )
             except UnsupportedModelError as error:
                 self._offers[key] = error

@@ -19,12 +19,7 @@ from batchproof.records.provenance import Provenance
 from batchproof.run.registry import resolve_engine, source_of
 from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.fingerprint import code_digest
-from batchproof_lab.model_sweep.toy_check import (
-    ToyRecord,
-    ToyTask,
-    ToyVerdict,
-    check_toy,
-)
+from batchproof_lab.model_sweep.toy_check import ToyRecord, ToyTask, ToyVerdict, check_toy
 from batchproof_lab.model_sweep.toys import model_types, toys_of
 from batchproof_lab.pages import page
 

@@ -348,11 +348,7 @@ def test_a_program_with_an_invalid_hello_is_started_anew(
 @pytest.mark.parametrize(
     ("answer", "error", "reported"),
     [
-        (
-            {"unsupported": "no RoPE"},
-            UnsupportedModelError,
-            "^engine 'stand-in' cannot serve GPT2LM",
-        ),
+        ({"unsupported": "no RoPE"}, UnsupportedModelError, "^engine 'stand-in' cannot serve GPT2LM"),
         ({"error": "no room"}, RuntimeError, "^no room$"),
     ],
 )

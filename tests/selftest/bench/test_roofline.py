@@ -20,14 +20,7 @@ from transformers import (
 )
 
 from batchproof.api import RowRecord, StepRecord
-from batchproof.bench.roofline import (
-    Ceilings,
-    ModelCosts,
-    least_time,
-    num_keys,
-    pairs,
-    step_costs,
-)
+from batchproof.bench.roofline import Ceilings, ModelCosts, least_time, num_keys, pairs, step_costs
 from batchproof.checks.masks import brute_force_mask
 from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import EMBEDDED

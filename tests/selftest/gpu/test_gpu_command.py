@@ -21,15 +21,7 @@ from batchproof.run.registry import resolve_engine
 from tests.gpu import driver as driver_module
 from tests.gpu import smoke
 from tests.gpu.driver import Driver, Outcome
-from tests.gpu.plan import (
-    ENGINE,
-    LOG,
-    PART_S,
-    UNPREPARED,
-    Plan,
-    Setting,
-    Step,
-)
+from tests.gpu.plan import ENGINE, LOG, PART_S, UNPREPARED, Plan, Setting, Step
 
 PARTS = "correct, figures, ceilings"
 

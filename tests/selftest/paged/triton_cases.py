@@ -9,11 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchproof_paged import (
-    triton_decode,
-    triton_prefill,
-    triton_tiles,
-)
+from batchproof_paged import triton_decode, triton_prefill, triton_tiles
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.blocks import BlockPool
