@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from batchproof.bench.ceilings import Ceilings, measure_ceilings
-from batchproof.bench.hardware import device_facts
+from batchproof.bench.hardware import Ceilings, device_facts, measure_ceilings
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.provenance import command_line, provenance
 

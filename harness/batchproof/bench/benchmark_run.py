@@ -9,9 +9,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from batchproof.bench.ceilings import measure_ceilings
 from batchproof.bench.growth import measure_growth
-from batchproof.bench.hardware import device_facts
+from batchproof.bench.hardware import device_facts, measure_ceilings
 from batchproof.bench.interleaved import compare_engines
 from batchproof.bench.reading import Document
 from batchproof.bench.result_rows import Terms

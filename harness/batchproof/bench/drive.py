@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from batchproof.api import Completion, Engine, Request, SteppingEngine, TokenEvent
-from batchproof.bench.processes import CpuMeter
+from batchproof.bench.hardware import CpuMeter
 from batchproof.checks.broken import broken
 from batchproof.checks.contract_types import checked_completions, checked_events, event_list
 from batchproof.findings.finding import Rule

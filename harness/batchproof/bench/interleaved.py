@@ -18,7 +18,7 @@ from itertools import combinations
 from time import sleep
 from typing import Any
 
-from batchproof.bench.processes import CpuMeter
+from batchproof.bench.hardware import CpuMeter
 from batchproof.bench.ratios import paired_ratio
 from batchproof.bench.reading import VALID, exceeds_slots
 from batchproof.bench.result_rows import Terms, row_of, times_s

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from batchproof.findings.causes import Cause
-from batchproof.plugin.writers.table import LEGEND, SessionFacts, totals_line
-from batchproof.plugin.writers.verdict import in_words
+from batchproof.plugin.writers.table import LEGEND, SessionFacts, in_words, totals_line
 from batchproof.records.journal import JournalEntry
 from batchproof.records.table import ConformanceTable
 from batchproof.records.texts import counted, header, line
