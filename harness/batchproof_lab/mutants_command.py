@@ -4,8 +4,6 @@ A mutant of the paged teaching engine forgets one thing that a request asked for
 befallen it. The covering design must kill each of them.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
@@ -34,7 +32,7 @@ from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 
 # Whether an event befalls a row's sequence in a step.
-EVENTS: dict[str, Callable[[ForgetfulScheduler, SchedulerOutput, RowRecord], bool]] = {
+EVENTS: dict[str, Callable[["ForgetfulScheduler", SchedulerOutput, RowRecord], bool]] = {
     "a preemption": lambda scheduler, _, row: row.request_id in scheduler.ever_preempted,
     "a chunk of its prompt": lambda _, __, row: not row.is_sampled,
     "a prefix hit": lambda _, plan, row: row.request_id in plan.admitted and row.context_len > 0,

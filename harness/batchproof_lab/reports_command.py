@@ -5,8 +5,6 @@ output of each reproduction script is in `outputs/`, below four lines of comment
 platform, the date and exit status, and the digest of the code that the report prints.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import hashlib
@@ -94,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if shown else 1
 
 
-def _recorded(report: UpstreamReport, found: UpstreamReports) -> bool:
+def _recorded(report: "UpstreamReport", found: "UpstreamReports") -> bool:
     library = found.libraries[report.library]
     python: str | None = sys.executable
     variables: dict[str, str] = {}
@@ -115,7 +113,7 @@ def _recorded(report: UpstreamReport, found: UpstreamReports) -> bool:
     return shown
 
 
-def pages(found: UpstreamReports, folder: Path) -> dict[str, str]:
+def pages(found: "UpstreamReports", folder: Path) -> dict[str, str]:
     """Returns the text of each page by its file's name. `folder` holds `reproductions/`.
 
     Raises `UsageError` where a script's output is not recorded.

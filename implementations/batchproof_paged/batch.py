@@ -1,9 +1,8 @@
 """One step's rows as arrays: what the forward pass and the attention kernels need, no tensors yet."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +79,7 @@ class RaggedBatch:
         return slots
 
     @classmethod
-    def of(cls, planned: Rows) -> RaggedBatch:
+    def of(cls, planned: Rows) -> Self:
         rows = _in_order(planned)
         num_rows, num_decodes = len(rows), rows.query_lens.count(1)
         query_lens = np.array(rows.query_lens, dtype=np.int64)

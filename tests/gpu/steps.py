@@ -6,14 +6,12 @@ The engine is driven through its public methods, `add` and `step`; what a step h
 trace.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 from unittest.mock import patch
 
 import torch
@@ -43,7 +41,7 @@ class Crowd:
     live: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, engine: str, model: PreTrainedModel, num_seqs: int, prompt_len: int, cap: int) -> Crowd:
+    def of(cls, engine: str, model: PreTrainedModel, num_seqs: int, prompt_len: int, cap: int) -> Self:
         """Builds the engine and runs it until all sequences decode; newcomers may have prompts of
         that length."""
         longest = prompt_len + cap

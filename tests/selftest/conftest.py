@@ -1,7 +1,5 @@
 """Small suites of conformance tests, made by a test and run under the plugin."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -152,7 +150,7 @@ class OneProcess:
         assert num_workers == 1
         assert time_limit_s > 0
 
-    def __enter__(self) -> OneProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -8,8 +8,6 @@ loaded, before any engine. Where process time is measured, nothing may compute b
 thread, nor any process that this one has started.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -87,7 +85,7 @@ def _timed_engines(
 
 
 def _run_laps(
-    engines: Sequence[TimedEngine], num_laps: int, guard: _Guard, on_round: Callable[[str], None]
+    engines: Sequence[TimedEngine], num_laps: int, guard: "_Guard", on_round: Callable[[str], None]
 ) -> None:
     if guard.finds_harm(None):  # engines were built before, to learn their capabilities
         return

@@ -1,7 +1,5 @@
 """What is expensive and kept for a session: models, oracles, capabilities of engines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,7 +35,7 @@ class WorldWatch:
     _loaded: dict[str, World] = field(default_factory=dict)
     _changes: list[tuple[EngineSpec, str, Finding]] = field(default_factory=list)
 
-    def without_engines(self) -> WorldWatch:
+    def without_engines(self) -> "WorldWatch":
         """Returns one that knows the same models, and nothing of engines."""
         return WorldWatch(self._loaded)
 
