@@ -18,7 +18,6 @@ from packaging.version import Version
 
 from batchproof.models.catalogue import load_model
 from batchproof.oracle.oracle import Oracle
-from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import reference_factory
 from batchproof_lab.suite_run import SharedLaboratory
@@ -98,11 +97,9 @@ def laboratory_for(laboratory: Laboratory) -> LaboratoryFor:
     return partial(SharedLaboratory.beside, laboratory if is_usual else usual)
 
 
-def oracle_of(
-    name: str, dtype: torch.dtype = torch.float32, precision: Precision = AS_SERVED
-) -> Oracle:
+def oracle_of(name: str, dtype: torch.dtype = torch.float32) -> Oracle:
     """Returns the right answers of a model on the CPU, measured anew."""
-    return Oracle(load_model(name, torch.device("cpu"), dtype), reference_factory(), precision)
+    return Oracle(load_model(name, torch.device("cpu"), dtype), reference_factory())
 
 
 def run_in(folder: Path, *arguments: str, defaults: Sequence[str] = DEFAULTS) -> Session:

@@ -12,12 +12,11 @@ from typing import Any
 from batchproof.bench.growth import measure_growth
 from batchproof.bench.hardware import device_facts, measure_ceilings
 from batchproof.bench.interleaved import compare_engines
-from batchproof.bench.reading import Document
 from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
-from batchproof.records.benchmark import BENCHMARK
+from batchproof.records.benchmark import BENCHMARK, Document
 from batchproof.records.file_kinds import json_lines, replace_text
 from batchproof.records.provenance import provenance, pytest_line
 from batchproof.requirements.promises import Promise

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from batchproof.bench.ratios import Ratio, unpaired_ratio
-from batchproof.bench.reading import INVALID, VALID, is_complete, load
 from batchproof.errors import UsageError
+from batchproof.records.benchmark import INVALID, VALID, is_complete, load
 
 DEVICE = ("type", "name", "driver", "threads")
 MACHINE = ("cpu", "cores")

@@ -23,8 +23,8 @@ import torch
 
 from batchproof.api import Engine, EngineConfig, Request
 from batchproof.bench.drive import Round, serve_at_once
-from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
 from batchproof.bench.verification import Verifier, blaming, judging
+from batchproof.records.benchmark import INVALID, UNVERIFIED, VALID
 from batchproof.run.trial import Trial
 from batchproof.statistics import fit_line
 

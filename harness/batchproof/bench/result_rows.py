@@ -8,10 +8,10 @@ from typing import Any
 from batchproof.bench.drive import Round
 from batchproof.bench.hardware import Ceilings
 from batchproof.bench.metrics import measure, schedule_figures
-from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
 from batchproof.bench.roofline import ModelCosts, least_time
 from batchproof.bench.spec import BenchWorkload
 from batchproof.bench.timed_engine import TimedEngine
+from batchproof.records.benchmark import INVALID, UNVERIFIED, VALID
 
 
 @dataclass(frozen=True, slots=True)

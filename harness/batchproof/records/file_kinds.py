@@ -30,11 +30,6 @@ class FileKind(Generic[Record]):
         """Returns the schema that the file states, such as `batchproof.kills/1`."""
         return f"{self.name}/{self.version}"
 
-    def owns(self, document: object) -> bool:
-        """Returns whether a document is of this kind, in whatever version."""
-        schema = document.get("schema") if isinstance(document, Mapping) else None
-        return isinstance(schema, str) and schema.partition("/")[0] == self.name
-
     def read(self, path: Path) -> Record:
         """Returns the record in the file. Raises `UsageError` naming the file if it is missing,
         foreign, of another version or damaged.

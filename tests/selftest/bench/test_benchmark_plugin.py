@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from batchproof.bench import hardware
-from batchproof.bench.reading import load
 from batchproof.places import ROOT
 from batchproof.plugin import selection
+from batchproof.records.benchmark import load
 from batchproof.run.registry import EngineSpec
 from tests.selftest.conftest import RunSuite as Run
 

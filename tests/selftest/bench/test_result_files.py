@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from batchproof.bench.benchmark_run import ResultFile
-from batchproof.bench.reading import is_complete, load
 from batchproof.errors import UsageError
+from batchproof.records.benchmark import is_complete, load
 from tests.selftest.bench import samples
 
 Result = dict[str, Any]

@@ -39,9 +39,9 @@ SMALL: dict[str, Any] = {
 }
 
 
-def on_meta(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def on_meta(config: PreTrainedConfig) -> PreTrainedModel:
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, dtype=dtype)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
 def costs_of(model: PreTrainedModel) -> ModelCosts:
