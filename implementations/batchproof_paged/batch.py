@@ -17,7 +17,6 @@ NO_TOKENS: Ints = np.empty(0, dtype=np.int64)
 class RaggedBatch:
     """T tokens of R rows, packed end to end; rows of one token ("decodes") come first, by lane."""
 
-    planned: Rows  # R, in the order of the plan
     scheduled: Rows  # R, in this order
     num_decodes: int  # rows 0 to num_decodes - 1 have one token
     token_ids: Ints  # (T,) PENDING where only the device knows it
@@ -91,7 +90,6 @@ class RaggedBatch:
             position_ids = np.repeat(context_lens - cu_seqlens_q[:-1], query_lens)
             position_ids += np.arange(len(position_ids))
         return cls(
-            planned=planned,
             scheduled=rows,
             num_decodes=num_decodes,
             token_ids=_token_ids(rows, num_decodes),
