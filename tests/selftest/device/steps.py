@@ -15,7 +15,7 @@ from importlib.util import find_spec
 
 from batchproof.models.shapes import SHAPES
 from tests.selftest.device.fake.dry_run import dry_run
-from tests.selftest.device.fake.report import problem_lines, text_of
+from tests.selftest.device.fake.ledger import problem_lines, text_of
 
 COUNTED = ("llama-1b", "llama-8b", "qwen3-0.6b", "gpt2")
 BACKENDS = ("triton", "blocks")

@@ -15,7 +15,7 @@ from batchproof_paged.blocks import BlockPool
 from batchproof_paged.kernels import StepRows
 from batchproof_paged.native_build import compiler
 from tests.selftest.device.fake.dry_run import dry_run
-from tests.selftest.device.fake.report import Report, problem_lines
+from tests.selftest.device.fake.ledger import Report, problem_lines
 
 pytestmark = [
     pytest.mark.skipif(not compiler(), reason="no C++ compiler"),
