@@ -1,5 +1,7 @@
 """`batchproof judge matrix ENGINE`: the suite on configurations of one engine, and what decides."""
 
+from __future__ import annotations
+
 import argparse
 import shutil
 import sys

@@ -1,5 +1,7 @@
 """The page of a matrix: its cells, what decides, and the outcome of each requirement that broke."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,5 +1,7 @@
 """The picture of a matrix: what broke x cell, as SVG."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import shorten
 from xml.sax.saxutils import escape
