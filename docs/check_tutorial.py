@@ -13,8 +13,6 @@ A page is followed from an empty folder, block by block:
 Other blocks are for readers alone. Seconds, and numbers of passed tests, which grow, are not compared.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -5,8 +5,6 @@ its folder at a release: links from pages to files outside `docs/` then lead the
 link becomes plain text, and an image is copied.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ Exit codes: 0 fine, 1 something was found wrong, 2 wrong input (one sentence on 
 with Ctrl-C, 143 with SIGTERM, 141 the reader of the output has closed it.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys
@@ -82,7 +80,7 @@ COMMANDS = {
     ),
 }
 PLUMBING = {  # started by other processes and scripts: `--help` does not list them
-    "host": Command("batchproof.cli.host", "serve an engine behind a pipe, in a process of its own"),
+    "host": Command("batchproof.cli.host", "serve an engine behind a pipe, in a process of its own")
 }
 
 

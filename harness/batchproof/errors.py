@@ -19,8 +19,6 @@ KeyboardInterrupt
 └── Interrupt             nobody: the user, or the machine, wants the run to end
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 from typing import ClassVar
@@ -77,7 +75,7 @@ class Interrupt(KeyboardInterrupt):
     """Raised by Ctrl-C and SIGTERM (see `batchproof.cli.interrupts`). Any other `KeyboardInterrupt`
     comes from an engine."""
 
-    sent: ClassVar[Interrupt | None] = None  # native code may have made another error of it
+    sent: ClassVar["Interrupt | None"] = None  # native code may have made another error of it
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)

@@ -4,8 +4,6 @@ The package is either imported from a checkout, whose `cases/` and `tests/` it u
 then holds copies of them.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

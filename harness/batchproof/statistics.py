@@ -5,8 +5,6 @@ resampling and no seed. The distributions are those of `scipy.special`, which is
 needed: most commands need none, and `scipy.stats` takes a second to import.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from bisect import bisect_left
@@ -22,14 +20,6 @@ class Estimate:
     value: float
     low: float | None
     high: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class FittedLine:
-    """`y = intercept + slope.value * x`; the slope has an interval."""
-
-    slope: Estimate
-    intercept: float
 
 
 def mean_estimate(samples: Sequence[float]) -> Estimate:
@@ -59,8 +49,8 @@ def difference_estimate(samples: Sequence[float], others: Sequence[float]) -> Es
     return Estimate(difference, difference - margin, difference + margin)
 
 
-def fit_line(xs: Sequence[float], ys: Sequence[float]) -> FittedLine:
-    """Returns the least-squares line through at least three points. The interval of the slope comes
+def slope_estimate(xs: Sequence[float], ys: Sequence[float]) -> Estimate:
+    """Returns the slope of the least-squares line through at least three points. Its interval comes
     from the residuals (Student's t with `len(xs) - 2` degrees of freedom). Raises `ValueError` for
     fewer points."""
     if len(xs) < 3:
@@ -71,7 +61,7 @@ def fit_line(xs: Sequence[float], ys: Sequence[float]) -> FittedLine:
     mean_x = statistics.fmean(xs)
     spread = sum((x - mean_x) ** 2 for x in xs)
     margin = student_t_quantile(degrees) * math.sqrt(squares / degrees / spread)
-    return FittedLine(Estimate(slope, slope - margin, slope + margin), intercept)
+    return Estimate(slope, slope - margin, slope + margin)
 
 
 def binomial_bound(num_trials: int, probability: float, risk: float) -> int:

@@ -1,7 +1,5 @@
 """`batchproof lab NAME`: the commands that check the suite itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from batchproof.cli.commands import Command, run_command
@@ -9,8 +7,7 @@ from batchproof.cli.commands import Command, run_command
 PURPOSE = "Checks the suite itself, in a checkout."
 COMMANDS = {
     "faults": Command(
-        "batchproof_lab.faults_command",
-        "run the suite on every planted fault and write the kill table",
+        "batchproof_lab.faults_command", "run the suite on every planted fault and write the kill table"
     ),
     "honest": Command(
         "batchproof_lab.honest_command", "look for false alarms: honest engines on many workloads"

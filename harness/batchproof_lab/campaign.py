@@ -4,8 +4,6 @@ The journal of a question lies in `journals/` below the output, and is read when
 as after an interruption. That of other code or another question has another name and is left alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import sys
@@ -196,7 +194,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="forget the journal of the same question and code, which is otherwise continued",
     )
     add_runner(
-        parser,
-        "where the workers are: on this machine, or in a cluster of Ray (default: %(default)s)",
+        parser, "where the workers are: on this machine, or in a cluster of Ray (default: %(default)s)"
     )
     choices.add_common(parser)

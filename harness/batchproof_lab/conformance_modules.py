@@ -1,7 +1,5 @@
 """The conformance tests as modules: their functions, and importing them once per profile."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

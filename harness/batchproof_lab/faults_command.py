@@ -6,8 +6,6 @@
 4. Test functions that have caught nothing so far, alone on one fault after the other.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Collection, Iterator
 from dataclasses import replace

@@ -2,8 +2,6 @@
 journals of the same code?
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect

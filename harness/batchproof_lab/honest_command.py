@@ -6,8 +6,6 @@ engine thought to be honest had a bug of its own. Such an alarm stays on the pag
 one; the engine is mended.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random
@@ -56,7 +54,7 @@ class HonestCounts:
     tokens: int = 0
     near_ties: int = 0
 
-    def __add__(self, other: HonestCounts) -> HonestCounts:
+    def __add__(self, other: "HonestCounts") -> "HonestCounts":
         return HonestCounts(*map(add, astuple(self), astuple(other)))
 
 

@@ -1,13 +1,20 @@
-"""`batchproof lab mutants`: generated mutants before the covering design, and what kills each."""
+"""`batchproof lab mutants`: generated mutants before the covering design, and what kills each.
 
-from __future__ import annotations
+A mutant of the paged teaching engine forgets one thing that a request asked for once one event has
+befallen it. The covering design must kill each of them.
+"""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, fields, replace
+from itertools import product
 from typing import NamedTuple
 
 import torch
+from transformers import PreTrainedModel
 
+from batchproof.api import EngineConfig, Request, RowRecord, SamplingParams, StepRecord, TokenEvent
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.records.file_kinds import replace_text
@@ -20,7 +27,90 @@ from batchproof.run.laboratory import Laboratory
 from batchproof.run.meeting import Meetings
 from batchproof.run.registry import EngineSpec
 from batchproof.run.trial import Trial
-from batchproof_lab.forgetful import Mutant, mutants
+from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
+from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
+from batchproof_engines.ragged_paged.scheduler import PagedScheduler
+
+# Whether an event befalls a row's sequence in a step.
+EVENTS: dict[str, Callable[["ForgetfulScheduler", SchedulerOutput, RowRecord], bool]] = {
+    "a preemption": lambda scheduler, _, row: row.request_id in scheduler.ever_preempted,
+    "a chunk of its prompt": lambda _, __, row: not row.is_sampled,
+    "a prefix hit": lambda _, plan, row: row.request_id in plan.admitted and row.context_len > 0,
+    "a wait for a slot": lambda scheduler, _, row: row.request_id in scheduler.ever_waited,
+    "a rejected draft": lambda _, __, row: row.num_accepted < row.num_drafted,
+    "an accepted draft": lambda _, __, row: row.num_accepted > 0,
+    "an abort of another": lambda scheduler, _, __: scheduler.has_aborted,
+    "a row before its own": lambda _, plan, row: plan.rows[0] is not row,
+    "a newcomer": lambda _, plan, row: bool({*plan.admitted} - {row.request_id}),
+    "an end of another": lambda scheduler, _, __: scheduler.has_finished,
+}
+OF_REQUESTS = ("eos_token_ids", "max_new_tokens")
+OF_SAMPLING = tuple(each.name for each in fields(SamplingParams))
+# A request with parameters is never drafted here.
+NEVER = {*product(("a rejected draft", "an accepted draft"), OF_SAMPLING)}
+
+
+def forgotten(request: Request, name: str) -> Request:
+    """Returns the request without what it asked for under this name; with a cap, one token more."""
+    if name == "max_new_tokens":
+        return replace(request, max_new_tokens=request.max_new_tokens + 1)
+    if name == "eos_token_ids":
+        return replace(request, eos_token_ids=frozenset())
+    if request.sampling is None:
+        return request
+    plain = getattr(SamplingParams(), name)
+    return replace(request, sampling=replace(request.sampling, **{name: plain}))
+
+
+class ForgetfulScheduler(PagedScheduler):
+    event: str
+    name: str
+
+    def __init__(self, *given: object) -> None:
+        super().__init__(*given)  # type: ignore[arg-type]
+        self.ever_preempted: set[str] = set()
+        self.ever_waited: set[str] = set()
+        self.has_aborted: bool = False
+        self.has_finished: bool = False
+        self._forgotten: set[Sequence] = set()
+
+    def abort(self, request_id: str) -> bool:
+        was_live = super().abort(request_id)
+        self.has_aborted |= was_live
+        return was_live
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        self.ever_preempted |= {*plan.preempted}
+        happened = EVENTS[self.event]
+        for (sequence, _), row in zip(plan.scheduled, plan.rows, strict=True):
+            if happened(self, plan, row) and sequence not in self._forgotten:
+                self._forgotten.add(sequence)
+                sequence.request = forgotten(sequence.request, self.name)
+        events, record = super().update(plan, token_ids)
+        self.ever_waited |= {*record.waiting}
+        self.has_finished |= bool(record.finished)
+        return events, record
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A factory of an engine that forgets `name` after `event`."""
+
+    event: str
+    name: str
+
+    def __call__(self, model: PreTrainedModel, config: EngineConfig) -> RaggedPagedEngine:
+        kinds = {"event": self.event, "name": self.name}
+        scheduler = type("Scheduler", (ForgetfulScheduler,), kinds)
+        engine = type("Engine", (RaggedPagedEngine,), {"scheduler_class": scheduler})
+        return engine(model, config)
+
+
+def mutants() -> Iterator[Mutant]:
+    for event, name in product(EVENTS, (*OF_REQUESTS, *OF_SAMPLING)):
+        if (event, name) not in NEVER:
+            yield Mutant(event, name)
+
 
 MODEL = "gpt2-random"  # quick to compute
 TIME_LIMIT_S = 10.0  # of an engine call
@@ -72,7 +162,7 @@ def fate(lab: Laboratory, mutant: Mutant, seed: int) -> Fate:
     return Fate(mutant, None, met.num_served)
 
 
-def page(fates: Sequence[Fate], seed: int) -> list[str]:
+def page(fates: Seq[Fate], seed: int) -> list[str]:
     killed = [each for each in fates if each.needs is not None]
     return [
         "# Generated mutants before the covering design",

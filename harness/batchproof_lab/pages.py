@@ -1,7 +1,5 @@
 """Pages in Markdown: a template of `pages/` for each kind, filled with a record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

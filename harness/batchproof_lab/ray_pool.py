@@ -4,8 +4,6 @@ Ray only places them: each of its actors has a worker process of its own, with t
 the same words for a crash as on this machine.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -32,7 +30,7 @@ class RayPool(WorkerPool):
         super().__exit__(*error)
         self._cluster.close()
 
-    def _new_worker(self) -> _RayWorker:
+    def _new_worker(self) -> "_RayWorker":
         return _RayWorker(ray.remote(num_cpus=1)(_Host).remote(self._time_limit_s))
 
     @staticmethod

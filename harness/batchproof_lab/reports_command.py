@@ -5,9 +5,8 @@ output of each reproduction script is in `outputs/`, below four lines of comment
 platform, the date and exit status, and the digest of the code that the report prints.
 """
 
-from __future__ import annotations
-
 import argparse
+import ast
 import hashlib
 import os
 import re
@@ -28,7 +27,40 @@ from batchproof.requirements.issues import DEFAULT_ISSUES
 from batchproof.run.registry import engines_module
 from batchproof.validation.yaml_nodes import read_yaml
 from batchproof_lab.pages import page
-from batchproof_lab.standalone import standalone
+
+
+def standalone(script: Path) -> str:
+    """Returns the code without docstrings: the imports, then the set-ups, then the script itself."""
+    text = script.read_text(encoding="utf-8")
+    if "\nfrom setup_" not in text:
+        return "\n".join(text.splitlines()[ast.parse(text).body[0].end_lineno :]).strip()
+    imports: set[str] = set()
+    bodies = _collect(script, imports)
+    parts: dict[bool, list[str]] = {True: [], False: []}
+    for each in sorted(imports, key=lambda each: (each.startswith("from"), each)):
+        module = each.split()[1].partition(".")[0]
+        parts[module in sys.stdlib_module_names].append(each)
+    text = "\n\n".join("\n".join(each) for each in parts.values() if each)
+    for each in bodies:  # two blank lines around a function
+        is_function = text.splitlines()[-1].startswith(" ") or each.startswith(("def ", "@"))
+        text += ("\n\n\n" if is_function else "\n\n") + each
+    return text
+
+
+def _collect(script: Path, imports: set[str]) -> list[str]:
+    """Adds the imports of the script and its set-ups; returns their code, that of the set-ups first."""
+    text = script.read_text(encoding="utf-8")
+    lines, bodies, end = text.splitlines(), [], 0
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("setup_"):
+            bodies += _collect(script.with_name(f"{node.module}.py"), imports)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            imports.add("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+        elif end:
+            break  # imports stand together, behind the docstring
+        end = node.end_lineno or 0
+    return [*bodies, "\n".join(lines[end:]).strip()]
+
 
 FOLDER = DEFAULT_ISSUES.parent
 
@@ -60,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if shown else 1
 
 
-def _recorded(report: UpstreamReport, found: UpstreamReports) -> bool:
+def _recorded(report: "UpstreamReport", found: "UpstreamReports") -> bool:
     library = found.libraries[report.library]
     python: str | None = sys.executable
     variables: dict[str, str] = {}
@@ -81,7 +113,7 @@ def _recorded(report: UpstreamReport, found: UpstreamReports) -> bool:
     return shown
 
 
-def pages(found: UpstreamReports, folder: Path) -> dict[str, str]:
+def pages(found: "UpstreamReports", folder: Path) -> dict[str, str]:
     """Returns the text of each page by its file's name. `folder` holds `reproductions/`.
 
     Raises `UsageError` where a script's output is not recorded.

@@ -5,8 +5,6 @@ that makes many passes one laboratory to them, so that models and right answers 
 run leaves the process as it found it, whatever the engine does.
 """
 
-from __future__ import annotations
-
 import io
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ Workers persist, so torch is imported and models are made once in each. They are
 a fork of a process that has used torch may hang.
 """
 
-from __future__ import annotations
-
 import pickle
 import signal
 import time

@@ -1,7 +1,5 @@
 """Changed copies of models: the suite's own model stays as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from weakref import WeakKeyDictionary

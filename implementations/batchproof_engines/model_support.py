@@ -4,8 +4,6 @@ wrong.
 What a configuration does not show, a trial batch does (`trial_batch.py`).
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from weakref import WeakKeyDictionary

@@ -5,8 +5,6 @@ It is written for clarity, not for speed. No other engine imports it; a test com
 `model.generate`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

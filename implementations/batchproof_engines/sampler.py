@@ -1,8 +1,6 @@
 """Chooses the tokens of a step by each request's own parameters; the stages are those of
 `batchproof.decoding.sampling`."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Sequence as Seq

@@ -5,8 +5,6 @@ them end in the same column and decode together. A finished row keeps its slot, 
 wave is finished (the batch barrier); then the next wave starts. `max_num_batched_tokens` has no effect.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

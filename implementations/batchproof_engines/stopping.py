@@ -1,7 +1,5 @@
 """Where an answer ends. Imports no torch, as schedulers import it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 
 from batchproof.api import FinishReason, Request

@@ -4,8 +4,6 @@ A part is a subclass of a class that a teaching engine is made of. It takes that
 owner, the altered owner takes its own place in turn, and so on up to an engine. No trial batch is run.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from transformers import PreTrainedModel

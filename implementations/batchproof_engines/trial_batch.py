@@ -6,8 +6,6 @@ engine that returns logits is judged by them (`probe_logits`), any other by the 
 (`probe_tokens`).
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import Any

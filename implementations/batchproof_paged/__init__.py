@@ -43,8 +43,6 @@ once more, the surplus token is dropped, and the slot is filled a step later; th
 `scheduling_delay` of 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

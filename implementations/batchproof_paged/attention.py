@@ -7,8 +7,6 @@ pass. Layers are numbered in the order in which they attend: a number passed by 
 constant to a compiler, and one compiled layer could not serve all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar

@@ -1,9 +1,8 @@
 """One step's rows as arrays: what the forward pass and the attention kernels need, no tensors yet."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ NO_TOKENS: Ints = np.empty(0, dtype=np.int64)
 class RaggedBatch:
     """T tokens of R rows, packed end to end; rows of one token ("decodes") come first, by lane."""
 
-    planned: Rows  # R, in the order of the plan
     scheduled: Rows  # R, in this order
     num_decodes: int  # rows 0 to num_decodes - 1 have one token
     token_ids: Ints  # (T,) PENDING where only the device knows it
@@ -80,7 +78,7 @@ class RaggedBatch:
         return slots
 
     @classmethod
-    def of(cls, planned: Rows) -> RaggedBatch:
+    def of(cls, planned: Rows) -> Self:
         rows = _in_order(planned)
         num_rows, num_decodes = len(rows), rows.query_lens.count(1)
         query_lens = np.array(rows.query_lens, dtype=np.int64)
@@ -92,7 +90,6 @@ class RaggedBatch:
             position_ids = np.repeat(context_lens - cu_seqlens_q[:-1], query_lens)
             position_ids += np.arange(len(position_ids))
         return cls(
-            planned=planned,
             scheduled=rows,
             num_decodes=num_decodes,
             token_ids=_token_ids(rows, num_decodes),

@@ -24,8 +24,6 @@ small.
 Paging: Kwon et al., "PagedAttention", SOSP 2023.
 """
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush

@@ -10,8 +10,6 @@ in one copy. Padding rows of a captured step belong to the lane beyond the last:
 trash block, which no sequence owns.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

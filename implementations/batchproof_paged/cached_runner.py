@@ -10,8 +10,6 @@ ways to attend:
   itself: some models are wrong with two, even of one length.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext

@@ -7,8 +7,6 @@ stretches. That fuses what lies between two layers as well: the sum that ends on
 begins the next. Attention remains one of our operators within it, and counts the layers by itself.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -8,8 +8,6 @@ few tokens with an attention function and a mask builder that only record their 
 gives a mask builder a *function* of query and key positions, which can be evaluated at any position.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """What a client of the engine calls, and what a step does: schedule, run, update."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace

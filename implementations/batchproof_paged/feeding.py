@@ -11,8 +11,6 @@ is tried. What a configuration and a recorded pass do not show, a trial batch do
 if it is known to be wrong, if its answers are, or if the model itself fails; not if our own code does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial

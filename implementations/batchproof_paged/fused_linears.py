@@ -10,8 +10,6 @@ at the version and the place of each weight, which every in-place change of torc
 begins, all are copied again, which takes a GPU less time than a prompt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from weakref import WeakKeyDictionary
 

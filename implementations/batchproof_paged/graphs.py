@@ -8,8 +8,6 @@ tokens for that lane. Nothing in a captured step may depend on a value that the 
     [ decode rows, padding | prompt tokens of all prefill rows end to end, padding ]
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq

@@ -10,8 +10,6 @@ Inference" (2025), write kernels for it.
 This module is a set of kernels too, `load_kernels("invariant")`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

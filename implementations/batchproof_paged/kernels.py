@@ -4,8 +4,6 @@ Rows with one token and rows with several are served by different functions: the
 have little work each, the latter are few and have much.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass

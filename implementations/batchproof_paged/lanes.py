@@ -12,8 +12,6 @@ decodes. Keys of a sequence with blocks of other lanes (from the prefix cache, o
 taken) are gathered.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ All keys are zero, so a query distributes its attention evenly over the keys it 
 key is a unit vector of its own, so the output shows which keys those were.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 

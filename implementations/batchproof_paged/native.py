@@ -6,12 +6,11 @@ The compiler knows the vector units of the machine that it runs on, and needs a 
 A row's result does not depend on the other rows of a step, to the bit.
 """
 
-from __future__ import annotations
-
 import ctypes
 from ctypes import POINTER, Structure, byref, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -105,7 +104,7 @@ class Layer(Structure):
     )
 
     @classmethod
-    def of(cls, keys: Tensor, values: Tensor, num_heads: int, form: AttentionForm) -> Layer:
+    def of(cls, keys: Tensor, values: Tensor, num_heads: int, form: AttentionForm) -> Self:
         """Describes `keys` (lanes, num_kv_heads, capacity, size) and `values`, contiguous."""
         sinks = None if form.sinks is None else form.sinks.detach().float().contiguous()
         layer = cls(

@@ -4,8 +4,6 @@ What is compiled is kept in `batchproof/native/` of the user's cache folder (`XD
 `~/.cache`), under a name that holds all it was made of; a file that is deleted is compiled again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -1,10 +1,9 @@
 """The options of the paged engine, so that the worth of each part can be measured and a fault
 bisected, and what an engine can do with them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import torch
 
@@ -48,7 +47,7 @@ class PagedOptions:
     batch_invariant: bool = False  # the same bits in every batch: `invariant`
 
     @classmethod
-    def of(cls, given: dict[str, object]) -> PagedOptions:
+    def of(cls, given: dict[str, object]) -> Self:
         """Raises `ConfigError` for a name that is no option, or a value that it cannot have."""
         choices: dict[str, tuple[object, ...]] = {each.name: SWITCH for each in fields(cls)}
         choices |= {"backend": ("auto", *BACKENDS), "feed": ("auto", *FEEDS)}
@@ -62,7 +61,7 @@ class PagedOptions:
                 raise ConfigError(f"engine 'paged': {name} is {value!r}, but must be one of {listed}")
         return cls(**given)  # type: ignore[arg-type]  # the types are checked above
 
-    def resolved(self, device: torch.device, dtype: torch.dtype) -> PagedOptions:
+    def resolved(self, device: torch.device, dtype: torch.dtype) -> Self:
         """Returns the options with the defaults of a model on this device, in this dtype, filled in.
 
         Raises `ConfigError`, naming value, rule and choices, for options that contradict each other.

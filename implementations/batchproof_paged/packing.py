@@ -11,8 +11,6 @@ depends on a clock. Ours (`native`) holds as many sums as AVX-512 has registers;
 which torch brings, gains on more rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from weakref import WeakKeyDictionary

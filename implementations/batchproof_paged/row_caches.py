@@ -6,8 +6,6 @@ cache. When its members change, their rows are copied into a new one: all tensor
 sequences along their first dimension, and everything else in it is the same for all members.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq

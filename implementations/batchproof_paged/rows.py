@@ -1,11 +1,9 @@
 """The rows of a step as columns: hundreds of them are a handful of lists, and no object each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from operator import add
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Self, overload
 
 from batchproof.api import RowRecord, StepRecord
 from batchproof_paged.sequence import Sequence
@@ -59,11 +57,11 @@ class Rows(Seq[Scheduled]):
     are_sampled: list[bool]
 
     @classmethod
-    def of(cls, rows: Seq[Scheduled]) -> Rows:
+    def of(cls, rows: Seq[Scheduled]) -> Self:
         return cls(*map(list, zip(*rows, strict=True))) if rows else cls([], [], [], [])
 
     @classmethod
-    def decodes(cls, sequences: list[Sequence], context_lens: list[int]) -> Rows:
+    def decodes(cls, sequences: list[Sequence], context_lens: list[int]) -> Self:
         """One token each, behind which another is to be chosen."""
         num_rows = len(sequences)
         return cls(sequences, context_lens, [1] * num_rows, [True] * num_rows)
@@ -78,7 +76,7 @@ class Rows(Seq[Scheduled]):
         """Has each row one token, behind which another is to be chosen?"""
         return self.query_lens.count(1) == self.are_sampled.count(True) == len(self.sequences)
 
-    def picked(self, places: Seq[int]) -> Rows:
+    def picked(self, places: Seq[int]) -> "Rows":
         return Rows(
             [self.sequences[place] for place in places],
             [self.context_lens[place] for place in places],
@@ -97,8 +95,8 @@ class Rows(Seq[Scheduled]):
     @overload
     def __getitem__(self, index: int) -> Scheduled: ...
     @overload
-    def __getitem__(self, index: slice) -> Rows: ...
-    def __getitem__(self, index: int | slice) -> Scheduled | Rows:
+    def __getitem__(self, index: slice) -> "Rows": ...
+    def __getitem__(self, index: int | slice) -> "Scheduled | Rows":
         if isinstance(index, slice):
             return self.picked(range(len(self))[index])
         return Scheduled(

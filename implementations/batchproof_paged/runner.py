@@ -1,7 +1,5 @@
 """From a plan to the tokens it chooses: arrays go out, a pass is launched, tokens come back."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

@@ -17,8 +17,6 @@ Iteration-level scheduling: Yu et al., "Orca", OSDI 2022. Chunked prefill: Agraw
 "Sarathi-Serve", OSDI 2024.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -53,11 +51,7 @@ class Scheduler:
         """`num_resumable(sequence, blocks)`: how many of the leading cached blocks the sequence can
         reuse."""
         self.blocks = BlockManager(
-            config.num_blocks,
-            config.block_size,
-            config.max_num_seqs,
-            config.prefix_caching,
-            has_lanes,
+            config.num_blocks, config.block_size, config.max_num_seqs, config.prefix_caching, has_lanes
         )
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # oldest first

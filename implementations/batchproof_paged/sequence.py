@@ -1,7 +1,5 @@
 """A request in the engine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from batchproof.api import FinishReason, Request, TokenLogprobs
@@ -32,7 +30,7 @@ class Sequence:
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # likewise
     drafts: list[int] = field(default_factory=list)  # behind its tokens, in the step under way
     num_accepted: int = 0  # of them
-    shadow: Sequence | None = None  # as a draft model has it
+    shadow: "Sequence | None" = None  # as a draft model has it
     ngram_ends: dict[object, int] = field(default_factory=dict)  # by n-gram: where it last ended
     max_num_tokens: int = field(init=False)  # prompt and cap
 

@@ -1,7 +1,5 @@
 """Small integers on their way to a device and back, without waiting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import cycle

@@ -1,8 +1,6 @@
 """Attention over a pool of blocks with torch alone: correct on any device, but it copies all keys and
 values that are read. What a query may not see has no effect, to the bit, not even NaN."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention

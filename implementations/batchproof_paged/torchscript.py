@@ -12,8 +12,6 @@ torch warns of every such place; after a single warning there is no trace, and t
 is. The trial batch at construction compares the traced model with the model itself.
 """
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
@@ -98,7 +96,7 @@ Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 Trace = Callable[..., Tensor]
 
 # Engines are built often: traces serve as long as the model lives and keeps its tensors.
-_TRACES: WeakKeyDictionary[PreTrainedModel, Traces] = WeakKeyDictionary()
+_TRACES: WeakKeyDictionary[PreTrainedModel, "Traces"] = WeakKeyDictionary()
 
 
 class Traces(dict[object, "Trace | None"]):

@@ -9,8 +9,6 @@ Split-KV decoding: Dao et al., "Flash-Decoding", 2023.
 """
 # mypy: disable-error-code="import-not-found,import-untyped,untyped-decorator,no-untyped-def"
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

@@ -12,8 +12,6 @@ search for a tile's row: vLLM's `triton_unified_attention.py`.
 """
 # mypy: disable-error-code="import-not-found,import-untyped,untyped-decorator,no-untyped-def"
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 from torch import Tensor

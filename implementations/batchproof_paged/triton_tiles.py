@@ -5,8 +5,6 @@ Milakov and Gimelshein, 2018.
 """
 # mypy: disable-error-code="import-not-found,import-untyped,untyped-decorator,no-untyped-def"
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """How the time of an engine's decode step grows with the sequences in it."""
 
-from __future__ import annotations
-
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 

@@ -1,7 +1,5 @@
 """How fast each engine is, in tokens that were checked. Run with `pytest --benchmark-only`."""
 
-from __future__ import annotations
-
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 

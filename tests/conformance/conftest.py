@@ -1,7 +1,5 @@
 """Sets how many workloads a test generates: few for built-in engines, more for a named one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """P12: a bad request alone gets an error that names value and rule; its neighbours never notice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast

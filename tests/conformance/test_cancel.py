@@ -1,7 +1,5 @@
 """P13: an abort in any state frees everything and changes no token of other requests."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -22,11 +20,7 @@ from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload, assemble
 
-pytestmark = [
-    pytest.mark.promise(id="P13"),
-    pytest.mark.needs("stepping"),
-    pytest.mark.one_model,
-]
+pytestmark = [pytest.mark.promise(id="P13"), pytest.mark.needs("stepping"), pytest.mark.one_model]
 
 
 def check_cancelled(trial: Trial, workload: Workload, must_preempt: bool = False) -> None:

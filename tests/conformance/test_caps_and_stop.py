@@ -1,7 +1,5 @@
 """P2 and P3: how long an answer is, and why it ended."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

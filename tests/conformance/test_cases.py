@@ -1,7 +1,5 @@
 """The curated cases of `cases/`: each remembers a bug that a real engine had."""
 
-from __future__ import annotations
-
 import pytest
 
 from batchproof.cases.files import load_cases

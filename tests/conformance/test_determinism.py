@@ -1,7 +1,5 @@
 """P16: the same call twice gives the same answer."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -3,8 +3,6 @@
 An engine that declares nothing is asked nothing. What is varied is in `batchproof.invariance.axes`.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from batchproof.invariance.measure import declared_grades, require_control, require_grade

@@ -1,7 +1,5 @@
 """P5: a request's answer does not depend on its neighbours. No cross-sequence leakage."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -132,8 +130,5 @@ def test_what_is_not_finite_stays_with_its_request(trial: Trial) -> None:
         wanted = tuple(each for trio in zip(good[:3], bad, good[3:6], strict=True) for each in trio)
         workload = Workload((*wanted, *good[6:]), config)
         outcome = trial.run(workload)
-        with (
-            blame(Promise.P5, "beside requests whose activations are NaN"),
-            trial.reporting(workload),
-        ):
+        with blame(Promise.P5, "beside requests whose activations are NaN"), trial.reporting(workload):
             trial.judge(workload.requests, outcome)

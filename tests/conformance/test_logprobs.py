@@ -1,7 +1,5 @@
 """P18: logprobs are those of the model for the request's own tokens, ranked and aligned."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,11 +10,7 @@ from batchproof.generators.strategies import around_powers, workloads
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
-pytestmark = [
-    pytest.mark.promise(id="P18"),
-    pytest.mark.grade("E"),
-    pytest.mark.needs("logprobs"),
-]
+pytestmark = [pytest.mark.promise(id="P18"), pytest.mark.grade("E"), pytest.mark.needs("logprobs")]
 
 
 @pytest.mark.three_models

@@ -1,7 +1,5 @@
 """P6: a query attends to exactly the keys of its own sequence, up to itself, inside its window."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest

@@ -1,7 +1,5 @@
 """P4: one completion per request, in input order, whatever order they finish in."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

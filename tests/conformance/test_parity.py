@@ -1,7 +1,5 @@
 """P1: every request is answered exactly as if it had been alone."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

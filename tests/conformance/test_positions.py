@@ -1,7 +1,5 @@
 """P7: positions start at 0 in each sequence and continue from what is cached."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,8 +4,6 @@
 computed.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

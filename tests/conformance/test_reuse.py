@@ -1,19 +1,12 @@
 """P8: the n-th call answers as the first would; a slot's next tenant sees nothing of the last."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import (
-    Capability,
-    EngineConfig,
-    Request,
-    TracingEngine,
-)
+from batchproof.api import Capability, EngineConfig, Request, TracingEngine
 from batchproof.checks.happened import has_slot_reuse
 from batchproof.generators.conversations import conversations
 from batchproof.generators.strategies import prompts, workloads

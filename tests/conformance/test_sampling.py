@@ -5,8 +5,6 @@ float64 logits. Drawn tokens must be among those that may be drawn, have their p
 a seed, be the same in any batch.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet

@@ -5,8 +5,6 @@ Sizes are swept rather than drawn. Right answers come from integers where the mo
 the engine alone computes.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from contextlib import ExitStack

@@ -7,8 +7,6 @@ With the profile thorough, every three meet. Where many models are tested, the q
 design, and each of the others another part of it.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import settings
 

@@ -1,7 +1,5 @@
 """P15: weights, config, RNG state, global settings and the caller's requests are as before."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any, cast
 

@@ -3,17 +3,11 @@
 The drafts are made for the purpose: where they are right is known.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.checks.happened import (
-    has_acceptance,
-    has_prefix_hit,
-    has_rejection,
-)
+from batchproof.checks.happened import has_acceptance, has_prefix_hit, has_rejection
 from batchproof.generators.speculating import (
     LEAST_CAP,
     behind_rejected_drafts,

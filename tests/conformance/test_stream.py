@@ -1,7 +1,5 @@
 """P14: the events of a request add up to its completion, each token once."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,11 +12,7 @@ from batchproof.generators.strategies import workloads
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
 
-pytestmark = [
-    pytest.mark.promise(id="P14"),
-    pytest.mark.needs("stepping"),
-    pytest.mark.one_model,
-]
+pytestmark = [pytest.mark.promise(id="P14"), pytest.mark.needs("stepping"), pytest.mark.one_model]
 
 
 @given(data=st.data())

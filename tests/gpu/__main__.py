@@ -1,7 +1,5 @@
 """`.ci/gpu`: see docs/gpu.md. Exit status: 0 all steps passed, 1 some did not, 2 wrong usage."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Sequence

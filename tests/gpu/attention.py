@@ -3,8 +3,6 @@
 python -m tests.gpu.attention cuda measures.jsonl
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from itertools import product

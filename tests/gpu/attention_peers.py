@@ -8,8 +8,6 @@ python -m tests.gpu.attention_peers cuda measures.jsonl
 Neither writes the key and value of the step. Each is compared with plain float32 before it is timed.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -23,16 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from batchproof_paged.kernels import LayerCache
 from batchproof_paged.torch_kernels import attend_dense
-from tests.gpu.attention import (
-    BLOCK_SIZE,
-    DTYPE,
-    EVEN,
-    FEW,
-    SERVED,
-    Crowd,
-    recorded,
-    seconds_of,
-)
+from tests.gpu.attention import BLOCK_SIZE, DTYPE, EVEN, FEW, SERVED, Crowd, recorded, seconds_of
 from tests.gpu.measures import Measures, measured
 
 Attend = Callable[[LayerCache], Tensor]  # returns (num_seqs, num_heads, head_dim)

@@ -3,8 +3,6 @@
 Where steps need an engine of the ladder, it is the first rung that has passed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -4,8 +4,6 @@ A section, made by one process, begins with a line that says where its figures c
 takes the place of the old one; those of other processes stay.
 """
 
-from __future__ import annotations
-
 import json
 import traceback
 from argparse import ArgumentParser, Namespace
@@ -18,8 +16,7 @@ from typing import Any
 
 import torch
 
-from batchproof.bench.ceilings import Ceilings, measure_ceilings
-from batchproof.bench.hardware import device_facts
+from batchproof.bench.hardware import Ceilings, device_facts, measure_ceilings
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.provenance import command_line, provenance
 

@@ -5,12 +5,11 @@ less machinery. A part goes on with the first that passes, so that a fault of on
 it. Without the ladder, the limits of a part add up to less than `PART_S`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from batchproof.records.provenance import num_cores
 
@@ -79,7 +78,7 @@ class Step:
         is_unprepared = UNPREPARED in self.arguments
         return engine_with(rung, {"prepare": "false"}) if is_unprepared else rung
 
-    def on(self, rung: str) -> Step:
+    def on(self, rung: str) -> Self:
         """Returns the step with the engine of a rung."""
         named = dict.fromkeys((ENGINE, UNPREPARED), self.engine_on(rung))
         return replace(self, arguments=tuple(named.get(each, each) for each in self.arguments))
@@ -97,7 +96,7 @@ class Setting:
     num_processes: int = min(MAX_PROCESSES, num_cores())
 
     @classmethod
-    def of(cls, is_dry: bool) -> Setting:
+    def of(cls, is_dry: bool) -> Self:
         return cls(Path(os.environ.get("OUT") or "results/gpu").resolve(), is_dry)
 
     @property

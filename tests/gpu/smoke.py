@@ -6,8 +6,6 @@ Exit status 1 if it fails, or if the engine has given up one of its options by i
 measured later must be what its name says.
 """
 
-from __future__ import annotations
-
 import sys
 from time import perf_counter
 

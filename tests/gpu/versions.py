@@ -1,8 +1,6 @@
 """Prints what a run is made on, and tries its compiler: `python -m tests.gpu.versions cuda`. Exit
 status 1 if something is missing that every later step needs, or the default engine."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

@@ -1,7 +1,5 @@
 """Small suites of conformance tests, made by a test and run under the plugin."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -20,7 +18,6 @@ from packaging.version import Version
 
 from batchproof.models.catalogue import load_model
 from batchproof.oracle.oracle import Oracle
-from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import reference_factory
 from batchproof_lab.suite_run import SharedLaboratory
@@ -100,11 +97,9 @@ def laboratory_for(laboratory: Laboratory) -> LaboratoryFor:
     return partial(SharedLaboratory.beside, laboratory if is_usual else usual)
 
 
-def oracle_of(
-    name: str, dtype: torch.dtype = torch.float32, precision: Precision = AS_SERVED
-) -> Oracle:
+def oracle_of(name: str, dtype: torch.dtype = torch.float32) -> Oracle:
     """Returns the right answers of a model on the CPU, measured anew."""
-    return Oracle(load_model(name, torch.device("cpu"), dtype), reference_factory(), precision)
+    return Oracle(load_model(name, torch.device("cpu"), dtype), reference_factory())
 
 
 def run_in(folder: Path, *arguments: str, defaults: Sequence[str] = DEFAULTS) -> Session:
@@ -152,7 +147,7 @@ class OneProcess:
         assert num_workers == 1
         assert time_limit_s > 0
 
-    def __enter__(self) -> OneProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,5 @@
 """A campaign of numbers, which imports nothing heavy: a process of it starts at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

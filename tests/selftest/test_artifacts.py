@@ -1,7 +1,5 @@
 """`--artifacts`: the files of a run say what happened, and where in the repository it shows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,7 +65,7 @@ def test_the_files_of_a_run(run_suite: RunSuite, tmp_path: Path) -> None:
     run_suite("--engine=mine.py:Mine", "--artifacts=out", "--xfails=known", "--diagnose-for=20")
     out = tmp_path / "out"
     assert {each.name for each in out.iterdir()} == {
-        *("summary.md", "junit.xml", "table.json", "failures", "verdict.json"),
+        *("summary.md", "junit.xml", "table.json", "failures", "verdict.json")
     }
 
     page = (out / "summary.md").read_text()

@@ -1,7 +1,5 @@
 """The kill table and the campaign against false alarms: a small one of each, and what they report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,14 +28,7 @@ from batchproof_lab.honest_command import (
     sweeping_tests,
     with_right_alarms,
 )
-from batchproof_lab.kill_table import (
-    KILL_TABLE,
-    Attempt,
-    Hunt,
-    Kill,
-    KillTable,
-    KillTableRecord,
-)
+from batchproof_lab.kill_table import KILL_TABLE, Attempt, Hunt, Kill, KillTable, KillTableRecord
 from batchproof_lab.worker_pool import LostTask
 from tests.selftest.conftest import OneProcess
 

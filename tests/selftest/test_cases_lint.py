@@ -1,7 +1,5 @@
 """The curated cases are linted data, and every way to get one wrong says where and what."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How the suite says which token a request's parameters choose, and with which probability."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

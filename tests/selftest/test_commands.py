@@ -1,7 +1,5 @@
 """Wrong input to a command is one sentence on stderr that names value and rule, and exit code 2."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

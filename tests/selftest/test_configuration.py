@@ -1,7 +1,5 @@
 """`batchproof.toml` and `[tool.batchproof]`: what flags say, with a place for each mistake."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ The weights of `llama-hash` and `bamba-hash` are pinned byte by byte, the others
 their oracles; what follows from weights alone is shown where it is about an engine.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from functools import cache

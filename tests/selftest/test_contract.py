@@ -1,7 +1,5 @@
 """The sentences of the contract, the conformance tests and the oddities name each other."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 

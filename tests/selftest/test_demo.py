@@ -1,7 +1,5 @@
 """`batchproof demo`: what it shows is what the engines did, and wrong input is one sentence."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Several GPUs: the one that was asked for is used, all that are used are waited for, and workers take
 one each. No machine here has any, so `torch.cuda` is stood in for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast

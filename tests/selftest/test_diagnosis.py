@@ -1,7 +1,5 @@
 """A diagnosis names the mistake that was made, says so when it knows none, and changes no verdict."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -25,13 +23,7 @@ from batchproof.api import (
 )
 from batchproof.checks.broken import require
 from batchproof.checks.draws import seed_findings
-from batchproof.diagnosis.counterfactual import (
-    CellTable,
-    Sample,
-    cell_table_of,
-    honest_view,
-    logits_of,
-)
+from batchproof.diagnosis.counterfactual import CellTable, Sample, cell_table_of, honest_view, logits_of
 from batchproof.diagnosis.diagnose import diagnose
 from batchproof.diagnosis.mistakes.frequencies import frequency_mistakes
 from batchproof.diagnosis.mistakes.states import Change, StateReplay
@@ -475,10 +467,9 @@ class _Uncapped(RaggedEngine):
 def test_scores_without_their_cap_are_named(lab: Laboratory) -> None:
     asked = Workload((Request("a", tuple(range(20)), 4), Request("b", (5, 9), 3)))
     found = diagnosed(trial_of(lab, EngineSpec("uncapped", _Uncapped), "gemma2-hash"), asked)
-    assert (found.cause, found.text) == (
-        Cause.MASK,
-        "the cap on scores is left out (request 'a')",
-    ), found
+    assert (found.cause, found.text) == (Cause.MASK, "the cap on scores is left out (request 'a')"), (
+        found
+    )
 
 
 def test_events_show_the_steps_of_an_engine_without_a_trace() -> None:

@@ -1,7 +1,5 @@
 """README, docs and reports agree with the code, and their examples print what they show."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path
@@ -14,8 +12,14 @@ from batchproof.places import ROOT
 from batchproof.records.matrix import MATRICES, MATRIX
 from batchproof.requirements.issues import DEFAULT_ISSUES, read_issues
 from batchproof.requirements.promises import Promise
-from batchproof_lab.reports_command import FOLDER, pages, read_recording, read_reports, recording_of
-from batchproof_lab.standalone import standalone
+from batchproof_lab.reports_command import (
+    FOLDER,
+    pages,
+    read_recording,
+    read_reports,
+    recording_of,
+    standalone,
+)
 from batchproof_lab.suite_run import run_suite
 from docs.check_tutorial import TUTORIAL, blocks, differs, write
 

@@ -1,7 +1,5 @@
 """`batchproof dropin`: what is written stands alone, is small, and its answers are right."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Parts of the built-in engines that conformance does not show."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress

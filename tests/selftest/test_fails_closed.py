@@ -1,7 +1,5 @@
 """Nothing passes by accident: where nothing was shown, the run fails and says so in a sentence."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

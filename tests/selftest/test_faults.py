@@ -6,8 +6,6 @@ as well, until `batchproof lab faults` makes its row anew. That command hunts al
 and several seeds (see `test_campaign.py`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path

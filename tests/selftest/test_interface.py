@@ -1,7 +1,5 @@
 """pytest as the interface: what a person sees, and that nothing passes by accident."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

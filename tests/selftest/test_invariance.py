@@ -1,7 +1,5 @@
 """Invariance: each grade has an engine that reaches it, and a run whose control fails has no grades."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

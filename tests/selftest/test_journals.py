@@ -1,7 +1,5 @@
 """Journals of campaigns: interruptions and killed processes change nothing in a result."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -76,10 +74,7 @@ def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_code_and_other_questions_have_journals_of_their_own() -> None:
-    others = (
-        replace(QUESTION, code="def"),
-        replace(QUESTION, asked="numbers 1, 3"),
-    )
+    others = (replace(QUESTION, code="def"), replace(QUESTION, asked="numbers 1, 3"))
     assert len({each.digest for each in (QUESTION, *others)}) == 3
 
 

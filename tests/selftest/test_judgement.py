@@ -1,7 +1,5 @@
 """`batchproof judge`: what is noted, what it adds up to, and how it is reported."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

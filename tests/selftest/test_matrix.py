@@ -1,7 +1,5 @@
 """`batchproof judge matrix` and `judge releases`: cells, searches for what decides, and the page."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace

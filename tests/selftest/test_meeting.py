@@ -1,7 +1,5 @@
 """The covering design of workloads: what meets, what is shown, and what a failure needs."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest
@@ -20,8 +18,7 @@ from batchproof.generators.covering import (
 )
 from batchproof.run.meeting import Served
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
-from batchproof_lab.forgetful import Mutant
-from batchproof_lab.mutants_command import fate
+from batchproof_lab.mutants_command import Mutant, fate
 from tests.selftest.conftest import LaboratoryFor
 
 EVERYTHING = choices_for(frozenset(Capability), frozenset(SamplingParams.__slots__))

@@ -1,8 +1,6 @@
 """Engines that never return, end their process, or raise what ends a session: each costs its own tests,
 the run says what it waits for, and what was found so far is kept."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The sweep over transformers' causal LMs: what it makes small, how it judges, what it survives."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

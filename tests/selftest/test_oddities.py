@@ -5,8 +5,6 @@ seems to strain; those of a kind share the promises out. `batchproof lab honest`
 at all of them.
 """
 
-from __future__ import annotations
-
 from itertools import cycle, islice
 
 import pytest

@@ -1,7 +1,5 @@
 """Precision declared for an engine: rounding is measured in it, and it excuses nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

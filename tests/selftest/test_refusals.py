@@ -1,7 +1,5 @@
 """The words of a refusal: any honest ones pass, and those that say nothing are blamed once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

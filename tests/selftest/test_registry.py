@@ -1,7 +1,5 @@
 """`--engine` from text to factory: every wrong input is one clear sentence."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

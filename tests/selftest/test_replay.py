@@ -1,7 +1,5 @@
 """`--repro` and `replay`: a written failure is reproduced, and is gone on an honest engine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

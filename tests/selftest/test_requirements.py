@@ -1,7 +1,5 @@
 """Requirement sets that never change, runs that are scored by one, and the verdict as a file."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

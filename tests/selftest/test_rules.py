@@ -1,7 +1,5 @@
 """Every rule rendered from its declaration alone, and the facts that it refuses."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

@@ -1,7 +1,5 @@
 """P15: what an engine leaves changed is seen, and comparisons compute exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path

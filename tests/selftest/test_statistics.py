@@ -1,7 +1,5 @@
 """Intervals and bounds against exact arithmetic and draws."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from random import Random
@@ -14,9 +12,9 @@ from batchproof.statistics import (
     Estimate,
     binomial_bound,
     difference_estimate,
-    fit_line,
     mean_estimate,
     share_bound,
+    slope_estimate,
     student_t_quantile,
 )
 
@@ -60,8 +58,8 @@ def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
         few, many = [rng.gauss(1, 2) for _ in range(4)], [rng.gauss(0, 0.5) for _ in range(9)]
         num_held["mean"] += held(mean_estimate(few), 1)
         num_held["difference"] += held(difference_estimate(few, many), 1)
-        line = fit_line([0, 1, 3, 4], [2 + 3 * x + rng.gauss(0, 1) for x in (0, 1, 3, 4)])
-        num_held["slope"] += held(line.slope, 3)
+        slope = slope_estimate([0, 1, 3, 4], [2 + 3 * x + rng.gauss(0, 1) for x in (0, 1, 3, 4)])
+        num_held["slope"] += held(slope, 3)
     assert all(0.93 < each / 2000 < 0.97 for each in num_held.values()), num_held
 
 
@@ -70,6 +68,6 @@ def test_one_sample_has_no_interval_and_equal_samples_have_one_of_no_width() -> 
     assert difference_estimate([2.0, 2.0], [1.0]) == Estimate(1.0, None, None)
     assert difference_estimate([2.0, 2.0], [1.0, 1.0]) == Estimate(1.0, 1.0, 1.0)
     with pytest.raises(ValueError, match="2 points"):
-        fit_line([1, 2], [1, 2])
+        slope_estimate([1, 2], [1, 2])
     with pytest.raises(ValueError, match="0 degrees of freedom"):
         student_t_quantile(0)

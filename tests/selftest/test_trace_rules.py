@@ -1,7 +1,5 @@
 """Each rule about traces, with a trace that keeps it and one that breaks it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -256,7 +254,7 @@ NO_BEGINNINGS: Broken = {
         ],
         "query_len is 0, but 1 tokens were due": [D_IS_COMPUTED, step("e4+0", admitted="e")],
         "context_len is 0, but 5 tokens were fed before": [D_IS_COMPUTED, step("d0+5")],
-    },
+    }
 }
 
 
@@ -384,12 +382,12 @@ HIDDEN: Broken = {
     Promise.P11: {
         "step 2: 5 blocks are used, but those running can own 2 to 4": changed(
             LATE_BY_ONE, 2, num_free_blocks=3
-        ),
+        )
     },
     Promise.P14: {
         "request 'l' was sampled 3 times, but has 2 tokens": changed(
             changed(LATE_BY_ONE, 1, finished="l", num_free_blocks=7), 2, finished=""
-        ),
+        )
     },
 }
 

@@ -1,7 +1,5 @@
 """Triage: each verdict has an engine that gets it, with what proves it."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The rules that decide, each with an answer that passes it and one that does not."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

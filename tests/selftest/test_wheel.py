@@ -4,8 +4,6 @@
 seen without a build.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The worker pool: every task has one result, and a task that crashes or hangs is lost alone."""
 
-from __future__ import annotations
-
 import operator
 import os
 import time

@@ -4,8 +4,6 @@ and a worker that dies or hangs costs its own test alone.
 One session shows all of it, for each start of a worker takes longer than the rest.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Expected failures are run, shown and strict; a list excuses nothing else."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

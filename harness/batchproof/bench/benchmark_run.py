@@ -1,7 +1,5 @@
 """A benchmark run: comparisons and cost growth, written to one file as they are measured."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,16 +9,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from batchproof.bench.ceilings import measure_ceilings
 from batchproof.bench.growth import measure_growth
-from batchproof.bench.hardware import device_facts
+from batchproof.bench.hardware import device_facts, measure_ceilings
 from batchproof.bench.interleaved import compare_engines
-from batchproof.bench.reading import Document
 from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
-from batchproof.records.benchmark import BENCHMARK
+from batchproof.records.benchmark import BENCHMARK, Document
 from batchproof.records.file_kinds import json_lines, replace_text
 from batchproof.records.provenance import provenance, pytest_line
 from batchproof.requirements.promises import Promise

@@ -4,8 +4,6 @@ Exit codes: 0 nothing is slower than allowed; 1 a row is slower by more than `--
 VALID; 2 nothing can be compared.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys
@@ -13,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from batchproof.bench.ratios import Ratio, unpaired_ratio
-from batchproof.bench.reading import INVALID, VALID, is_complete, load
 from batchproof.errors import UsageError
+from batchproof.records.benchmark import INVALID, VALID, is_complete, load
 
 DEVICE = ("type", "name", "driver", "threads")
 MACHINE = ("cpu", "cores")
@@ -36,7 +34,7 @@ class RowKey(NamedTuple):
     interface: str
 
     @property
-    def place(self) -> RowKey:
+    def place(self) -> Self:
         """The key of the whole comparison."""
         return self._replace(engine="", interface="")
 

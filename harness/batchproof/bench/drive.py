@@ -5,8 +5,6 @@ token is stamped when its event arrives. Any other engine gets one call of `gene
 round has a time. What an engine creates lazily is created inside the round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -17,7 +15,7 @@ from typing import Any
 import torch
 
 from batchproof.api import Completion, Engine, Request, SteppingEngine, TokenEvent
-from batchproof.bench.processes import CpuMeter
+from batchproof.bench.hardware import CpuMeter
 from batchproof.checks.broken import broken
 from batchproof.checks.contract_types import checked_completions, checked_events, event_list
 from batchproof.findings.finding import Rule

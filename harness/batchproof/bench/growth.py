@@ -9,8 +9,6 @@ where a fixed cost matters least. Its 95 % interval comes from the residuals (St
 also widens if the exponent changes over the range; it does not cover an error that all points share.
 """
 
-from __future__ import annotations
-
 import gc
 import secrets
 from collections.abc import Callable, Sequence
@@ -25,10 +23,10 @@ import torch
 
 from batchproof.api import Engine, EngineConfig, Request
 from batchproof.bench.drive import Round, serve_at_once
-from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
 from batchproof.bench.verification import Verifier, blaming, judging
+from batchproof.records.benchmark import INVALID, UNVERIFIED, VALID
 from batchproof.run.trial import Trial
-from batchproof.statistics import fit_line
+from batchproof.statistics import slope_estimate
 
 CONTEXT, NUM_STEPS = 64, 16
 NUM_LAPS = 3  # at most
@@ -58,8 +56,8 @@ class PowerLaw:
         middle = sqrt(samples[0][0] * samples[-1][0])
         num_below = sum(size < middle * (1 - 1e-9) for size, _ in samples)
         upper = samples[min(num_below, len(samples) - MIN_POINTS) :]
-        line = fit_line([log(size) for size, _ in upper], [log(seconds) for _, seconds in upper])
-        slope = line.slope
+        sizes, seconds = zip(*upper, strict=True)
+        slope = slope_estimate([*map(log, sizes)], [*map(log, seconds)])
         assert slope.low is not None, "a slope through three points has an interval"
         assert slope.high is not None, "a slope through three points has an interval"
         return cls(slope.value, slope.low, slope.high, upper[0][0], upper[-1][0])

@@ -8,8 +8,6 @@ loaded, before any engine. Where process time is measured, nothing may compute b
 thread, nor any process that this one has started.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -18,9 +16,8 @@ from itertools import combinations
 from time import sleep
 from typing import Any
 
-from batchproof.bench.processes import CpuMeter
+from batchproof.bench.hardware import CpuMeter
 from batchproof.bench.ratios import paired_ratio
-from batchproof.bench.reading import VALID, exceeds_slots
 from batchproof.bench.result_rows import Terms, row_of, times_s
 from batchproof.bench.spec import BenchWorkload, Laps
 from batchproof.bench.timed_engine import TimedEngine
@@ -28,6 +25,7 @@ from batchproof.bench.verification import MAX_TOKENS_CHECKED_IN_FULL, SAMPLE_SIZ
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.environment import require_same, shared_of
 from batchproof.findings.finding_text import first_line
+from batchproof.records.benchmark import VALID, exceeds_slots
 from batchproof.run.trial import Trial
 
 LEAST_SHARE = 0.5  # of wall time spent computing, relative to the engine with the largest share
@@ -87,7 +85,7 @@ def _timed_engines(
 
 
 def _run_laps(
-    engines: Sequence[TimedEngine], num_laps: int, guard: _Guard, on_round: Callable[[str], None]
+    engines: Sequence[TimedEngine], num_laps: int, guard: "_Guard", on_round: Callable[[str], None]
 ) -> None:
     if guard.finds_harm(None):  # engines were built before, to learn their capabilities
         return

@@ -6,8 +6,6 @@ reasonable time", ISMM 2013). Ratios are compared on a log scale: the ratio is t
 the laps, and its interval is Student's t interval (Welch's for two separate runs) of the mean log.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

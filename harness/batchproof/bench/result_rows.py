@@ -1,20 +1,17 @@
 """One engine's row in a comparison: its verdict, and the figures of a correct engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from batchproof.bench import schedule
-from batchproof.bench.ceilings import Ceilings
 from batchproof.bench.drive import Round
-from batchproof.bench.metrics import measure
-from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
+from batchproof.bench.hardware import Ceilings
+from batchproof.bench.metrics import measure, schedule_figures
 from batchproof.bench.roofline import ModelCosts, least_time
 from batchproof.bench.spec import BenchWorkload
 from batchproof.bench.timed_engine import TimedEngine
+from batchproof.records.benchmark import INVALID, UNVERIFIED, VALID
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ def _schedule(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict
     output_lens = [len(completion.token_ids) for completion in timed.rounds[0].completions]
     trace, seen = first.trace, first.seen
     forwards = () if seen.unseen else seen.forwards
-    found = schedule.figures(trace, forwards, num_slots, requests, output_lens, seen.unseen)
+    found = schedule_figures(trace, forwards, num_slots, requests, output_lens, seen.unseen)
     found["peak_memory_bytes"] = first.peak_memory_bytes
     found["roofline"] = _roofline(timed, terms)
     return found

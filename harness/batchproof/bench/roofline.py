@@ -11,8 +11,6 @@ megabytes stays in cache after its first step, so its share can exceed that of a
 1.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from batchproof.api import RowRecord, StepRecord
-from batchproof.bench.ceilings import Ceilings
+from batchproof.bench.hardware import Ceilings
 from batchproof.models.catalogue import NUM_EXPERTS
 
 COUNTED_LAYERS = {"full_attention", "sliding_attention"}

@@ -7,8 +7,6 @@ request, a prompt's length and then its tokens; after all prompts, the caps in o
 has the totals that others publish for that workload.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
@@ -101,7 +99,7 @@ class BenchSpec:
         plain["cap"] = [{"share": share, "range": [r.low, r.high]} for share, r in self.cap]
         return plain
 
-    def realise(self, vocab_size: int, context_len: int) -> BenchWorkload:
+    def realise(self, vocab_size: int, context_len: int) -> "BenchWorkload":
         """Returns the requests for a vocabulary. Raises `UsageError` if one exceeds the context
         length."""
         rng = random.Random(self.seed)

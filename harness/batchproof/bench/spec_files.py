@@ -1,8 +1,6 @@
 """Reads `BenchSpec`s from the YAML files of `cases/benchmarks/`, one workload each, and applies the
 flags that change their size."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace

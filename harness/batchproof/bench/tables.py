@@ -1,12 +1,10 @@
 """The figures of a benchmark as text, for the terminal and for its page. INVALID rows show none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchproof.bench.ratios import Ratio
-from batchproof.bench.reading import INVALID, exceeds_slots
+from batchproof.records.benchmark import INVALID, exceeds_slots
 from batchproof.records.texts import counted
 
 COLUMNS = (

@@ -1,7 +1,5 @@
 """One engine in a measurement: built, observed through a first round, timed lap by lap, checked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +12,7 @@ from transformers import PreTrainedModel
 from batchproof.api import Capability, Engine, EngineConfig, SteppingEngine, StepRecord
 from batchproof.bench.drive import Round, serve_at_once, serve_stepping
 from batchproof.bench.hardware import PeakMemory
-from batchproof.bench.schedule import Forward
+from batchproof.bench.metrics import Forward
 from batchproof.bench.spec import Laps
 from batchproof.bench.verification import Verifier, blaming, judging
 from batchproof.checks.broken import require

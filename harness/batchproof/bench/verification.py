@@ -8,8 +8,6 @@ to rounding (rule O3), given the engine's own tokens before it.
 A problem is attributed to the engine that has it, so that the others go on.
 """
 
-from __future__ import annotations
-
 import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,6 @@
 """Reads the curated cases. The schema is closed: an unknown or missing key, a key given twice, a `true`
 where a number belongs, or a name used twice is a `CaseError` with file and line."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

@@ -6,8 +6,6 @@ written for: a case whose event did not happen proves nothing. It fails, unless 
 otherwise: then the summary says what was not shown.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Iterator, Sequence

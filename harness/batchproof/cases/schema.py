@@ -5,8 +5,6 @@ context", "the last token of the right answer"). `batchproof.cases.runner` makes
 model. `cases/README.md` describes the YAML.
 """
 
-from __future__ import annotations
-
 from collections.abc import Set
 from dataclasses import dataclass, fields
 

@@ -14,8 +14,6 @@ Regret: with logits l and an engine's l' = l + e, an honest argmax c of l' again
 loses l_b - l_c <= e_c - e_b <= 2 max|e|. Nothing is retried and nothing is skipped.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet

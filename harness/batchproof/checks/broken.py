@@ -1,7 +1,5 @@
 """Where findings become an exception."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any

@@ -4,8 +4,6 @@ Every judged workload is checked here, so a lost step or a leaked block shows in
 causes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace

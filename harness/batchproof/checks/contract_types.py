@@ -1,7 +1,5 @@
 """Checks that values of an engine have the types of the contract, before anything is compared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 

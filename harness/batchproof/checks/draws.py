@@ -1,7 +1,5 @@
 """Decides whether drawn tokens have their probabilities, and whether a seed decides them (P19)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 

@@ -1,7 +1,5 @@
 """What an engine may use while it works and must leave as it was (promise P15)."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Whether a trace shows what a test is about: a test of preemption proves nothing if there was none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil

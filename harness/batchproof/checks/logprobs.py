@@ -5,8 +5,6 @@ A logprob is a logit minus the logarithm of a sum: where logits are off by up to
 likeliest tokens where that much decides them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from torch import Tensor
@@ -71,13 +69,7 @@ def _of_all(
 
 
 def entry_findings(
-    name: str,
-    place: Facts,
-    token: int,
-    given: TokenLogprobs,
-    exact: Tensor,
-    bound: float,
-    num_top: int,
+    name: str, place: Facts, token: int, given: TokenLogprobs, exact: Tensor, bound: float, num_top: int
 ) -> Iterator[Finding]:
     """Judges what is said of one token. `exact`: logprobs `(vocab,)`."""
     yield from _of_token(name, place, token, given, exact, bound)

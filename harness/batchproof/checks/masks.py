@@ -1,7 +1,5 @@
 """The definition of the attention mask, as plain loops that are easy to verify (promise P6)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch

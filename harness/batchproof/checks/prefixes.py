@@ -5,11 +5,10 @@ before a preemption included. Which keys it keeps is its own choice; that they w
 checked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Self
 
 from batchproof.api import Capability, Completion, EngineConfig, FinishReason, RowRecord, StepRecord
 from batchproof.workload.workloads import Workload
@@ -62,7 +61,7 @@ class ComputedPrefixes:
             end = max(row.cached_len, self._num_computed.get(row.request_id, 0))
             self._num_computed[row.request_id] = end
 
-    def note_all(self, records: Iterable[StepRecord]) -> ComputedPrefixes:
+    def note_all(self, records: Iterable[StepRecord]) -> Self:
         for record in records:
             for row in record.rows:
                 self.note(row)

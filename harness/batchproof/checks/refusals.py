@@ -1,19 +1,10 @@
 """The answer to a bad request: an error without tokens that names value and rule (promise P12)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    FinishReason,
-    Request,
-    SamplingParams,
-    TokenEvent,
-)
+from batchproof.api import Completion, EngineConfig, FinishReason, Request, SamplingParams, TokenEvent
 from batchproof.findings.finding import Finding, Rule, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.records.trial_record import Ledger

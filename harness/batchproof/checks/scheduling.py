@@ -1,8 +1,6 @@
 """What a trace must show of continuous batching: limits, order of arrival, filled slots (promise
 P9)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from batchproof.api import StepRecord

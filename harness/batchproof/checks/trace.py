@@ -5,13 +5,11 @@ The invariants count tokens whose keys are written, so an engine may reserve blo
 is in `scheduling.py`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf
-from typing import Any
+from typing import Any, Self
 
 from batchproof.api import Completion, FinishReason, Request, RowRecord, StepRecord
 from batchproof.checks.broken import broken
@@ -99,7 +97,7 @@ class LateEnds:
         workload: Workload,
         completions: Sequence[Completion],
         delay: int,
-    ) -> LateEnds:
+    ) -> Self:
         """Returns the ends in this trace; `delay` is the declared one, in steps. A request with
         fewer samples than tokens has no entry: other rules judge it."""
         requests = {request.request_id: request for request in workload.requests}

@@ -5,8 +5,6 @@ them each token is one word of fixed width, so that a server that takes text ser
 ids it is given.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The common options of campaigns, and the errors for wrong values."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path

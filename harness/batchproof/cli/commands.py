@@ -4,8 +4,6 @@ A command is a module with `add_arguments(parser)` and `run(arguments) -> int`. 
 command asked for is imported, since most of them bring torch along.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 from collections.abc import Mapping, Sequence
@@ -22,7 +20,7 @@ class Command:
 
     module: str
     purpose: str
-    below: Mapping[str, Command] = field(default_factory=dict)
+    below: Mapping[str, "Command"] = field(default_factory=dict)
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -4,8 +4,6 @@ The nearest one counts, from the current folder up to the root of the repository
 that of the current folder. Its paths are relative to the folder that it lies in.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`batchproof test ENGINE...`: the conformance suite on engines, in any folder."""
 
-from __future__ import annotations
-
 import argparse
 
 from batchproof.cli.pytest_process import add_engines, run_pytest

@@ -3,8 +3,6 @@
 `--isolate` starts it for each engine of a benchmark; a program of one's own can speak to it as well.
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import asdict
 

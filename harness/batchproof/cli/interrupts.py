@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM, which CI and schedulers send: both raise, so that what was found is kept."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ and the keys of a configuration, which are their long names with underscores.
 This module imports nothing: pytest imports it in every run on a machine where the package is installed.
 """
 
-from __future__ import annotations
-
 CONFIG, NO_CONFIG = "--config", "--no-config"
 OPTIONS = frozenset(
     (

@@ -1,7 +1,5 @@
 """The progress of a campaign: a bar on a terminal, an occasional line elsewhere."""
 
-from __future__ import annotations
-
 import sys
 
 from tqdm import tqdm  # type: ignore[import-untyped]

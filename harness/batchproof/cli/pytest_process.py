@@ -4,8 +4,6 @@ It reads neither that project's configuration of pytest nor its conftest.py: the
 depends on the flags and on Batchproof's own configuration alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """Where the processes of a command run: on this machine, or on those of a Ray cluster."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The two files that a campaign leaves: a record as JSON, and its page in Markdown."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

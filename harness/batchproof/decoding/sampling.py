@@ -23,8 +23,6 @@ curious case of neural text degeneration", 2020. `logprobs` and `prompt_logprobs
 before stage 1, as vLLM's default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, replace
@@ -84,18 +82,18 @@ class TakenFields(AbstractSet[str]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def moved(self, asked: SamplingParams) -> set[str]:
+    def moved(self, asked: "SamplingParams") -> set[str]:
         """Returns the names of parameters that `kept_to` would change."""
         kept = self.kept_to(asked)
         return {name for name in asked.changed if getattr(kept, name) != getattr(asked, name)}
 
-    def documented(self, asked: SamplingParams) -> set[str]:
+    def documented(self, asked: "SamplingParams") -> set[str]:
         """Returns the names of parameters whose value has a meaning that the contract forbids."""
         return {
             name for name, values in self.limits.documented.items() if getattr(asked, name) in values
         }
 
-    def beyond_ranges(self) -> Iterator[SamplingParams]:
+    def beyond_ranges(self) -> Iterator["SamplingParams"]:
         """Yields parameters that the contract allows and the declared ranges do not."""
         for name, (_, high) in self.limits.ranges.items():
             if name != "logit_bias":
@@ -104,12 +102,12 @@ class TakenFields(AbstractSet[str]):
                 if not asked.refusal(1 << 30, 1 << 30, frozenset()):
                     yield asked
 
-    def beside_drafts(self) -> TakenFields:
+    def beside_drafts(self) -> "TakenFields":
         """Returns what is taken where the engine drafts."""
         others = {name for names in self.limits.apart if DRAFTS in names for name in names}
         return TakenFields(self._names - others, self.limits)
 
-    def kept_to(self, asked: SamplingParams) -> SamplingParams:
+    def kept_to(self, asked: "SamplingParams") -> "SamplingParams":
         """Returns the parameters with each value moved into its range, and of those apart the first."""
         changes: dict[str, Any] = {}
         for name, (low, high) in self.limits.ranges.items():
@@ -181,7 +179,7 @@ class SamplingParams:
         value = getattr(self, others[0])
         return f"{others[0]} is {value!r}, but of sampling this engine takes {known or 'nothing'}"
 
-    def within(self, taken: AbstractSet[str]) -> SamplingParams:
+    def within(self, taken: AbstractSet[str]) -> "SamplingParams":
         """Returns these parameters with all fields but `taken` at their defaults, within the limits of
         these."""
         left: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}

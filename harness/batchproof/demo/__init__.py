@@ -4,8 +4,6 @@ All engines get the same slots and the same requests and run twice: once to warm
 What they did is read from their traces, and every answer is compared with per-prompt generation.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from batchproof.demo import pages

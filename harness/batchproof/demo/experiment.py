@@ -1,7 +1,5 @@
 """Runs one set of requests through several engines, timed, traced and judged."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the demo prints: requests, timelines, totals, and the check."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 

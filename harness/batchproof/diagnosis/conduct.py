@@ -1,8 +1,6 @@
 """Causes of conduct: of a broken rule of trace or events, a refusal, an exception, a hang; and what had
 happened to the requests that it names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace

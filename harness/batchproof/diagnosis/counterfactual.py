@@ -8,13 +8,11 @@ One float64 pass covers all cells, without a cache. Which key a query sees is a 
 chunks, batches, leaks and former tenants need no special treatment.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -203,7 +201,7 @@ class View:
         within = self.within.get(kind)
         return self.visible if within is None else self.visible & self.grown(within)
 
-    def is_same(self, other: View) -> bool:
+    def is_same(self, other: Self) -> bool:
         """Returns whether nothing differs, so that the mistake cannot show on this table."""
         pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
         return all(

@@ -7,8 +7,6 @@ Three sources, the strongest first:
 3. reruns: alone, fresh, with other neighbours, other limits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,8 +25,7 @@ from batchproof.diagnosis.explain import Observed, evidence_of, explain, roundin
 from batchproof.diagnosis.hypotheses import Answer, Family, answers_of, is_wrong, named_mistake
 from batchproof.diagnosis.mistakes.choices import choice_mistakes
 from batchproof.diagnosis.mistakes.ends import end_mistakes
-from batchproof.diagnosis.mistakes.logprobs import logprob_mistakes
-from batchproof.diagnosis.mistakes.returned import returned_mistakes
+from batchproof.diagnosis.mistakes.logprobs import logprob_mistakes, returned_mistakes
 from batchproof.diagnosis.reruns import (
     OF_PLACES,
     SHOWN,

@@ -1,8 +1,6 @@
 """Causes of draws that are not as they should be: of a seed that does not decide them, of one that is
 not used, and of wrong frequencies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace

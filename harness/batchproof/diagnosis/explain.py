@@ -1,7 +1,5 @@
 """Finds the mistake under which the reference gives exactly the engine's answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -98,7 +96,7 @@ class Told(NamedTuple):
         right = logits.double().log_softmax(-1)[self.outputs, self.tokens]
         return (self.values - right).abs()
 
-    def first(self) -> Told:
+    def first(self) -> "Told":
         return Told(*(each[self.outputs == 0] for each in self))
 
 
@@ -115,7 +113,7 @@ class Observed:
     tolerance: float
     told: Told | None = None  # if there are no logits, and logprobs are off
 
-    def first(self) -> Observed:
+    def first(self) -> "Observed":
         logits = None if self.logits is None else self.logits[:1]
         told = self.told and self.told.first()
         return Observed(self.tokens[:1], logits, self.honest[:1], self.tolerance, told)

@@ -5,13 +5,11 @@ then the plainest. A mistake is named only if it gives all that is wrong there; 
 also gives what is wrong of most other answers, and least that is not so.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from torch import Tensor
 
@@ -46,7 +44,7 @@ class Answer:
     call: int
     calls: Sequence[Call]
     oracle: Oracle
-    peers: Sequence[Answer]  # all of these calls
+    peers: Sequence["Answer"]  # all of these calls
 
     @cached_property
     def tokens(self) -> tuple[int, ...]:
@@ -75,12 +73,12 @@ class Answer:
         return past_of(self.request, self.tokens, self.logits.shape[1])
 
     @cached_property
-    def neighbours(self) -> list[Answer]:
+    def neighbours(self) -> list["Answer"]:
         """The answers to other requests, those of the same call first."""
         others = [each for each in self.peers if each is not self]
         return sorted(others, key=lambda each: (each.call != self.call, -each.call))
 
-    def unlikeness(self, other: Answer) -> tuple[bool, int]:
+    def unlikeness(self, other: Self) -> tuple[bool, int]:
         """Orders others by how much they can tell of a mistake in this answer: first those that ask for
         the same, and of them the nearest, which in a sweep of a size have the nearest sizes."""
         asked, its = sampling_of(self.request).changed, sampling_of(other.request).changed
@@ -88,7 +86,7 @@ class Answer:
         return asked != its, abs(places[self] - places[other])
 
     @property
-    def others(self) -> list[Answer]:
+    def others(self) -> list["Answer"]:
         """The first neighbours: so many as the oracle can be asked about."""
         return self.neighbours[:NUM_OTHERS]
 

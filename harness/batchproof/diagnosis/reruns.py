@@ -2,8 +2,6 @@
 what changes a wrong answer: no neighbours, other neighbours, other limits.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

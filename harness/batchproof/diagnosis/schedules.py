@@ -1,7 +1,5 @@
 """Schedules of a call, for an engine that shows none: what its events say, else the simplest one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

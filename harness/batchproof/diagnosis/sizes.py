@@ -1,8 +1,6 @@
 """Finds the size from which on answers are wrong, by reruns with less of one thing: a counter, a ring
 or a table that is too small."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress

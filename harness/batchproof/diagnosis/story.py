@@ -1,8 +1,6 @@
 """Tells what had happened to a request when something about it went wrong: what its calls ask, and what
 their traces or events show."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf

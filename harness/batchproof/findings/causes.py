@@ -3,8 +3,6 @@
 A promise says what is broken for the user; a cause says where the engine's author should look.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 

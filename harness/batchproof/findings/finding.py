@@ -4,8 +4,6 @@ text; and a failure: a finding, the runs that show it, and what was under test.
 `findings.finding_text` renders a finding; nothing reads the rendered text back.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

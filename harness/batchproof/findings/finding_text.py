@@ -1,7 +1,5 @@
 """Renders findings: the headline, the evidence below it, the first line of a report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from batchproof.findings.causes import Cause, Diagnosis

@@ -6,8 +6,6 @@ and the lines of evidence below it. The words are filled with the facts, `reques
 `*name` stands for each line of the fact `name`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -583,7 +581,7 @@ class Rule(Enum):
         return self.id
 
     @classmethod
-    def by_id(cls, rule_id: str) -> Rule:
+    def by_id(cls, rule_id: str) -> Self:
         """Returns the rule. Raises `KeyError` for an id that no rule has."""
         return {rule.id: rule for rule in cls}[rule_id]
 

@@ -1,7 +1,5 @@
 """Hypothesis strategies: requests whose tokens are chosen by parameters of their own, among others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -278,10 +276,7 @@ def mixed_workloads(
 
 @st.composite
 def with_logprobs(
-    draw: st.DrawFn,
-    workload: Workload,
-    capabilities: AbstractSet[Capability],
-    fields: AbstractSet[str],
+    draw: st.DrawFn, workload: Workload, capabilities: AbstractSet[Capability], fields: AbstractSet[str]
 ) -> Workload:
     """Draws which requests ask for logprobs, and of how many tokens; the last one does. Likewise for
     those of their prompts, if the engine has them."""

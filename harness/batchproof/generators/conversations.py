@@ -7,8 +7,6 @@ beginning, the same again. Servers that gave the answer to another conversation,
 so in bursts of a few requests, behind many that had ended (llama.cpp#27148).
 """
 
-from __future__ import annotations
-
 from collections.abc import Set as AbstractSet
 
 from hypothesis import strategies as st

@@ -4,8 +4,6 @@ Beyond such a power a counter that is too narrow shows. Prompts are short where 
 count: what a size costs is the engine's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -82,10 +80,7 @@ def _drafts_at_once(oracle: Oracle, _: int, size: int) -> tuple[Workload, ...]:
     cut amid its drafts. All prompts are fed in one step."""
     num = -(-size // 7)
     config = EngineConfig(
-        max_num_seqs=num,
-        max_num_batched_tokens=7 * num,
-        num_speculative_tokens=6,
-        draft_agreement=0.9,
+        max_num_seqs=num, max_num_batched_tokens=7 * num, num_speculative_tokens=6, draft_agreement=0.9
     )
     return (_with_sizes(oracle, size, [(2, 12)] * num, config),)
 

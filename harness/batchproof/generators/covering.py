@@ -5,8 +5,6 @@ nothing of the others: any combination is a good workload, since the oracle has 
 request under all limits.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -423,10 +421,7 @@ def meetings(
 
 
 def covering(
-    choices: Choices,
-    seed: int,
-    strength: int = 2,
-    excluded: AbstractSet[Meeting] = EXCLUDED,
+    choices: Choices, seed: int, strength: int = 2, excluded: AbstractSet[Meeting] = EXCLUDED
 ) -> tuple[Values, ...]:
     """Returns combinations of all dimensions that hold every meeting of `strength` values."""
     named = tuple((name, tuple(each)) for name, each in choices.items())

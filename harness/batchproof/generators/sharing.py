@@ -1,7 +1,5 @@
 """Hypothesis strategies: prompts that share prefixes, in one call and from call to call."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from math import ceil

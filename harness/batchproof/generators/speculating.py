@@ -1,7 +1,5 @@
 """Hypothesis strategies: workloads whose answers an engine may reach by speculation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,10 +19,7 @@ OWN_TEXT = 13
 
 @st.composite
 def speculated(
-    draw: st.DrawFn,
-    oracle: Oracle,
-    workload: Workload,
-    agreement: float | None = None,
+    draw: st.DrawFn, oracle: Oracle, workload: Workload, agreement: float | None = None
 ) -> Workload:
     """Draws the workload with a draft model that is right in this share of the tokens; None: in one of
     some shares of which the right answers meet right drafts and wrong ones, or, if they are too uniform

@@ -6,8 +6,6 @@ beside longer ones, EOS ids picked from the right answer, and, where the engine 
 prompt and pools that force preemption. All of it shrinks towards one short request.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet

@@ -5,8 +5,6 @@ Each axis makes comparisons with seeded contents and kept prompts of different l
 request has neighbours in all of them but the base of `batch`.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -21,13 +21,12 @@ the histories differ.
 The grade of an axis is the weakest grade of its comparisons.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import takewhile
 from math import isfinite
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -50,7 +49,7 @@ class Grade(IntEnum):
         return LETTERS[self]
 
     @classmethod
-    def of(cls, letter: str) -> Grade:
+    def of(cls, letter: str) -> Self:
         """Returns the grade of a letter. Raises `ValueError` for any other."""
         return cls(list[str](LETTERS).index(letter))
 
@@ -66,7 +65,7 @@ class Answer:
     token_ids: tuple[int, ...]
     logits: Tensor | None
 
-    def is_same(self, other: Answer) -> bool:
+    def is_same(self, other: Self) -> bool:
         if self.logits is None or other.logits is None:
             return False
         return self.token_ids == other.token_ids and torch.equal(self.logits, other.logits)

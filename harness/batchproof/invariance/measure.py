@@ -6,8 +6,6 @@ logits must cost grades B and S, and keep E. Without it a grade proves nothing: 
 every prompt alike, or a comparison that sees nothing, would be invariant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice

@@ -5,8 +5,6 @@ begin with `--`: `q8_0 = {kv_cache = "q8_0", "--kv-cache-dtype" = "int8"}`. The 
 is the base.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

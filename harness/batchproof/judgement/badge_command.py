@@ -1,7 +1,5 @@
 """`batchproof judge badge VERDICT.json`: the verdict as an endpoint of shields.io."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping

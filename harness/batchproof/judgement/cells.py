@@ -1,8 +1,6 @@
 """Judges the cells of a matrix, here one after another or at once on the machines of a Ray cluster, and
 asks requirements alone."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ the outcome, and returns what it found. `run_searches` asks for many at once, si
 can ask several requirements in one configuration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

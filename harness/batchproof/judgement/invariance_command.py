@@ -1,7 +1,5 @@
 """`batchproof invariance ENGINE...`: the grade of invariance that each engine reaches on each axis."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from itertools import product

@@ -1,7 +1,5 @@
 """`batchproof judge ENGINE...`: runs the whole suite on each engine and writes a page about it."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`batchproof judge meetings ENGINE`: a page of what met what on an engine, and how often."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`batchproof judge releases ENGINE VERSION...`: which release broke or mended which requirement."""
 
-from __future__ import annotations
-
 import argparse
 
 from batchproof.errors import UsageError

@@ -1,7 +1,5 @@
 """`batchproof judge requirements`: which sets there are, and what they require."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

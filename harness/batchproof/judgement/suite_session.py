@@ -1,7 +1,5 @@
 """A run of the suite on one engine, in a process of its own, and the verdict that it gives."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import subprocess

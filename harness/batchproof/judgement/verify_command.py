@@ -1,7 +1,5 @@
 """`batchproof judge verify VERDICT.json`: runs a random share of its requirements again."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import random

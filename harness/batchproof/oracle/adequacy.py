@@ -5,8 +5,6 @@ so equal tokens prove nothing. Before a user's checkpoint judges an engine, its 
 observed while its input is damaged as a faulty engine would damage it. No engine takes part.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 """The stages of `batchproof.decoding.sampling` in float64, a whole answer at once: what each of its
 tokens should be chosen from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

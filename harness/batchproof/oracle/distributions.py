@@ -1,7 +1,5 @@
 """Distributions that rounding does not blur: parameters of draws, and the probabilities they give."""
 
-from __future__ import annotations
-
 from math import exp, sqrt
 
 from torch import Tensor

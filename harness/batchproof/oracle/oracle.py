@@ -14,8 +14,6 @@ Logits are compared centred over the vocabulary, because a constant added to all
 nothing.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 from collections import OrderedDict

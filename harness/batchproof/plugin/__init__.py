@@ -8,8 +8,6 @@ conftest.py has taken, or when the suite or its benchmarks are among the argumen
 The entry point has the module's name, so that a run that names the plugin as well registers it once.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentError
 from collections.abc import Generator, Iterable
 from importlib import import_module

@@ -5,8 +5,6 @@ imports no torch, so that a wrong option is reported at once: `batchproof.plugin
 the processes that run tests.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from importlib import import_module

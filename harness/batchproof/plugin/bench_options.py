@@ -3,8 +3,6 @@
 This module imports no torch; `batchproof.plugin.bench_selection` reads what was given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """What a benchmark run is about, resolved from the command line. Only with `--benchmark-only`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

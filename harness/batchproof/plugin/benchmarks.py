@@ -4,8 +4,6 @@ pytest-benchmark runs one test after the other and cannot interleave engines. Th
 comparison therefore runs all engines that were selected for it; each test then reports its own.
 """
 
-from __future__ import annotations
-
 import faulthandler
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +19,6 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from batchproof.bench.benchmark_run import BenchmarkRun, result_path
 from batchproof.bench.hardware import device_facts
-from batchproof.bench.reading import INVALID
 from batchproof.bench.spec import BenchSpec
 from batchproof.bench.tables import table
 from batchproof.errors import UnsupportedModelError
@@ -29,6 +26,7 @@ from batchproof.plugin.bench_options import FIXTURES, GROWTH, THROUGHPUT
 from batchproof.plugin.bench_selection import BenchSelection
 from batchproof.plugin.deselection import keep
 from batchproof.plugin.selection import LAB, SELECTION, Selection
+from batchproof.records.benchmark import INVALID
 from batchproof.run.registry import EngineSpec
 
 MAX_REFERENCE_TOKENS = 8192  # output tokens of a round; the default reference skips longer ones

@@ -5,8 +5,6 @@ A key is the long name of an option, with underscores. The file is read where th
 awakens the plugin, and in the process that was started: its workers are given values.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from argparse import Namespace

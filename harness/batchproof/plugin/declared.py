@@ -4,8 +4,6 @@ A built-in engine is declared by `batchproof.run.engine_names`, another one by `
 that, by its last verdict, which is the file of `--verdict` or lies where `judge` writes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The entry of a failure in the record of its test. A controller of workers makes one too, of what its
 workers died of, and imports no torch."""
 
-from __future__ import annotations
-
 from batchproof.api import EngineConfig
 from batchproof.findings.causes import Diagnosis
 from batchproof.findings.finding import Failure, Finding, thawed

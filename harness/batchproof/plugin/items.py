@@ -2,8 +2,6 @@
 expected failures may use it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from shlex import quote

@@ -1,7 +1,5 @@
 """The files that a run writes: `--table`, `--verdict`, `--journal`, `--artifacts` and `--repro`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile

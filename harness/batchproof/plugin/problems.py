@@ -3,8 +3,6 @@
 It ends the run in one sentence, as wrong arguments do.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

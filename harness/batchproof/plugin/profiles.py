@@ -1,7 +1,5 @@
 """How many examples the property tests try, and how Hypothesis goes about it."""
 
-from __future__ import annotations
-
 from hypothesis import HealthCheck, Phase, settings
 
 from batchproof.errors import UsageError

@@ -6,8 +6,6 @@ function of the list of entries. A session fails if it compared nothing at all, 
 model that could not have shown a fault.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,16 +22,17 @@ from batchproof.plugin.outputs import Outputs
 from batchproof.plugin.problems import HEARD, TOLD
 from batchproof.plugin.scoring import ASKED
 from batchproof.plugin.selection import SELECTION
-from batchproof.plugin.writers import verdict
 from batchproof.plugin.writers.page import FinishedRun, failed_tests, summary_page
 from batchproof.plugin.writers.table import (
     SessionFacts,
     conformance,
     empty_selection,
+    in_words,
     num_compared,
     ordered,
     outcomes_of,
     summary_lines,
+    verdicts,
 )
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
@@ -151,7 +150,7 @@ class Recorder:
         if asked is not None and self._verdicts:
             terminalreporter.section(f"Batchproof: requirement set {asked.name}")
             for each in self._verdicts:
-                said = verdict.in_words(each)
+                said = in_words(each)
                 write(f"{each.engine}: {said}", red=each.verdict in ("broken", "incomplete"))
         for line in self._files(bool(outcomes)):
             write(line)
@@ -186,7 +185,7 @@ class Recorder:
             return []
         if asked is None:  # a set shows by itself whether something is missing
             is_whole &= not (left_out.is_uncounted or left_out.num_without(finished))
-        return verdict.verdicts([*finished.values()], self._facts(0, is_whole))
+        return verdicts([*finished.values()], self._facts(0, is_whole))
 
     def _facts(self, exit_status: int, is_complete: bool) -> SessionFacts:
         config = self._config

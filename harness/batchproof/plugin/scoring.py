@@ -1,7 +1,5 @@
 """`--requirements SET`: what the set lacks is run unscored, and fails nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from batchproof.errors import UsageError

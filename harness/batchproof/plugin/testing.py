@@ -3,8 +3,6 @@
 A controller of workers does without, or its workers would wait until it has imported torch.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from textwrap import shorten

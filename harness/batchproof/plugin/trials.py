@@ -1,7 +1,5 @@
 """Runs every test that asks for a `trial` once per engine and model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, groupby

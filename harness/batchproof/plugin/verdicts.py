@@ -4,8 +4,6 @@ It fails closed. A test that compared nothing fails. A missing right answer fail
 error.
 """
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Generator
@@ -155,7 +153,7 @@ def failure_of(error: BaseException, trial: Trial | None) -> Failure | None:
     return None
 
 
-def _explain(item: pytest.Item, failure: Failure, trial: Trial, record: TrialRecord) -> FailureReport:
+def _explain(item: pytest.Item, failure: Failure, trial: Trial, record: TrialRecord) -> "FailureReport":
     """Returns the report with cause and failure file. Looking for them may take the process along, so
     the report without them is noted before, for the process that comes after."""
     bare, get = report_failure(failure), item.config.getoption

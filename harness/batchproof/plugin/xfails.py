@@ -7,8 +7,6 @@ no engine: then the entry is about the engines that the file names, or about all
 `dtype`, it is about runs in these alone.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

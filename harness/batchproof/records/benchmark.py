@@ -1,16 +1,15 @@
 """The parts of a benchmark result that readers rely on; a file holds more.
 
-Metrics, schedules and fits are figures by name, which tables print as they are.
-`batchproof.bench.reading.load` returns the whole document, checked against these records.
+Metrics, schedules and fits are figures by name, which tables print as they are. `load` returns the
+whole document, checked against these records.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, cast
 
-from batchproof.records.file_kinds import FileKind
+from batchproof.records.file_kinds import FileKind, parsed
 from batchproof.records.provenance import Provenance
 
 VALID, INVALID, UNVERIFIED = "VALID", "INVALID", "UNVERIFIED"
@@ -115,10 +114,26 @@ class BenchmarkRecord:
     growth: tuple[Figures, ...]
     footer: BenchmarkFooter | None = None
 
-    @property
-    def is_complete(self) -> bool:
-        """Returns whether the run was completed."""
-        return self.footer is not None
-
 
 BENCHMARK = FileKind("benchmark result", "batchproof.benchmark", 3, BenchmarkRecord, is_open=True)
+Document: TypeAlias = dict[str, Any]  # a result file as it was written: figures by name
+
+
+def load(path: Path | str) -> Document:
+    """Returns the result in a file. Raises `UsageError` if it does not exist, is no result, or is
+    damaged."""
+    path = Path(path)
+    document = parsed(path)
+    BENCHMARK.of(path, document)
+    return cast(Document, document)
+
+
+def is_complete(result: Mapping[str, Any]) -> bool:
+    """Whether the file has a footer; without one the run was stopped early."""
+    return "footer" in result
+
+
+def exceeds_slots(row: Mapping[str, Any], slots: int) -> bool:
+    """Whether more requests were served at once than the workload has slots. False for a row of an
+    engine that was not stepped, which does not show it."""
+    return (row.get("num_at_once") or 0) > slots

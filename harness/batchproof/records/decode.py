@@ -5,8 +5,6 @@ field a key that is no identifier. A field without a default is required. Values
 "1" is no number, and a key that is no field is refused unless the document is open.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Hashable, Mapping, Sequence

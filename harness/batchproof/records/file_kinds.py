@@ -1,7 +1,5 @@
 """Kinds of result files. Each has a schema `name/version`, one reader and one writer."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,11 +29,6 @@ class FileKind(Generic[Record]):
     def schema(self) -> str:
         """Returns the schema that the file states, such as `batchproof.kills/1`."""
         return f"{self.name}/{self.version}"
-
-    def owns(self, document: object) -> bool:
-        """Returns whether a document is of this kind, in whatever version."""
-        schema = document.get("schema") if isinstance(document, Mapping) else None
-        return isinstance(schema, str) and schema.partition("/")[0] == self.name
 
     def read(self, path: Path) -> Record:
         """Returns the record in the file. Raises `UsageError` naming the file if it is missing,

@@ -1,7 +1,5 @@
 """Invariance: the grade that each engine reaches along each axis, as a record."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -5,8 +5,6 @@ A line is on the disk before the next one is begun. A process that is killed lea
 line, which readers leave out and the next writer cuts.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -57,7 +55,7 @@ class JournalKind(Generic[Head, Entry]):
             raise UsageError(f"'{path}' is no journal: its schema is {schema!r}, not {self.schema!r}")
         return values
 
-    def append_to(self, path: Path, head: Head) -> JournalWriter:
+    def append_to(self, path: Path, head: Head) -> "JournalWriter":
         """Opens the file for one writer: cuts a torn last line, and begins an empty file with the
         head. Raises `UsageError` if another process writes it, or if it has another head.
         """

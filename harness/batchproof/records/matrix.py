@@ -1,7 +1,5 @@
 """One engine in several configurations, as `judge matrix` and `judge releases` write it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 

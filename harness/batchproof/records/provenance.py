@@ -1,7 +1,5 @@
 """Where a result comes from: date, command, machine, versions, commit."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shlex

@@ -1,7 +1,5 @@
 """Which suite has judged: its version, and a digest of its code."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """The table engine x promise, as `pytest --table=FILE` writes it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Tables in Markdown, counts, and names for folders."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sysconfig

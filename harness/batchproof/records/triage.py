@@ -1,7 +1,5 @@
 """Triage: what is wrong with a running engine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

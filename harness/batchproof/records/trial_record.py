@@ -4,8 +4,6 @@ The plugin makes it once, when the test ends. As JSON it travels with pytest's r
 process to the controller (`batchproof.plugin.items`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

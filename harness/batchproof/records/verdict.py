@@ -1,7 +1,5 @@
 """The verdict on one engine, as `judge` and `--verdict` write it: everything that its page states."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast

@@ -1,7 +1,5 @@
 """The failure as a case in the schema of `cases/`."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Sequence

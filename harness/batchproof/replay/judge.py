@@ -1,7 +1,5 @@
 """Runs the scene of a failure again and judges it with the checks of the suite."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext

@@ -1,14 +1,12 @@
 """The failure file: JSON with a schema version, its only reader and writer, and the case beside it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
 from batchproof.errors import UsageError
@@ -46,7 +44,7 @@ class StoredRequest:
     sampling: Mapping[str, object] | None = None
 
     @classmethod
-    def of(cls, request: Request) -> StoredRequest:
+    def of(cls, request: Request) -> Self:
         eos = tuple(sorted(request.eos_token_ids))
         asked = None if request.sampling is None else plain_values(request.sampling)
         return cls(request.request_id, request.prompt_token_ids, request.max_new_tokens, eos, asked)
@@ -70,7 +68,7 @@ class StoredAnswer:
         _known("finish_reason", self.finish_reason, FinishReason)
 
     @classmethod
-    def of(cls, answer: Completion) -> StoredAnswer:
+    def of(cls, answer: Completion) -> Self:
         return cls(answer.request_id, answer.token_ids, answer.finish_reason.value, answer.error)
 
     def completion(self) -> Completion:
@@ -89,7 +87,7 @@ class StoredRun:
     got: tuple[StoredAnswer, ...]
 
     @classmethod
-    def of(cls, run: Run) -> StoredRun:
+    def of(cls, run: Run) -> Self:
         asked = run.workload
         requests = tuple(map(StoredRequest.of, asked.requests))
         got = tuple(map(StoredAnswer.of, run.completions))
@@ -133,7 +131,7 @@ class FailureFile:
     is_shown_again: bool | None
 
     @classmethod
-    def of(cls, failure: Failure, should_be: Sequence[Completion | None], **others: Any) -> FailureFile:
+    def of(cls, failure: Failure, should_be: Sequence[Completion | None], **others: Any) -> Self:
         finding, scene = failure.finding, failure.scene
         return cls(
             headline=first_line(finding),

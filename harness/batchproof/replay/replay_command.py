@@ -3,8 +3,6 @@
 Exit code 1: reproduced, the same promise is broken; 0: gone; 2: undecided, with the reason.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whether a verdict file says what its own outcomes add up to: others may have changed it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +8,7 @@ from batchproof.errors import UsageError
 from batchproof.records.table import PromiseCell
 from batchproof.records.verdict import VERDICT, EngineVerdict, PromiseResult, RequirementOutcome
 from batchproof.requirements import sets
-from batchproof.requirements.verdict_of_journal import (
-    conclusion_of,
-    result_of,
-    undocumented_promises,
-)
+from batchproof.requirements.verdict_of_journal import conclusion_of, result_of, undocumented_promises
 
 LISTS = ("held", "broken", "differing", "untested")
 # The field of `PromiseResult` that counts an outcome. Others it does not hold.

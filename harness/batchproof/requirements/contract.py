@@ -1,7 +1,5 @@
 """The contract in numbered sentences (`contract.yaml`), and the page that is made of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from yaml import safe_load

@@ -25,8 +25,6 @@ never its words. A failure belongs to the first issue of its engine that fits. W
 no promise: the verdict shows it as a convention that differs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The numbered standard: what batching must preserve. Every test, fault and case names one of these
 promises."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 

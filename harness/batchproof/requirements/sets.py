@@ -6,8 +6,6 @@ is the id of a test without the engine; the model is `any` where the first that 
 decides. Ids are public: a test of a released set is never renamed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -22,7 +20,7 @@ from batchproof.records.verdict import Grade, SetStamp
 
 FOLDER = Path(__file__).parent
 RELEASED: dict[str, str] = {
-    "2026.12": "05c54cbd6c6856f77be44ce6e353fba6baaa65f2595591b1b867b6d8344b15fb",
+    "2026.12": "05c54cbd6c6856f77be44ce6e353fba6baaa65f2595591b1b867b6d8344b15fb"
 }
 ANY_MODEL = "any"
 CURRENT = "current"  # no set: what the suite holds now

@@ -1,7 +1,5 @@
 """Turns finished tests into a verdict. Runs nothing."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -136,7 +134,7 @@ def _with(verdict: str, promises: Mapping[str, PromiseResult]) -> tuple[str, ...
 
 
 def _results(
-    cells: Mapping[str, PromiseCell], groups: Sequence[FailureGroup], met: Outcomes
+    cells: Mapping[str, PromiseCell], groups: Sequence[FailureGroup], met: "Outcomes"
 ) -> dict[str, PromiseResult]:
     """Returns the result of each promise that was asked, in their order."""
     undocumented = undocumented_promises(groups)
@@ -171,7 +169,7 @@ def result_of(cell: PromiseCell, is_undocumented: bool, undecided: int, not_run:
 
 
 def _failures(
-    engine: str, entries: Iterable[JournalEntry], met: Outcomes, asked: Asked
+    engine: str, entries: Iterable[JournalEntry], met: "Outcomes", asked: Asked
 ) -> Iterable[RequirementFailure]:
     """Yields what failed, of tests that are scored and that are not."""
     for each in entries:

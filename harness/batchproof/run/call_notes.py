@@ -3,8 +3,6 @@
 If the process hangs or dies, the note is all that is left: it becomes the report of the test.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A run in which requests are cancelled, judged (promise P13)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The capabilities of an engine: those it declares, or else those its methods show."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
@@ -58,9 +56,7 @@ class Offer(NamedTuple):
 
 
 def offer_of(
-    name: str,
-    build: Callable[[EngineConfig], Engine],
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    name: str, build: Callable[[EngineConfig], Engine], time_limit_s: float = DEFAULT_TIME_LIMIT_S
 ) -> Offer:
     """Builds one engine and returns what it offers; without a declaration it also answers one short
     prompt.

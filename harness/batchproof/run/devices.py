@@ -1,8 +1,6 @@
 """The devices of a process, and torch's switches and threads. An engine may use more GPUs than the one
 that holds its model."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 No engine is imported.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json
@@ -48,7 +46,7 @@ PEERS_ELSEWHERE = {  # in a process of their own
 }
 PEERS = PEERS_HERE | PEERS_ELSEWHERE  # adapters to released engines: they run only when they are named
 TEACHING = {  # planted faults and oddities are parts of it: it runs only when it is named
-    "ragged-paged": "batchproof_engines.ragged_paged.states:ragged_paged",
+    "ragged-paged": "batchproof_engines.ragged_paged.states:ragged_paged"
 }
 BUILT_IN = OWN | TEACHING | PEERS
 BY_DEFAULT = list(OWN)

@@ -1,7 +1,5 @@
 """The exceptions that a trial raises: each holds a complete failure."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sysconfig

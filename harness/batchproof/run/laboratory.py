@@ -1,7 +1,5 @@
 """What is expensive and kept for a session: models, oracles, capabilities of engines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,7 +35,7 @@ class WorldWatch:
     _loaded: dict[str, World] = field(default_factory=dict)
     _changes: list[tuple[EngineSpec, str, Finding]] = field(default_factory=list)
 
-    def without_engines(self) -> WorldWatch:
+    def without_engines(self) -> "WorldWatch":
         """Returns one that knows the same models, and nothing of engines."""
         return WorldWatch(self._loaded)
 
@@ -69,12 +67,7 @@ class WorldWatch:
         )
 
     def _is_noted(
-        self,
-        spec: EngineSpec,
-        subject: ModelUnderTest,
-        before: World,
-        now: World,
-        when: str,
+        self, spec: EngineSpec, subject: ModelUnderTest, before: World, now: World, when: str
     ) -> bool:
         first = list(islice(environment.world_findings(before, now, when), 1))
         self._changes += [(spec, subject.name, finding) for finding in first]
@@ -168,9 +161,7 @@ class Laboratory:
             try:
                 with self.watch.guard(spec, subject, FIRST_USE):
                     self._offers[key] = offer_of(
-                        spec.name,
-                        lambda config: spec.factory(subject.model, config),
-                        self.time_limit_s,
+                        spec.name, lambda config: spec.factory(subject.model, config), self.time_limit_s
                     )
             except UnsupportedModelError as error:
                 self._offers[key] = error

@@ -1,8 +1,6 @@
 """Lets every two features meet on one engine, shows that they did, and names those that a failure
 needs."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ but a process holds one module of a name: where the folders of two engine files 
 one name, the second engine would run the helper of the first, so that import is refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

@@ -6,8 +6,6 @@ logits. An engine that is not repeatable (rule O0) is held to the tolerance of r
 the summary says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy

@@ -3,8 +3,6 @@
 An engine that raises or hangs is reported as such, not as a wrong answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import cast

@@ -1,7 +1,5 @@
 """Surrounds engine code, which may never return, or end the process, or raise what ends a session."""
 
-from __future__ import annotations
-
 import faulthandler
 import math
 import os

@@ -5,8 +5,6 @@ request that finishes or is preempted frees its slot. Slots and steps count from
 everything that is printed or drawn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

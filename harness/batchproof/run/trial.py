@@ -1,8 +1,6 @@
 """One engine on one model, as a test uses it: a `Trial` builds engines, runs workloads and judges
 answers."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -135,7 +133,7 @@ class Trial:
         self.last_failure: Failure | None = None  # should Hypothesis not let it through
         self.began = time.monotonic()
 
-    def renewed(self, promise: Promise | None = None) -> Trial:
+    def renewed(self, promise: Promise | None = None) -> "Trial":
         """Returns a trial of the same engine and model in which nothing has happened yet."""
         return Trial(self.lab, self.spec, self.oracle, self.capabilities, promise or self.promise)
 

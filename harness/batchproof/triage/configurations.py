@@ -1,8 +1,6 @@
 """The settings that an engine may have beside what it is asked, as a table: each says which request
 its answers are right answers to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

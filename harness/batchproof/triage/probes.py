@@ -1,8 +1,6 @@
 """What an engine is asked: prompts of many shapes, near-ties of dialled margin, and *scenes*: calls in
 which they meet neighbours, queues, chunks, preemption and cached prefixes."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

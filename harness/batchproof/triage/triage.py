@@ -12,8 +12,6 @@
    and none is CLEAN.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Exit status: 1 if an engine is CORRUPTION, else 3 if one is CONFIG, else 2 if on
 0: all are CLEAN or ROUNDING. 2 for wrong input, too.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -1,7 +1,5 @@
 """Files that people write, and their lines, for errors about their content."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """TOML tables whose keys know their line. Each reading method returns a plain value, or raises
 `CaseError` if the key holds another type."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections import Counter
@@ -67,7 +65,7 @@ class TomlTable:
             raise self.place(key).error(f"{key} {problem}, but must hold one or more different values")
         return texts
 
-    def tables(self, key: str, what: str) -> Iterator[TomlTable]:
+    def tables(self, key: str, what: str) -> Iterator["TomlTable"]:
         """The tables of a list, each called `what`."""
         found = self.values[key]
         if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):

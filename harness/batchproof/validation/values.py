@@ -1,7 +1,5 @@
 """Rules for single values. Each function returns the value, or raises `InvalidValueError`."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Collection, Iterable
 from typing import TypeVar

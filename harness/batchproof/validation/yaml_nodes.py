@@ -2,8 +2,6 @@
 missing one, a key given twice (plain loaders silently keep the last) or a wrong type is a
 `CaseError`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -87,19 +85,19 @@ class YamlNode:
         with self.place.located():
             return values.one_of(self.what, self.text(), choices)
 
-    def items(self, each: str) -> list[YamlNode]:
+    def items(self, each: str) -> list["YamlNode"]:
         """The nodes of a list, each called `each`."""
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.wrong("a list")
         return [YamlNode(node, each, self.path) for node in self.node.value]
 
-    def entries(self) -> list[YamlNode]:
+    def entries(self) -> list["YamlNode"]:
         """The nodes of a list with at least one item."""
         if isinstance(self.node, yaml.SequenceNode) and not self.node.value:
             raise self.place.error(f"{self.what} is an empty list, but must hold at least one item")
         return self.items(f"an item of {self.what}")
 
-    def pairs(self, rule: str = "a mapping") -> dict[str, YamlNode]:
+    def pairs(self, rule: str = "a mapping") -> dict[str, "YamlNode"]:
         """The values of a mapping by their keys, which are texts and unique. `rule` says what it should
         be."""
         if not isinstance(self.node, yaml.MappingNode):
@@ -114,7 +112,7 @@ class YamlNode:
             found[name] = YamlNode(value, name, self.path)
         return found
 
-    def mapping(self, known: Sequence[str], required: Sequence[str] = ()) -> dict[str, YamlNode]:
+    def mapping(self, known: Sequence[str], required: Sequence[str] = ()) -> dict[str, "YamlNode"]:
         """The values of a mapping whose keys are among `known` and include `required`."""
         found = self.pairs()
         for name, item in found.items():

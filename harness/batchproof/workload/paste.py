@@ -1,7 +1,5 @@
 """Renders workloads as YAML cases, ready for a file in `cases/`: failures print them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any

@@ -1,7 +1,5 @@
 """`SamplingParams` as plain values, for YAML and JSON: its fields that differ from their defaults."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any

@@ -4,11 +4,10 @@ A `Workload` is a value: requests, limits, and for stepping engines when each re
 which are aborted when. `batchproof.run.serving` gives it to an engine and returns an `Outcome`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Self
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request, TokenEvent
 
@@ -48,14 +47,14 @@ class Workload:
         last_arrival = max(self.arrivals or (0,), default=0)
         return 8 * self.num_tokens + last_arrival + len(self.requests) + 16
 
-    def together(self) -> Workload:
+    def together(self) -> Self:
         """Returns the same requests, all at once through `generate`."""
         return replace(self, arrivals=None, aborts=())
 
-    def with_requests(self, requests: Sequence[Request]) -> Workload:
+    def with_requests(self, requests: Sequence[Request]) -> Self:
         return replace(self, requests=tuple(requests))
 
-    def with_config(self, **changes: object) -> Workload:
+    def with_config(self, **changes: object) -> Self:
         """Returns the workload with changed fields of its limits. Raises `ConfigError`."""
         return replace(self, config=replace(self.config, **changes))  # type: ignore[arg-type]
 

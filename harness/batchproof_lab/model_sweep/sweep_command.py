@@ -1,8 +1,6 @@
 """`batchproof lab models`: which causal LMs of transformers does an engine serve, and does it
 refuse the others when it is built? Every type of the library is tried as a tiny random model."""
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -21,12 +19,7 @@ from batchproof.records.provenance import Provenance
 from batchproof.run.registry import resolve_engine, source_of
 from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.fingerprint import code_digest
-from batchproof_lab.model_sweep.toy_check import (
-    ToyRecord,
-    ToyTask,
-    ToyVerdict,
-    check_toy,
-)
+from batchproof_lab.model_sweep.toy_check import ToyRecord, ToyTask, ToyVerdict, check_toy
 from batchproof_lab.model_sweep.toys import model_types, toys_of
 from batchproof_lab.pages import page
 

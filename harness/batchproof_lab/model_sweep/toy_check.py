@@ -6,8 +6,6 @@ per-prompt generation within rounding (rules O2 to O4 of `batchproof.checks.answ
 engine does with a model it accepts is WRONG.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Callable

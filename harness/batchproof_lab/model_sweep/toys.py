@@ -5,8 +5,6 @@ are picked so that each combination of values in the per-layer lists occurs, and
 the layers picked.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import warnings

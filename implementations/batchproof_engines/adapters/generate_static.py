@@ -12,8 +12,6 @@ token into a CUDA graph (`mode="reduce-overhead"`). A compiled step is for one s
 With `max_model_len` it compiles when it is built, otherwise in its first batches.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -12,8 +12,6 @@ takes less than 2 ms of CPU time.
 There are no logits and no trace: the library exposes neither. The engine's notes are its conventions.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from transformers import PreTrainedModel

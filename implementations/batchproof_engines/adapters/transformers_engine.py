@@ -1,7 +1,5 @@
 """An engine around a manager of transformers; see `transformers_cb.py`."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext

@@ -3,8 +3,6 @@
 Creates it in versions 5.17 and 5.23, starts and stops it, and undoes what it alters besides its work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields

@@ -5,8 +5,6 @@ They test `batchproof triage`, which must tell both from corruption. `--engine c
 `--engine set:KIND-BASE` select one, such as `coarse:bfloat16-static`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 

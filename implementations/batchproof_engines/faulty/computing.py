@@ -1,7 +1,5 @@
 """Wrong masks, padding that counts, low precision, and bits that depend on the shapes of a batch."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence as Seq
 from itertools import accumulate

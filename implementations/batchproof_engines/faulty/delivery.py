@@ -1,7 +1,5 @@
 """Correct tokens delivered to the wrong request, twice, late, or not at all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 

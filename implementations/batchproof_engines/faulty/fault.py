@@ -4,8 +4,6 @@ A fault is one class that overrides one thing of an honest engine or of one of i
 `substitution.py`). Its docstring states the lie; its name in snake case follows `--engine fault:`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Logprobs of other logits, other tokens or other requests, of answers and of prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Penalties, biases and bans of the wrong tokens, of the wrong request, or in the wrong way."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 

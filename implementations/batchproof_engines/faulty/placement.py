@@ -1,7 +1,5 @@
 """The wrong token at a position, or keys and values written to, or read from, the wrong place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate

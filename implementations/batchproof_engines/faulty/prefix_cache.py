@@ -1,7 +1,5 @@
 """Cached prefixes that hold other tokens than asked for, are incomplete, or are taken away."""
 
-from __future__ import annotations
-
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted

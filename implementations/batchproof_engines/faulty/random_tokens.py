@@ -1,7 +1,5 @@
 """Tokens drawn from another distribution, or by other random numbers, than the request asks for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 

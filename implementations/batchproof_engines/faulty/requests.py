@@ -1,7 +1,5 @@
 """Bad requests that are accepted, lost, or harm others; aborts that leave something behind."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 

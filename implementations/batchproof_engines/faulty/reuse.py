@@ -1,7 +1,5 @@
 """State that outlives its request: kept by a slot, an id, a buffer or a captured step."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Sequence as Seq

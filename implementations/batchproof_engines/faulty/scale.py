@@ -1,7 +1,5 @@
 """What few short requests never reach: a 33rd sequence, a hundredth request, a long context."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Wrong schedules and block counts: barriers, wrong places in the queue, late ends, endless waits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 

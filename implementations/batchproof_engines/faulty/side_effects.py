@@ -1,7 +1,5 @@
 """Changes to state that is not the engine's, and state that all engines of a process share."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence as Seq
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Drafts that are taken for right, or right ones that end up elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Recurrent states that are lost, doubled, rounded, of another sequence, or not those of a prefix."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from typing import TypeVar

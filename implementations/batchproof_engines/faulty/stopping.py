@@ -1,7 +1,5 @@
 """Wrong ends: the cap, EOS ids, stop sequences, and the finish reason."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 

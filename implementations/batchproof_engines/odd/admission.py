@@ -1,7 +1,5 @@
 """Unusual schedules: late, out of order, in small chunks. Most do without the capability SCHEDULING."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from dataclasses import dataclass, replace

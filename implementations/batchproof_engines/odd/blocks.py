@@ -1,8 +1,6 @@
 """Unusual ways to own blocks: taken early, held in reserve, taken from an unexpected sequence, and
 shared or forgotten otherwise."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Unusual arithmetic of penalties and logprobs, unusual ties and stops, and fewer capabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """Unusual arithmetic with the same outcome: other precision, order, attention kernel or amount of
 work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 

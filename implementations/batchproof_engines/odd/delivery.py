@@ -1,7 +1,5 @@
 """Unusual delivery of answers: late, lazily, in reverse, through a thread, under internal names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Unusual ways to draft: for whom, when, and how many of the right ones are kept."""
 
-from __future__ import annotations
-
 from transformers import PreTrainedModel
 
 from batchproof.api import EngineConfig

@@ -1,7 +1,5 @@
 """Tokens read late, as by an engine that plans a step while the device works on the one before."""
 
-from __future__ import annotations
-
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.delayed import DelayedEngine
 

@@ -1,7 +1,5 @@
 """Engines that take less than the contract asks for, and declare what."""
 
-from __future__ import annotations
-
 from transformers import PreTrainedModel
 
 from batchproof.api import EngineConfig, Request, SamplingParams

@@ -5,8 +5,6 @@ docstring says what is odd; its name in snake case follows `--engine odd:`. It c
 capabilities whose promises it keeps.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """Unusual draws from the right distribution: other random numbers, other ways to use them, other cuts
 of the likeliest tokens."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 

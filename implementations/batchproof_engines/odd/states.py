@@ -1,7 +1,5 @@
 """Unusual ways to carry recurrent states: recomputed, kept elsewhere, fed otherwise."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Hashable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Static batching with waves of another shape."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from zlib import crc32

@@ -5,8 +5,6 @@ its largest id, a context by what it holds, by the longest prompt or by the room
 pool in blocks or in tokens.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import fields, replace

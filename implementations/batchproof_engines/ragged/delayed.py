@@ -10,8 +10,6 @@ what an engine that overlaps scheduling with computation does (an oddity), and w
 get wrong (faults). `HoldingEngine` reads all tokens in time, and delivers their events late.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import replace

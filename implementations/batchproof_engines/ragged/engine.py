@@ -15,8 +15,6 @@ Iteration-level scheduling: Yu et al., "Orca", OSDI 2022. Preemption by recomput
 accounting: Kwon et al., "PagedAttention", SOSP 2023.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from itertools import accumulate
 
@@ -39,11 +37,7 @@ from batchproof.api import (
     TokenLogprobs,
     duplicate_id,
 )
-from batchproof_engines.model_support import (
-    refuse_other_attention,
-    refuse_unbatchable,
-    sliding_window,
-)
+from batchproof_engines.model_support import refuse_other_attention, refuse_unbatchable, sliding_window
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.sampler import SampledRow, Sampler
 from batchproof_engines.trial_batch import probe_logits
@@ -168,10 +162,7 @@ class RaggedEngine:
         layers = zip(*(cache.layers for cache in caches), strict=True)
         return DynamicCache(
             [
-                (
-                    torch.cat([x.keys for x in each], dim=2),
-                    torch.cat([x.values for x in each], dim=2),
-                )
+                (torch.cat([x.keys for x in each], dim=2), torch.cat([x.values for x in each], dim=2))
                 for each in layers
             ]
         )

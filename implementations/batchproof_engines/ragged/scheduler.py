@@ -13,8 +13,6 @@ The oldest sequence is never preempted for a younger one, so every step brings s
 its end. A request that could never fit into the pool is refused when it is added.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -75,7 +73,7 @@ class SchedulerOutput:
     admitted: tuple[str, ...]
     preempted: tuple[str, ...]
 
-    def row_by_row(self) -> list[SchedulerOutput]:
+    def row_by_row(self) -> list["SchedulerOutput"]:
         """Returns a plan for each row alone, without admissions and preemptions."""
         rows = zip(self.scheduled, self.rows, strict=True)
         return [SchedulerOutput((each,), (row,), (), ()) for each, row in rows]

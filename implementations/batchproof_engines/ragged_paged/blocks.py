@@ -15,8 +15,6 @@ no harm, and a block behind an evicted one is not found.
 Paging: Kwon et al., "PagedAttention", SOSP 2023.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 

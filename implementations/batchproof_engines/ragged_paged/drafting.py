@@ -7,8 +7,6 @@
 Drafts that are rejected leave keys behind, which the next step overwrites before anything reads them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial

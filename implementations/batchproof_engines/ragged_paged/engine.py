@@ -5,8 +5,6 @@ Keys and values of all sequences lie in one pool for each layer, `(num_slots, he
 block tables, and writes the new keys by them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """The policy of the paged teaching engine: that of the ragged one, over blocks and lanes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace

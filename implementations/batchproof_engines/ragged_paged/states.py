@@ -11,8 +11,6 @@ checkpoint where the common part ends, and the third starts from there. Both pla
 cache for such models (sgl-project/sglang#31181).
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Hashable, Iterator
 from itertools import zip_longest

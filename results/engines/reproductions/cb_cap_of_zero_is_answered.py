@@ -1,8 +1,4 @@
-"""Continuous batching of transformers answers requests whose max_new_tokens is 0 or below.
-
-`add_request` does not look at max_new_tokens: 0 and -3 end as FINISHED, with an answer of no token.
-Exit status 1: reproduced.
-"""
+"""Continuous batching of transformers answers requests whose max_new_tokens is 0 or below."""
 
 import transformers
 from setup_cb import new_manager

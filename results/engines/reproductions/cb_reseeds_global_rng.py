@@ -1,10 +1,6 @@
-"""A greedy `generate_batch` of transformers reseeds torch's global generator, and a seed in its config
-rewinds whatever else draws from it: dropout, shuffling, sampling elsewhere in the process repeat
-themselves.
-
-`DistributedHelper.set_tp_seed` calls `torch.manual_seed` whenever a batch processor is made, with
-tensor parallelism or without, for greedy decoding as well. Exit status 1: reproduced.
-"""
+"""A greedy `generate_batch` of transformers reseeds torch's global generator, and a seed in its
+config rewinds whatever else draws from it: dropout, shuffling, sampling elsewhere in the process
+repeat themselves."""
 
 import torch
 import transformers

@@ -1,9 +1,4 @@
-"""CTranslate2 4.8.5: an empty prompt in a batch fails the good prompts beside it as well.
-
-Exit status 1: reproduced. Nothing looks at the prompts before they are batched: the error is that of
-the sub-batch, and names no prompt. A caller gets no answer to any of them, and has to find out by
-asking again which was the bad one.
-"""
+"""CTranslate2 4.8.5: an empty prompt in a batch fails the good prompts beside it as well."""
 
 import sys
 

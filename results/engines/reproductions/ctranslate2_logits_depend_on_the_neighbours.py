@@ -1,12 +1,4 @@
-"""CTranslate2 4.8.5: the logits of an answer depend on the other prompts of its batch.
-
-Exit status 1: reproduced. The answer has two tokens. Alone, its `GenerationResult.logits` has two rows;
-beside a shorter prompt it has more, with those of its own prompt's last tokens in front, so that row i
-is not what token i was chosen from. In a callback, `step.logits` of the first row holds the logits of
-all rows, and that of the others nothing. Likely cause, read in the source: `GreedySearch::search` in
-src/decoding.cc keeps logits of every step, also where a prompt is still fed, and moves the tensor of
-the whole batch into the step result of the row it comes to first.
-"""
+"""CTranslate2 4.8.5: the logits of an answer depend on the other prompts of its batch."""
 
 import sys
 

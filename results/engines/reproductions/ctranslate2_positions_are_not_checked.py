@@ -1,10 +1,4 @@
-"""CTranslate2 4.8.5: more tokens than the model has positions are answered.
-
-Nothing checks the prompt and max_length against max_position_embeddings. A Llama with 64 positions
-answers 60 tokens and 40 more, and a prompt of 100; a GPT-2, whose positions are learned, raises only
-when one is missing, in the middle of the batch, so that the good prompt beside it is lost as well. Exit
-status 1: reproduced.
-"""
+"""CTranslate2 4.8.5: more tokens than the model has positions are answered."""
 
 import sys
 import tempfile

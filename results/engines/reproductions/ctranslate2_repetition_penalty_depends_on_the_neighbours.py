@@ -1,10 +1,4 @@
-"""CTranslate2 4.8.5: what a repetition_penalty counts depends on the other prompts of the batch.
-
-Exit status 1: reproduced. A greedy answer with a repetition_penalty should be the same alone and beside
-a shorter prompt. Likely cause, read in the source: `GreedySearch::search` in src/decoding.cc penalises
-the tokens of its own steps. Those of a prompt that is fed at once, as far as the shortest of the batch,
-are not among them; those behind are.
-"""
+"""CTranslate2 4.8.5: what a repetition_penalty counts depends on the other prompts of the batch."""
 
 import sys
 

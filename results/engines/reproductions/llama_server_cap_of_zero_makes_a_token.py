@@ -1,8 +1,4 @@
-"""llama.cpp's server: n_predict 0, and max_tokens 0, make one token instead of none.
-
-Exit status 1: reproduced. tools/server/README.md says of n_predict that with 0 no tokens are
-generated, but the prompt is evaluated. `process_token` looks at the budget only after a token.
-"""
+"""llama.cpp's server: n_predict 0, and max_tokens 0, make one token instead of none."""
 
 import sys
 

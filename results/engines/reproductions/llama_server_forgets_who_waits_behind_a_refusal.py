@@ -1,10 +1,4 @@
-"""llama.cpp's server: a request that waits for a slot behind one that is refused waits for ever.
-
-Exit status 1: reproduced. A request that finds no free slot is deferred, and the next deferred one is taken up
-when a slot is released (`callback_on_release` in tools/server/server-context.cpp). Token ids are checked only
-when a slot is launched (`launch_slot_with_task`): it answers with an error and returns, and releases nothing.
-Whoever is deferred behind stays so until another request comes, takes the idle slot and releases it.
-"""
+"""llama.cpp's server: a request that waits for a slot behind one that is refused waits for ever."""
 
 import sys
 import threading

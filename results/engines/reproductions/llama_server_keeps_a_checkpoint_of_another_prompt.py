@@ -1,11 +1,4 @@
-"""llama.cpp's server: a prompt that follows another in its slot is continued from that one's state.
-
-Exit status 1: reproduced. Of models with recurrent states, and of those with sliding windows, a slot keeps
-checkpoints, the first after all but four tokens of a prompt: after one, if it has five. The next prompt erases those with
-pos_max > pos_next; if it has another first token, pos_next is 0, and so is the pos_max of that
-checkpoint. A third prompt that shares its beginning with the second goes on from there. All of it is in
-`update_slots` of tools/server/server-context.cpp.
-"""
+"""llama.cpp's server: a prompt that follows another in its slot is continued from that one's state."""
 
 import sys
 

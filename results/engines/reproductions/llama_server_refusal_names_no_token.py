@@ -1,7 +1,4 @@
-"""llama.cpp's server: the refusal of an unknown token id names neither the id nor the vocabulary.
-
-Exit status 1: reproduced. `launch_slot_with_task` in tools/server/server-context.cpp has one fixed text.
-"""
+"""llama.cpp's server: the refusal of an unknown token id names neither the id nor the vocabulary."""
 
 import sys
 

@@ -1,11 +1,5 @@
-"""llama.cpp's server with --swa-full: a prompt that comes back from RAM, or from disk, has lost its keys.
-
-Exit status 1: reproduced. With that flag windowed layers keep all keys, so `update_slots` of
-tools/server/server-context.cpp only asks whether the key before the first new token is there (n_swa is
-0), and not those that its window needs. But `llama_kv_cache::state_write` of src/llama-kv-cache.cpp leaves
-out what the window hides from the last token. A prompt that leaves a stored one within its last tokens is
-continued without keys that it sees.
-"""
+"""llama.cpp's server with --swa-full: a prompt that comes back from RAM, or from disk, has lost its
+keys."""
 
 import sys
 

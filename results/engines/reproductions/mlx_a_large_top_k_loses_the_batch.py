@@ -1,9 +1,4 @@
-"""MLX-LM 0.32.2: a top_k of the whole vocabulary loses every request that starts beside it.
-
-`apply_top_k` refuses it only when the first token is drawn, inside the step of the whole batch. By then
-the batch has left the queue: after `remove` of the bad request its neighbours are gone as well. Exit
-status 1: reproduced.
-"""
+"""MLX-LM 0.32.2: a top_k of the whole vocabulary loses every request that starts beside it."""
 
 import sys
 

@@ -1,9 +1,4 @@
-"""MLX-LM 0.32.2: Gemma 2 takes the batch's mask for one of its heads.
-
-With grouped heads, scores have the shape (batch, key heads, repeats, queries, keys), and the mask of a
-batch (batch, 1, queries, keys): its batch is broadcast against the heads. A batch of as many prompts as
-there are key heads is answered wrongly, and any other of two or more raises. Exit status 1: reproduced.
-"""
+"""MLX-LM 0.32.2: Gemma 2 takes the batch's mask for one of its heads."""
 
 import sys
 

@@ -1,9 +1,4 @@
-"""MLX-LM 0.32.2: most models ignore the rope_theta of a config that transformers 5 has saved.
-
-transformers 5 writes rope_theta and the scaling into `rope_parameters`. Models such as Llama, Qwen 2 and
-Mixtral read `rope_theta` at the top of the config alone, and take a default of their own without a word.
-Exit status 1: reproduced.
-"""
+"""MLX-LM 0.32.2: most models ignore the rope_theta of a config that transformers 5 has saved."""
 
 import json
 import sys

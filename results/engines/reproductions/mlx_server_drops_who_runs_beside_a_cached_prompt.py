@@ -1,10 +1,5 @@
-"""MLX-LM 0.32.2: a prompt that the prompt cache of mlx_lm.server holds whole cuts off who runs beside it.
-
-Exit status 1: reproduced. Cached are prompts with their answers. Of one that comes again with its whole
-answer, as a client sends both to go on, `fetch_nearest_cache` leaves no token to feed; `insert_segments`
-raises, and the thread that generates ends. All requests in progress lose their connection without a status
-line, for `handle_completion` has buffered theirs: a client sees RemoteDisconnected. Later ones get HTTP 404.
-"""
+"""MLX-LM 0.32.2: a prompt that the prompt cache of mlx_lm.server holds whole cuts off who runs
+beside it."""
 
 import sys
 import time

@@ -1,9 +1,5 @@
-"""MLX-LM 0.32.2: the sliding window of Mistral, Mixtral, Qwen 2 and Gemma 2 is dropped without a word.
-
-Mistral is loaded as a Llama, which has windows only where the config has `layer_types`; a config of
-Mistral has none. Mixtral, Qwen 2 and Gemma 2 have no window at all. Behind a window of 4 tokens, the first of 9
-cannot change what one layer says at the last. Exit status 1: reproduced.
-"""
+"""MLX-LM 0.32.2: the sliding window of Mistral, Mixtral, Qwen 2 and Gemma 2 is dropped without a
+word."""
 
 import sys
 import tempfile

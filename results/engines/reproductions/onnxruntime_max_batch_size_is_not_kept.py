@@ -1,8 +1,4 @@
-"""onnxruntime-genai 0.18.0: engine.static_batching.max_batch_size is reported, but not kept.
-
-Exit status 1: reproduced. Batches are of four, whatever it says. `StaticBatchScheduler::Schedule` in
-src/engine/scheduler.cpp (read at 0.16.0-dev) has a constant static_batch_size of 4.
-"""
+"""onnxruntime-genai 0.18.0: engine.static_batching.max_batch_size is reported, but not kept."""
 
 import json
 import sys

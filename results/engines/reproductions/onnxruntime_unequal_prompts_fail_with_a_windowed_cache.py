@@ -1,9 +1,4 @@
-"""onnxruntime-genai 0.18.0: with a windowed cache, unequal prompts in one batch end the Engine.
-
-Exit status 1: reproduced. The builder gives layers with a sliding window a short cache by default
-(windowed_kv_cache) and sets sliding_window_cache at their GroupQueryAttention. That refuses a row
-shorter than the batch's longest; with windowed_kv_cache=false the batch is right.
-"""
+"""onnxruntime-genai 0.18.0: with a windowed cache, unequal prompts in one batch end the Engine."""
 
 import subprocess
 import sys

@@ -1,9 +1,4 @@
-"""onnxruntime-genai 0.18.0: an unknown token id ends the Engine for all; -1 is answered.
-
-Exit status 1: reproduced. Ids are not checked. The Gather of the embeddings finds one that is too
-large: the whole batch fails, and the Engine, "no longer healthy", takes no further request. Gather
-counts negative ids from the end, so -1 is answered as the last id of the vocabulary.
-"""
+"""onnxruntime-genai 0.18.0: an unknown token id ends the Engine for all; -1 is answered."""
 
 import subprocess
 import sys

@@ -1,9 +1,4 @@
-"""openvino-genai 2026.4.1: generate() that refuses one request of a call leaves the others behind.
-
-Exit status 1: reproduced. Likely cause, read in the source: requests are added one by one; when one is
-refused, those before it stay in the pipeline, and every later `generate` is refused because of them,
-until `step` was called until they end.
-"""
+"""openvino-genai 2026.4.1: generate() that refuses one request of a call leaves the others behind."""
 
 import sys
 

@@ -1,9 +1,4 @@
-"""openvino-genai 2026.4.1: a cancel makes the pipeline give up requests that wait for blocks.
-
-Exit status 1: reproduced. Likely cause, read in the source: blocks of a cancelled request come back
-only at the end of a step. The step after the cancel schedules neither it nor those who wait, takes that
-for out of memory and ends them all as IGNORED; they would have been served one step later.
-"""
+"""openvino-genai 2026.4.1: a cancel makes the pipeline give up requests that wait for blocks."""
 
 import sys
 

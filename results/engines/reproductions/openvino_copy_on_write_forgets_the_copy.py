@@ -1,10 +1,4 @@
-"""openvino-genai 2026.4.1: prefix caching without dynamic_split_fuse does not copy a shared block.
-
-Exit status 1: reproduced. Likely cause, read in the source: the second request finds all of its prompt
-in the cache and computes the last token again, for which `append_slots` gives it a block of its own and
-returns that the old one must be copied there. `_schedule_prompt_phase_vllm` drops what it returns, so
-the other tokens of that block are missing.
-"""
+"""openvino-genai 2026.4.1: prefix caching without dynamic_split_fuse does not copy a shared block."""
 
 import sys
 

@@ -1,10 +1,4 @@
-"""openvino-genai 2026.4.1: generate() returns what was made before the cache was full as an answer.
-
-Exit status 1: reproduced. It should raise, or tell that the request was given up. In C++ the result has
-the status IGNORED; the Python binding of EncodedGenerationResult, read in the source, leaves `m_status`
-out. All that Python sees is a finish reason of NONE ("generation is not yet finished"), where a whole
-answer has STOP or LENGTH.
-"""
+"""openvino-genai 2026.4.1: generate() returns what was made before the cache was full as an answer."""
 
 import sys
 

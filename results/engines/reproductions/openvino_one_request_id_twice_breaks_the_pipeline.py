@@ -1,9 +1,4 @@
-"""openvino-genai 2026.4.1: a request_id given twice is taken, and every later step fails.
-
-Exit status 1: reproduced. It should be refused by `add_request`, or served. Likely cause, read in the
-source: the sampler keeps its futures by request_id, and the second `get` of the one that is left raises
-in the middle of a step, which leaves all requests scheduled; the next step raises for that.
-"""
+"""openvino-genai 2026.4.1: a request_id given twice is taken, and every later step fails."""
 
 import sys
 

@@ -1,8 +1,4 @@
-"""openvino-genai 2026.4.1: a request that the pool cannot hold takes all along that wait behind it.
-
-Exit status 1: reproduced. The pool has one block of 32 tokens. A prompt of 40 is given up, as it must be;
-the two short ones behind it fit, and are given up in the same step.
-"""
+"""openvino-genai 2026.4.1: a request that the pool cannot hold takes all along that wait behind it."""
 
 import sys
 

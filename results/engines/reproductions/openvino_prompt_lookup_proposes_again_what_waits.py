@@ -1,11 +1,5 @@
 """openvino-genai 2026.4.1: prompt lookup answers -1, and wrong tokens, where a request waits for a
-step.
-
-Exit status 1: reproduced. Likely cause, read in the source: `generate_candidates_for_prompt_lookup`
-appends candidates, filled up with -1, to every request after every step. One that had no place in the
-step still has its last ones, so these count as answered. With the default SchedulerConfig, enough
-requests at once end in an assertion that fails, for all of them.
-"""
+step."""
 
 import sys
 

@@ -1,9 +1,5 @@
-"""openvino-genai 2026.4.1: prefix caching without dynamic_split_fuse needs a block more than the pool has.
-
-Exit status 1: reproduced. Two prompts of two tokens are answered one after the other by a pool of one
-block. Asked again they find that block in the cache and share it. Each computes its last token in a copy,
-for which no block is left: both are given up, or `step` raises and nobody is answered.
-"""
+"""openvino-genai 2026.4.1: prefix caching without dynamic_split_fuse needs a block more than the
+pool has."""
 
 import sys
 

@@ -1,10 +1,5 @@
-"""openvino-genai 2026.4.1: with prefix caching, three requests that fit one by one are all given up.
-
-Exit status 1: reproduced. Likely cause, read in the source but not traced: a victim of preemption that
-shares its blocks frees none; `_preempt_by_recompute` then says false and `_apply_preemption` stops,
-without trying the next victim. Nothing is scheduled, which is taken for out of memory: all end as
-IGNORED.
-"""
+"""openvino-genai 2026.4.1: with prefix caching, three requests that fit one by one are all given
+up."""
 
 import sys
 

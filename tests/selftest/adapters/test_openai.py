@@ -1,8 +1,6 @@
 """An OpenAI-compatible server as an engine, over a real socket, with a server whose behaviour is
 scripted."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

@@ -1,8 +1,6 @@
 """An engine behind a pipe: each way its program can fail is reported as what it is, and the next one
 works."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -350,11 +348,7 @@ def test_a_program_with_an_invalid_hello_is_started_anew(
 @pytest.mark.parametrize(
     ("answer", "error", "reported"),
     [
-        (
-            {"unsupported": "no RoPE"},
-            UnsupportedModelError,
-            "^engine 'stand-in' cannot serve GPT2LM",
-        ),
+        ({"unsupported": "no RoPE"}, UnsupportedModelError, "^engine 'stand-in' cannot serve GPT2LM"),
         ({"error": "no room"}, RuntimeError, "^no room$"),
     ],
 )

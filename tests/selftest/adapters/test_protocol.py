@@ -1,7 +1,5 @@
 """The protocol of piped engines is defined once: page and example agree with `protocol.py`."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Released engines in environments of their own: how they are found, asked, and restarted."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The adapter of transformers' continuous batching: what conformance does not show of it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace

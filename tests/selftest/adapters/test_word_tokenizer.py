@@ -1,7 +1,5 @@
 """Token ids as words, and a checkpoint that text-only servers can serve."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ Times are sampled from a seed. `made()` is a whole result; `comparison()` and `g
 `saved()` writes a result as it is.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a benchmark asks: the same requests everywhere, and no slip in a file or a flag goes unnamed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

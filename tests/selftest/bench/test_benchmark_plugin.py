@@ -1,17 +1,15 @@
 """`pytest --benchmark-only`: what a person sees, and the errors for wrong input."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from batchproof.bench import ceilings
-from batchproof.bench.reading import load
+from batchproof.bench import hardware
 from batchproof.places import ROOT
 from batchproof.plugin import selection
+from batchproof.records.benchmark import load
 from batchproof.run.registry import EngineSpec
 from tests.selftest.conftest import RunSuite as Run
 
@@ -35,8 +33,8 @@ INTO_FILE = f"--results={FILE}"
 def run_benchmark(run_suite: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The session inside is no worker of xdist, even where the one around it is. Its ceilings are
     measured in no time."""
-    monkeypatch.setitem(ceilings.SIZES, "cpu", ceilings._Sizes(1 << 16, 32, 1))
-    monkeypatch.setattr(ceilings, "SECONDS_OF_ROUNDS", 0.0)
+    monkeypatch.setitem(hardware.SIZES, "cpu", hardware._Sizes(1 << 16, 32, 1))
+    monkeypatch.setattr(hardware, "SECONDS_OF_ROUNDS", 0.0)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     for name in ("test_throughput.py", "test_growth.py"):
         shutil.copy(ROOT / "tests" / "benchmarks" / name, tmp_path / name)

@@ -1,7 +1,5 @@
 """`python -m batchproof compare A B`: like with like, what is slower, and what may not be compared."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,8 +1,6 @@
 """A figure is shown only for answers that were right, each lap asks something new, and a liar that
 looks fast comes out INVALID."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

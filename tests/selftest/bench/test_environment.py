@@ -1,7 +1,5 @@
 """What a result file says of the GPU it was made on; no GPU is needed to test that."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -3,8 +3,6 @@
 Times are sums of powers of two, so that comparisons are exact.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

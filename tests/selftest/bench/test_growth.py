@@ -1,8 +1,6 @@
 """How the time of a step grows: the fit finds what is there, what both calls share cancels, and a wrong
 answer leaves no figure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any

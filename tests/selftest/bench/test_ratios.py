@@ -1,7 +1,5 @@
 """Ratios with intervals: what they cover, and how they are said."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Result files: valid at any moment, complete only at the end, and damage is named."""
 
-from __future__ import annotations
-
 import copy
 import math
 from pathlib import Path
@@ -10,8 +8,8 @@ from typing import Any
 import pytest
 
 from batchproof.bench.benchmark_run import ResultFile
-from batchproof.bench.reading import is_complete, load
 from batchproof.errors import UsageError
+from batchproof.records.benchmark import is_complete, load
 from tests.selftest.bench import samples
 
 Result = dict[str, Any]

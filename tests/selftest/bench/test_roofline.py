@@ -1,8 +1,6 @@
 """Bytes and operations are counted right: against the mask's definition, torch's own count of
 operations, and published figures. How fast this machine is, no test asks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -22,14 +20,7 @@ from transformers import (
 )
 
 from batchproof.api import RowRecord, StepRecord
-from batchproof.bench.roofline import (
-    Ceilings,
-    ModelCosts,
-    least_time,
-    num_keys,
-    pairs,
-    step_costs,
-)
+from batchproof.bench.roofline import Ceilings, ModelCosts, least_time, num_keys, pairs, step_costs
 from batchproof.checks.masks import brute_force_mask
 from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import EMBEDDED
@@ -48,9 +39,9 @@ SMALL: dict[str, Any] = {
 }
 
 
-def on_meta(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def on_meta(config: PreTrainedConfig) -> PreTrainedModel:
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, dtype=dtype)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
 def costs_of(model: PreTrainedModel) -> ModelCosts:

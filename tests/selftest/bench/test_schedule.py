@@ -1,13 +1,10 @@
 """What a trace shows of slots and pads."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from batchproof.api import EngineConfig, Request, RowRecord, StepRecord
-from batchproof.bench import schedule
-from batchproof.bench.schedule import Forward
+from batchproof.bench.metrics import Forward, schedule_figures
 from batchproof.bench.timed_engine import record_forwards
 from batchproof.models.random_models import build_gpt2_random
 from batchproof_engines.ragged.engine import RaggedEngine
@@ -28,12 +25,12 @@ PADDED = (Forward(2, 3), Forward(2, 1), Forward(2, 1), Forward(1, 2))
 
 
 def test_a_static_trace_shows_its_idle_slots_and_its_pads() -> None:
-    found = schedule.figures(STATIC, PADDED, 2, REQUESTS, (1, 3, 1))
+    found = schedule_figures(STATIC, PADDED, 2, REQUESTS, (1, 3, 1))
     assert found["num_steps"] == 4
     assert found["occupancy"] == pytest.approx(5 / 8)
     assert found["num_fed_tokens"] == 12
     assert found["padding_waste"] == pytest.approx(1 - 8 / 12)
-    found = schedule.figures((), (), 2, REQUESTS, (1, 3, 1))
+    found = schedule_figures((), (), 2, REQUESTS, (1, 3, 1))
     unknown = ("num_steps", "mean_batch", "occupancy", "num_fed_tokens", "padding_waste")
     assert all(found[key] is None for key in unknown), "without trace and hook"
 
@@ -49,7 +46,7 @@ def test_a_static_trace_shows_its_idle_slots_and_its_pads() -> None:
 def test_what_does_not_add_up_with_the_trace_shows_no_waste(
     forwards: tuple[Forward, ...], why: str
 ) -> None:
-    found = schedule.figures(STATIC, forwards, 2, REQUESTS, (1, 3, 1))
+    found = schedule_figures(STATIC, forwards, 2, REQUESTS, (1, 3, 1))
     assert (found["num_fed_tokens"], found["padding_waste"]) == (None, None)
     assert found["why_no_waste"] == why
 
@@ -63,7 +60,7 @@ def test_the_built_in_engines_show_the_forwards_they_made() -> None:
         with record_forwards(model) as seen:
             completions = engine.generate(list(REQUESTS))
         lens = [len(c.token_ids) for c in completions]
-        found = schedule.figures(engine.trace, seen.forwards, 2, REQUESTS, lens)
+        found = schedule_figures(engine.trace, seen.forwards, 2, REQUESTS, lens)
         wastes[kind] = found["padding_waste"]
     assert wastes[RaggedEngine] == 0
     assert wastes[StaticEngine] == pytest.approx(1 - 8 / 12)

@@ -1,7 +1,5 @@
 """The models of the benchmarks: the right sizes, made in place, and able to show a fault."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A process of its own, for what makes torch believe in another device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context

@@ -1,7 +1,5 @@
 """An engine that omits a `device=`: honest on the CPU, where it has no effect."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

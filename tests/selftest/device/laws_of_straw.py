@@ -1,7 +1,5 @@
 """The rules that the straw device follows; collected only by name, in a process that has the device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -5,8 +5,6 @@ Nothing of Python's headers is used, so the file says what it offers in `TORCH_L
 `extern "C"`; pybind's headers alone would take longer than the rest.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -7,8 +7,6 @@ compilers, and nothing is computed. An operator that is no view counts as one ke
 launches below. With Triton the backend is `triton`, else `blocks`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -17,7 +15,7 @@ from importlib.util import find_spec
 
 from batchproof.models.shapes import SHAPES
 from tests.selftest.device.fake.dry_run import dry_run
-from tests.selftest.device.fake.report import problem_lines, text_of
+from tests.selftest.device.fake.ledger import problem_lines, text_of
 
 COUNTED = ("llama-1b", "llama-8b", "qwen3-0.6b", "gpt2")
 BACKENDS = ("triton", "blocks")

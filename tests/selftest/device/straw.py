@@ -5,8 +5,6 @@ nothing but a CPU it stays invisible. The device of straw (`straw.cpp`) is the C
 another name, which torch does not mix with the CPU's.
 """
 
-from __future__ import annotations
-
 import types
 from pathlib import Path
 

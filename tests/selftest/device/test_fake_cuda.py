@@ -3,8 +3,6 @@
 Each run is in a process of its own: it makes torch believe in a GPU, which must not affect other tests.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from typing import Any
@@ -17,7 +15,7 @@ from batchproof_paged.blocks import BlockPool
 from batchproof_paged.kernels import StepRows
 from batchproof_paged.native_build import compiler
 from tests.selftest.device.fake.dry_run import dry_run
-from tests.selftest.device.fake.report import Report, problem_lines
+from tests.selftest.device.fake.ledger import Report, problem_lines
 
 pytestmark = [
     pytest.mark.skipif(not compiler(), reason="no C++ compiler"),

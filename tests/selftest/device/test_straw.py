@@ -1,7 +1,5 @@
 """The suite off the CPU, but without a GPU: on the straw device, in a process of its own."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """`.ci/gpu` runs where minutes are expensive, so its mistakes are found here, without a GPU."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -23,15 +21,7 @@ from batchproof.run.registry import resolve_engine
 from tests.gpu import driver as driver_module
 from tests.gpu import smoke
 from tests.gpu.driver import Driver, Outcome
-from tests.gpu.plan import (
-    ENGINE,
-    LOG,
-    PART_S,
-    UNPREPARED,
-    Plan,
-    Setting,
-    Step,
-)
+from tests.gpu.plan import ENGINE, LOG, PART_S, UNPREPARED, Plan, Setting, Step
 
 PARTS = "correct, figures, ceilings"
 

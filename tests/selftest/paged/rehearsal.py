@@ -1,7 +1,5 @@
 """Attention of random sequences over a pool, step by step, against a slow sum in float64."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence as Seq

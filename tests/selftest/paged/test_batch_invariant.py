@@ -1,8 +1,6 @@
 """`paged?batch_invariant=true`: no row's bits depend on the other rows, and what would break that is
 refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

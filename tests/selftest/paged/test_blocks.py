@@ -1,7 +1,5 @@
 """The pool of blocks with torch's kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A compiled stretch of layers for all, installed in the model for a pass and removed again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

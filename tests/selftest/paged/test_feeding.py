@@ -1,7 +1,5 @@
 """How models that cannot be fed as a packed row are fed, and what is kept of them between passes."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sibling layers as one product: the same numbers, from copies that follow the model's weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

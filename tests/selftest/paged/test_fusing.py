@@ -1,7 +1,5 @@
 """Which modules one operator stands for, and that a trace uses it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,8 +1,6 @@
 """Captured steps without a GPU, recorded in Python or merely called again: what they compute, what an
 engine prepares at construction, so that no step waits for it, and what it releases."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """The kernels that are compiled where they run: what they compute, and what is done without them."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Copies of weights for faster kernels: which are made, that they are used and kept, and that the
 model is not touched."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

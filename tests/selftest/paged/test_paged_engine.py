@@ -1,8 +1,6 @@
 """The paged engine's own promises: what its options change, what they preserve, what it refuses, and
 events that must leave it in a working state."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -24,7 +23,7 @@ from batchproof.generators.strategies import text_tokens
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
 from batchproof_paged import native, packing, paged
-from tests.selftest.paged.poison import poisoned
+from batchproof_paged.blocks import BlockPool
 
 CPU = torch.device("cpu")
 KERNELS = ["onednn", *(["native"] if native.works() else [])]
@@ -313,3 +312,34 @@ def test_an_id_is_live_until_its_refusal_is_delivered_and_free_after_an_abort(
     engine.add(Request("a", (1,), 1))
     (event,) = engine.step()
     assert event.finish_reason is FinishReason.LENGTH
+
+
+@torch.inference_mode()
+def poison_blank(engine: Any, value: float) -> None:
+    """Fills all blank blocks of a paged engine's pool, in all layers."""
+    pool, blocks = engine._backend, engine._scheduler.blocks
+    for block in list(blocks._blank):
+        for layer in pool._layers.values():
+            for cells in (layer.keys, layer.values):
+                _fill(pool, cells, block, blocks.block_size, value)
+
+
+def _fill(pool: Any, cells: Tensor, block: int, block_size: int, value: float) -> None:
+    if isinstance(pool, BlockPool):
+        if block + 1 < len(cells):
+            cells[block + 1] = value
+        return
+    column, lane = divmod(block, len(cells))
+    cells[lane, :, column * block_size : (column + 1) * block_size] = value
+
+
+def poisoned(engine: Any, value: float) -> Any:
+    """Returns the engine, which then fills its blank blocks before each step."""
+    run = engine._run
+
+    def run_poisoned(plan: Any) -> Any:
+        poison_blank(engine, value)
+        return run(plan)
+
+    engine._run = run_poisoned
+    return engine

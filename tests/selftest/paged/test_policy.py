@@ -1,8 +1,6 @@
 """The paged engine's policy: what every plan keeps in thousands of random schedules; then which blocks
 are evicted or found again, and what a step costs."""
 
-from __future__ import annotations
-
 import gc
 import random
 import sys

@@ -1,8 +1,6 @@
 """The Triton kernels, as far as this machine can run them: each mode in a process of its own, because
 Triton's mode is fixed when it is imported."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """Triton's kernels against the slow sum: on a GPU, or in Triton's interpreter, which runs on any CPU
 and must be chosen before Triton is imported. `test_triton_kernels.py` runs this file either way."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any
@@ -11,11 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchproof_paged import (
-    triton_decode,
-    triton_prefill,
-    triton_tiles,
-)
+from batchproof_paged import triton_decode, triton_prefill, triton_tiles
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.blocks import BlockPool

@@ -1,8 +1,6 @@
 """Mistakes in the choice of tokens from right logits: by whose parameters, by which stages in which
 order, by what is known of the past, and by drafts."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace

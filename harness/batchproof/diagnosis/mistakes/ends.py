@@ -1,7 +1,5 @@
 """Mistakes in an answer's end: whose EOS ids, stop sequence or cap, and where they are looked for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain

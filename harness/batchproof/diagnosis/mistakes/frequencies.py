@@ -1,7 +1,5 @@
 """Mistakes in the probabilities of tokens that are drawn, tried on how often each was drawn first."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Mistakes of attention: wrong keys of a request's own sequence, of another request, pads, and wrong
 scores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 

@@ -2,8 +2,6 @@
 that gives the engine's answer.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Mistakes of the KV cache: keys and values in the wrong place, lost, or rounded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Mistakes of positions, of the tokens fed at them, and of a prefix cache that lends wrong ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,14 +1,12 @@
 """The run as a page in Markdown, for a job summary or a comment on a pull request."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from batchproof.findings.causes import Cause
-from batchproof.plugin.writers.table import LEGEND, SessionFacts, totals_line
-from batchproof.plugin.writers.verdict import in_words
+from batchproof.plugin.writers.table import LEGEND, SessionFacts, in_words, totals_line
 from batchproof.records.journal import JournalEntry
 from batchproof.records.table import ConformanceTable
 from batchproof.records.texts import counted, header, line
@@ -54,7 +52,7 @@ class FinishedRun:
         folder: Path,
         verdicts: Mapping[str, EngineVerdict],
         facts: SessionFacts,
-    ) -> FinishedRun:
+    ) -> Self:
         """Returns the run whose tests have these entries."""
         known = tuple(each for each in finished if each.outcome == "known" and each.record)
         num_tests = sum(each.record is not None for each in finished)

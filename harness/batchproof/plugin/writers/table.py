@@ -1,6 +1,5 @@
-"""The table engine x promise, to which the records of tests add up: as text and as a record."""
-
-from __future__ import annotations
+"""The table engine x promise, to which the records of tests add up: as text and as a record; and the
+verdict on each engine."""
 
 from argparse import Namespace
 from collections import Counter
@@ -14,10 +13,10 @@ from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Provenance
 from batchproof.records.table import ConformanceTable, PromiseCell, Totals
 from batchproof.records.texts import counted
-from batchproof.records.verdict import Conditions
+from batchproof.records.verdict import Conditions, EngineVerdict
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.sets import RequirementSet
-from batchproof.requirements.verdict_of_journal import Outcome, cells_of, totals_of
+from batchproof.requirements.verdict_of_journal import Asked, Outcome, cells_of, totals_of, verdict_of
 from batchproof.run.engine_names import COMMAND_PREFIX
 
 
@@ -182,3 +181,28 @@ def empty_selection(option: Namespace, num_run: int, deselected: Sequence[pytest
     if words and (not num_run or any("trial" in item.fixturenames for item in deselected)):  # type: ignore[attr-defined]
         return f"no conformance test was selected by {' '.join(words)}: this run proves nothing"
     return None
+
+
+def verdicts(finished: Iterable[JournalEntry], facts: SessionFacts) -> list[EngineVerdict]:
+    """Returns the verdict on each engine of the run. Tests without a record count for all."""
+    entries = list(finished)
+    asked = Asked(facts.made.command, facts.requirements, facts.conditions)
+    return [
+        verdict_of(
+            engine,
+            [each for each in entries if each.record is None or each.record.engine == engine],
+            facts.is_complete,
+            facts.made,
+            asked,
+        )
+        for engine in facts.engines
+    ]
+
+
+def in_words(verdict: EngineVerdict) -> str:
+    """Returns a line such as "held; of 512 requirements 400 held, 112 no capability"."""
+    words: list[str] = [verdict.verdict]
+    for what, outcomes in (("requirement", verdict.outcomes), ("unscored test", verdict.unscored)):
+        tally = ", ".join(f"{count} {word}" for word, count in Counter(outcomes.values()).items())
+        words += [f"of {counted(len(outcomes), what)} {tally}"] if outcomes else []
+    return "; ".join(words)

@@ -5,8 +5,6 @@
 `docs/servers.md` explains the options and conventions.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import urlsplit
 

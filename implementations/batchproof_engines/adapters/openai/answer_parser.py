@@ -1,7 +1,5 @@
 """Parses the answers of a server into token ids. What cannot be read is an error, never a guess."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar

@@ -3,8 +3,6 @@
 Cutting the connection tells a server that its answer is not wanted any more.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket
@@ -12,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from copy import copy
-from typing import Any
+from typing import Any, Self
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from batchproof.api import Completion
@@ -64,7 +62,7 @@ class Server:
         if api_key is not None:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
-    def at_root(self) -> Server:
+    def at_root(self) -> Self:
         """Returns the same server without the path."""
         other = copy(self)
         other.base_url = urlunsplit((*self._parts[:2], "", "", ""))
@@ -76,8 +74,8 @@ class Server:
         method: str,
         path: str,
         body: dict[str, Any] | None = None,
-        begin: Callable[[Exchange, dict[str, Any]], dict[str, Any]] | None = None,
-    ) -> Exchange:
+        begin: Callable[["Exchange", dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> "Exchange":
         """Returns an exchange that has not begun. When it does, `begin` gives more fields of a body."""
         is_secure = self._parts.scheme == "https"
         kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection

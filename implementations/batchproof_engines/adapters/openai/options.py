@@ -1,7 +1,5 @@
 """The options of `openai`, and the body of a request that they lead to."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os
@@ -9,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from batchproof.api import CHOOSING, Capability, Request, fields_of
 from batchproof.decoding.sampling import SamplingLimits
@@ -98,7 +96,7 @@ class Options:
             raise UsageError("logprobs is true, which needs tokens that are read as ids or logprobs")
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Options:
+    def of(cls, values: Mapping[str, Any]) -> Self:
         """Returns the options with these values."""
         texts = {name: str(values[name]) for name in TEXTS if values.get(name) is not None}
         try:

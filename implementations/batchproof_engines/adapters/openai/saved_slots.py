@@ -4,8 +4,6 @@ Operators keep conversations so. A state is read into whichever slot is free, an
 prompt's: what the new one does not share with it must be computed.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, deque
 from itertools import takewhile

@@ -1,7 +1,5 @@
 """What was under way at a server at once, so that a verdict can say whether its requests met."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ engines. There are no logits and no trace.
 One process serves many engines, because a process for each would take hours; the suite numbers them.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

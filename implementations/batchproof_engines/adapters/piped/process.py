@@ -7,8 +7,6 @@ raises the same message. An answer that is a JSON object, but the wrong one, is 
 question and answer still alternate.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -5,8 +5,6 @@ uses the standard library only and runs on Python 3.10. `docs/piped_engines.md` 
 authors of engines, and a test compares that page with this module.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 

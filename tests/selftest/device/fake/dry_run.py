@@ -1,7 +1,5 @@
 """Runs the `paged` engine for CUDA on a machine without it: build, steps with prompts, decode steps."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 
@@ -16,8 +14,7 @@ from batchproof_paged.blocks import BlockPool
 from batchproof_paged.feeding import Found
 from batchproof_paged.options import PagedOptions
 from tests.selftest.device.fake.kernels import kernels
-from tests.selftest.device.fake.ledger import Ledger
-from tests.selftest.device.fake.report import Report, Step
+from tests.selftest.device.fake.ledger import Ledger, Report
 from tests.selftest.device.fake.runtime import runtime
 from tests.selftest.device.fake.watch import Watch
 
@@ -53,30 +50,29 @@ def dry_run(
         max_num_seqs=num_seqs, max_num_batched_tokens=budget, max_model_len=2 * budget
     )
     ledger = Ledger(device=device)
-    steps: list[Step] = []
     fake = FakeDevice(allow_non_fake_inputs=True)
     with runtime(ledger), kernels(ledger), fake, Watch(ledger):
         with torch.device("cuda", device):
             model = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
         model = model.eval().requires_grad_(False)
-        ledger.end_step("build")  # making the model is not part of the build
+        ledger.begin()  # making the model is not part of the build
         try:
             with mock.patch.multiple(paged, options_for=_as_asked, BlockPool=pool):
                 engine = paged.paged(model, config, backend=backend, **(options or {}))
-            steps.append(ledger.end_step("build"))
+            ledger.end_step("build")
             for turn in range(2):  # the second turn uses what the first has captured
-                _serve(engine, ledger, steps, turn, config)
+                _serve(engine, ledger, turn, config)
         except Exception as error:
             ledger.problem(f"the run ended: {type(error).__name__}: {str(error).splitlines()[0]}")
-            steps.append(ledger.end_step("cut short"))
-    return Report(shape, backend, model_config.num_hidden_layers, tuple(steps))
+            ledger.end_step("cut short")
+    return Report(shape, backend, model_config.num_hidden_layers, ledger.steps, ledger.found)
 
 
 def _as_asked(model: PreTrainedModel, asked: PagedOptions, _build: object) -> Found:
     return Found(asked.resolved(model.device, model.dtype))
 
 
-def _serve(engine: Any, ledger: Ledger, steps: list[Step], turn: int, config: EngineConfig) -> None:
+def _serve(engine: Any, ledger: Ledger, turn: int, config: EngineConfig) -> None:
     """Serves more requests than there are slots, so that prompts share steps with decodes."""
     shortest = min(29, config.max_num_batched_tokens // 2)
     for index in range(3 * config.max_num_seqs // 2):
@@ -87,5 +83,4 @@ def _serve(engine: Any, ledger: Ledger, steps: list[Step], turn: int, config: En
         engine.step()
         if len(engine.trace) > num_before:
             rows = engine.trace[-1].rows
-            phase = "prompt" if any(row.query_len > 1 for row in rows) else "decode"
-            steps.append(ledger.end_step(phase))
+            ledger.end_step("prompt" if any(row.query_len > 1 for row in rows) else "decode")

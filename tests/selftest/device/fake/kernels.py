@@ -5,8 +5,6 @@ inductor does all but the last: it fuses for the GPU that `runtime` describes an
 the code that calls them; that code runs, and a stand-in takes the place of each kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec

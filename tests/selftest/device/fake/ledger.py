@@ -1,21 +1,71 @@
-"""What happens while an engine runs on a fake device, and what a captured graph launches.
+"""What happens while an engine runs on a fake device, what a captured graph launches, and the findings
+of a run as values and as text.
 
 A graph keeps no tensor alive. A replay touches the places where tensors lay at the capture: those that
 the capture made stay its own, all others must be held.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tests.selftest.device.fake.report import Problem, Step
+Launches = Mapping[str, int]  # how often each kernel or operator was launched
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An operation that a GPU would reject or wait for."""
+
+    what: str
+    where: str  # file:line, the innermost of the engine, the harness or transformers
+    in_capture: bool
+
+    def __str__(self) -> str:
+        return f"{'in a capture: ' if self.in_capture else ''}{self.what}, at {self.where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step launched on the device."""
+
+    phase: str  # "build", or "decode" or "prompt": whether a row had more than one token
+    replayed: Launches  # by CUDA graphs
+    eager: Launches  # one after the other, by the host
+    num_captures: int  # a step that captures also launches warm-ups
+
+    @property
+    def num_replayed(self) -> int:
+        return sum(self.replayed.values())
+
+    @property
+    def num_eager(self) -> int:
+        return sum(self.eager.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An engine's build, counted as the first step, and its steps over a small workload."""
+
+    shape: str
+    backend: str
+    num_layers: int
+    steps: Sequence[Step]
+    problems: Mapping[Problem, int]
+
+    def usual(self, phase: str, has_graph: bool) -> Step | None:
+        """Returns the phase's step with the median number of launches, excluding captures."""
+        steps = [
+            each
+            for each in self.steps
+            if each.phase == phase and not each.num_captures and bool(each.replayed) == has_graph
+        ]
+        steps.sort(key=lambda each: each.num_replayed + each.num_eager)
+        return steps[len(steps) // 2] if steps else None
 
 
 @dataclass
@@ -56,13 +106,16 @@ LOOKED_FOR = ("/batchproof_paged/", "/batchproof_engines/", "/batchproof/", "/tr
 
 @dataclass
 class Ledger:
-    """Collects events; `end_step` assigns those since the last call to a step."""
+    """Collects events; `end_step` assigns those since the last call to a step, and keeps in `found` the
+    problems that count."""
 
     recording: Recording | None = None  # of the graph that is being captured
     eager: Counter[str] = field(default_factory=Counter)
     replayed: Counter[str] = field(default_factory=Counter)
     num_captures: int = 0
     problems: Counter[Problem] = field(default_factory=Counter)
+    steps: list[Step] = field(default_factory=list)
+    found: Counter[Problem] = field(default_factory=Counter)
     current_device: int = 0
     device: int = 0  # where everything is to be
 
@@ -95,24 +148,21 @@ class Ledger:
         if self.current_device != self.device:
             self.problem(f"cuda:{self.current_device} is current, and used, but not cuda:{self.device}")
 
-    def end_step(self, phase: str) -> Step:
-        """`phase` as in `Step`, or "build"."""
-        step = Step(
-            phase,
-            dict(self.replayed),
-            dict(self.eager),
-            self.num_captures,
-            {
-                problem: count
-                for problem, count in self.problems.items()
-                # Building and capturing may wait for the device, but not inside the capture.
-                if problem.in_capture or not (self.num_captures or phase == "build")
-            },
-        )
+    def end_step(self, phase: str) -> None:
+        """`phase` as in `Step`, or what has ended the run."""
+        self.steps.append(Step(phase, dict(self.replayed), dict(self.eager), self.num_captures))
+        # Building and capturing may wait for the device, but not inside the capture.
+        may_wait = self.num_captures or phase == "build"
+        for problem, count in self.problems.items():
+            if problem.in_capture or not may_wait:
+                self.found[problem] += count
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets what has happened since the last step."""
         for each in (self.replayed, self.eager, self.problems):
             each.clear()
         self.num_captures = 0
-        return step
 
 
 def _place() -> str:
@@ -124,3 +174,33 @@ def _place() -> str:
             return f"{short}:{frame.f_lineno}"
         frame = frame.f_back
     return "?"
+
+
+# Column -> phase, and whether a graph was replayed.
+COLUMNS = {
+    "decode, captured": ("decode", True),
+    "decode, eager": ("decode", False),
+    "prompt, captured": ("prompt", True),
+    "prompt, eager": ("prompt", False),
+}
+
+
+def text_of(reports: Sequence[Report]) -> str:
+    lines = ["Kernels a step: replayed by a graph + launched by the host", ""]
+    lines.append(_row("shape", "backend", "layers", *COLUMNS, "captures"))
+    for report in reports:
+        usual = [report.usual(*each) for each in COLUMNS.values()]
+        cells = ["-" if each is None else f"{each.num_replayed} + {each.num_eager}" for each in usual]
+        num_captures = sum(each.num_captures for each in report.steps)
+        lines.append(_row(report.shape, report.backend, report.num_layers, *cells, num_captures))
+    for report in reports:
+        lines += [f"{report.shape}, {report.backend}: {line}" for line in problem_lines(report)]
+    return "\n".join(lines)
+
+
+def problem_lines(report: Report) -> list[str]:
+    return [f"{count} x {problem}" for problem, count in report.problems.items()]
+
+
+def _row(*cells: object) -> str:
+    return "  ".join(f"{cell!s:<16}" for cell in cells).rstrip()

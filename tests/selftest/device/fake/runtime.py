@@ -1,7 +1,5 @@
 """`torch.cuda` on a machine without CUDA: streams, events and graphs that record their use."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext

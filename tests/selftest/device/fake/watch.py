@@ -4,8 +4,6 @@ A fake tensor has shape, dtype and device and no content, so what hangs on conte
 answered, and what mixes devices is refused as a GPU would refuse it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
