@@ -44,6 +44,10 @@ from batchproof.models.window_hash import AMPLITUDES as WINDOW_AMPLITUDES
 NUM_LAYERS, NUM_HEADS, NUM_KV_HEADS = len(tables.HEADS), len(tables.HEADS[0]), 2
 INNER = 64
 
+# YaRN by a factor of 1 changes no frequency; vLLM knows a gpt-oss with no other.
+_ROPE = {"rope_type": "yarn", "rope_theta": ROPE_THETA, "factor": 1.0, "truncate": False}
+_ROPE |= {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": tables.NUM_POSITIONS}
+
 _STATE = slice(0, STATE_BITS)
 _CONSTANT = STATE_BITS
 _SIZE = 512.0  # of the constant
@@ -65,7 +69,7 @@ def build_gpt_oss_hash() -> GptOssForCausalLM:
     model: GptOssForCausalLM = constructed_rope(
         GptOssForCausalLM,
         _fill,
-        ROPE_THETA,
+        rope_parameters=_ROPE,
         vocab_size=tables.VOCAB_SIZE,
         max_position_embeddings=tables.NUM_POSITIONS,
         sliding_window=tables.WINDOW,
