@@ -139,8 +139,8 @@ class VLLM:
             f"either from n-grams of up to {NGRAM_SIZE} tokens",
             "with latent attention prompts are fed whole and not cached, in blocks of 16 tokens, as "
             "on a CPU whatever is asked: there is no trace then",
-            "of Qwen3-Next, DeepSeek and a model with a tied head or layers of several kinds drafts are "
-            "always n-grams",
+            "of Qwen3-Next, DeepSeek and models with a tied head or layers of several kinds drafts are "
+            "n-grams",
             "an engine is used again once it is idle, after reset_prefix_cache"
             if kept
             else "each engine is built anew",
@@ -223,8 +223,8 @@ def _built(
     if given["model_type"] in DELTA_NETS and dtype != "bfloat16":
         raise Unsupported(f"CPU GDN attention requires BF16, and not {dtype}")
     # Drafts are n-grams where vLLM loads no draft of the same kind: of a Qwen3-Next or a DeepSeek it
-    # takes the layer for multi-token prediction, a tied head has no weights of its own, and the layers of
-    # a draft share one kind of cache.
+    # takes the layer for multi-token prediction, a tied head has no weights of its own, and all layers
+    # of a draft share one kind of cache.
     has_mtp = given["model_type"] in (*DELTA_NETS, "deepseek_v3")
     has_kinds = len({*(given.get("layer_types") or ())}) > 1
     if has_mtp or has_kinds or given.get("tie_word_embeddings"):
