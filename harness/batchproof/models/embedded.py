@@ -83,6 +83,7 @@ QUICKEST_MODEL = "gpt2-random"  # it has learned positions
 LONG_MODEL = "gpt2-long"
 STATE_MODEL = "bamba-hash"  # it carries recurrent states beside its keys
 DELTA_NET_MODEL = "qwen3-next-hash"  # so does it, of another kind
+SINK_MODEL = "gpt-oss-hash"  # its heads have sinks
 LATENT_MODEL = "deepseek-hash"  # it keeps latents instead of keys and values
 QUICK_STATE_MODEL = "bamba-random"
 TWINS_MODEL = "llama-twins"  # whose tokens are nearly equal in pairs
