@@ -54,7 +54,7 @@ class DecodesHaveNoSinks(OtherKernels):
         return all(row.query_len == 1 for row in plan.rows)
 
 
-@planted(Promise.P1, Cause.UNKNOWN, "sgl-project/sglang#39939", shows_on=SINK_MODEL)
+@planted(Promise.P1, Cause.SHAPES, "sgl-project/sglang#39939", shows_on=SINK_MODEL)
 class FullStepsDoNotClamp(OtherKernels):
     """A step of eight tokens or more runs its experts on a kernel that does not clamp their gates."""
 
