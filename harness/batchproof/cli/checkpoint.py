@@ -2,7 +2,7 @@
 
 The weights are those of the suite, saved by `save_pretrained`. In the tokenizer that is saved with
 them each token is one word of fixed width, so that a server that takes text serves exactly the token
-ids it is given.
+ids it is given. A model with a draft head has it in the folder `head`.
 """
 
 import argparse
@@ -10,10 +10,13 @@ from pathlib import Path
 
 import torch
 
+from batchproof.decoding.speculation import dialled_draft, head_of
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model, resolve_dtype, without_bars
 from batchproof.models.embedded import DTYPES, KNOWN
 from batchproof.run.registry import engines_module
+
+AGREEMENT = 0.75  # of a draft head, so that some drafts are kept and some are not
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,4 +61,8 @@ def save(model: str, directory: Path, dtype: torch.dtype) -> None:
         subject.model.save_pretrained(directory)
     tokenizers = engines_module("adapters.word_tokenizer")
     tokenizers.words_tokenizer(subject.vocab_size).save_pretrained(directory)
-    print(f"written: {directory}, {subject.name} in {subject.dtype_name}")
+    head = head_of(dialled_draft(subject.model, AGREEMENT))
+    if head is not None:
+        head.save(directory / "head")
+    also = f", and a draft head that is right for {AGREEMENT:.0%} of the tokens" if head else ""
+    print(f"written: {directory}, {subject.name} in {subject.dtype_name}{also}")

@@ -22,6 +22,7 @@ from batchproof.places import user_cache
 
 COMPILERS = ("c++", "g++", "clang++")
 NUM_LINES = 20  # of a failed command's output
+WIDTH = 200  # of each
 NUM_DIGITS = 12  # of a digest
 
 
@@ -109,7 +110,7 @@ def _run(command: Sequence[str], python: str, folder: Path) -> None:
         assert popen.stdout is not None
         for line in popen.stdout:
             print(line, end="", flush=True)
-            tail.append(line.rstrip())
+            tail.append(line.rstrip()[:WIDTH])
     if popen.returncode != 0:
         said = "".join(f"\n    {line}" for line in tail) or " nothing"
         raise UsageError(

@@ -13,8 +13,7 @@ import sys
 import tempfile
 import tomllib
 import venv
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -163,40 +162,37 @@ def _environment(name: str, release: str | None) -> Path:
 
 
 def install(name: str, release: str | None = None) -> Path:
-    """Creates a new environment with exactly the pinned requirements, or with another release of the
-    library beside them, and returns its folder. What is compiled is built afterwards; its releases
-    share the environment, which is left as it is for another one.
+    """Creates an environment with exactly the pinned requirements, or with another release of the
+    library beside them, and returns its folder; one that has them already is left as it is. What is
+    compiled is built afterwards, and its releases share an environment.
 
     Raises `CalledProcessError` if pip fails, and `UsageError` if a build does; the output of both is on
     the screen.
     """
     library, folder = LIBRARIES[name], _environment(name, release)
-    wanted = library.build_of(release)
-    if wanted is None or library.is_pinned(release) or not _done(folder).exists():
+    text = library.requirements.read_text(encoding="utf-8")
+    if release is not None and not (library.build or library.is_pinned(release)):
+        text = library.requirements_of(release)
+    if not _done(folder).exists() or _done(folder).read_text(encoding="utf-8") != text:
         _done(folder).unlink(missing_ok=True)
-        venv.create(folder, with_pip=True, clear=True)
-        pip = [str(_python(folder)), "-m", "pip"]
-        with _requirements(library, release) as path:
-            subprocess.run([*pip, "install", "--quiet", "-r", str(path)], check=True)
-        unwanted = LIBRARIES[library.environment or name].unwanted
-        if unwanted:
-            subprocess.run([*pip, "uninstall", "--quiet", "--yes", *unwanted], check=True)
+        _fill(folder, text, LIBRARIES[library.environment or name].unwanted)
+    wanted = library.build_of(release)
     if wanted is not None:
         build(wanted, str(_python(folder)))
-    _done(folder).touch()
+    _done(folder).write_text(text, encoding="utf-8")
     return folder
 
 
-@contextmanager
-def _requirements(library: ReleasedLibrary, release: str | None) -> Iterator[Path]:
-    """Yields the file of requirements, with another release in it if one is asked for."""
-    if release is None or library.build or library.is_pinned(release):
-        yield library.requirements
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "requirements.txt"
-        path.write_text(library.requirements_of(release), encoding="utf-8")
-        yield path
+def _fill(folder: Path, requirements: str, unwanted: Sequence[str]) -> None:
+    """Creates an environment with these requirements, less what cannot be imported."""
+    venv.create(folder, with_pip=True, clear=True)
+    pip = [str(_python(folder)), "-m", "pip"]
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "requirements.txt")
+        path.write_text(requirements, encoding="utf-8")
+        subprocess.run([*pip, "install", "--quiet", "-r", str(path)], check=True)
+    if unwanted:
+        subprocess.run([*pip, "uninstall", "--quiet", "--yes", *unwanted], check=True)
 
 
 def _python(folder: Path) -> Path:
@@ -205,5 +201,6 @@ def _python(folder: Path) -> Path:
 
 
 def _done(folder: Path) -> Path:
-    """Returns the file that is written last: without it, the installation was interrupted."""
+    """Returns the file that is written last, with the requirements that were installed: without it, the
+    installation was interrupted."""
     return folder / ".complete"
