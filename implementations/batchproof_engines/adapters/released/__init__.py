@@ -50,7 +50,13 @@ from batchproof_engines.adapters.released.server import kept_server
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-CLIENT_OPTIONS = ("concurrency", "stream", "eos", "restored")  # of the adapter, for every server
+CLIENT_OPTIONS = (
+    "concurrency",
+    "stream",
+    "eos",
+    "restored",
+    "logprobs",
+)  # of the adapter, for every server
 
 
 @dataclass(frozen=True)
