@@ -18,7 +18,7 @@ from batchproof.run.registry import engines_module
 def test_what_is_written_is_small_and_stands_alone(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dropin, "converter", lambda: ["convert"])
+    monkeypatch.setattr(dropin, "converter", lambda: lambda *paths: ["convert", *map(str, paths)])
     monkeypatch.setattr(subprocess, "run", _converted)
     assert main(["dropin", kind, str(tmp_path / "new")]) == 0
     folder = tmp_path / "new"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from batchproof.decoding.speculation import dialled_draft, head_of
+from batchproof.decoding.speculation import HEAD, new_head
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model, resolve_dtype, without_bars
 from batchproof.models.embedded import DTYPES, KNOWN
@@ -61,8 +61,8 @@ def save(model: str, directory: Path, dtype: torch.dtype) -> None:
         subject.model.save_pretrained(directory)
     tokenizers = engines_module("adapters.word_tokenizer")
     tokenizers.words_tokenizer(subject.vocab_size).save_pretrained(directory)
-    head = head_of(dialled_draft(subject.model, AGREEMENT))
+    head = new_head(subject.model, AGREEMENT)
     if head is not None:
-        head.save(directory / "head")
+        head.save(directory / HEAD)
     also = f", and a draft head that is right for {AGREEMENT:.0%} of the tokens" if head else ""
     print(f"written: {directory}, {subject.name} in {subject.dtype_name}{also}")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, dtype, nn
     from transformers import PreTrainedModel
 
+HEAD = "head"  # the folder of a draft head, beside the weights of a checkpoint
 _DRAFTS: WeakKeyDictionary[PreTrainedModel, dict[float, PreTrainedModel]] = WeakKeyDictionary()
 _SMALLER: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
 _BUILDERS: WeakKeyDictionary[PreTrainedModel, Callable[[float], Head]] = WeakKeyDictionary()
@@ -54,8 +55,9 @@ def dialled_draft(model: PreTrainedModel, agreement: float) -> PreTrainedModel:
     if agreement not in known:
         known[agreement] = _dialled(_SMALLER.get(model, model), agreement)
         known[agreement].to(device=model.device, dtype=model.dtype)
-        if model in _BUILDERS:
-            _HEADS[known[agreement]] = _BUILDERS[model](agreement).to(dtype=model.dtype)
+        head = new_head(model, agreement)
+        if head is not None:
+            _HEADS[known[agreement]] = head
     return known[agreement]
 
 
@@ -67,6 +69,12 @@ def register_smaller(model: PreTrainedModel, smaller: PreTrainedModel) -> None:
 def register_head(model: PreTrainedModel, build: Callable[[float], Head]) -> None:
     """Lets the model's drafts have a draft head beside them, which `build` makes for an agreement."""
     _BUILDERS[model] = build
+
+
+def new_head(model: PreTrainedModel, agreement: float) -> Head | None:
+    """Returns a draft head with that agreement in the model's dtype, or None if the model has none."""
+    build = _BUILDERS.get(model)
+    return None if build is None else build(agreement).to(dtype=model.dtype)
 
 
 def head_of(draft: PreTrainedModel) -> Head | None:

@@ -11,6 +11,7 @@ import random
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from batchproof.models.gemma2_hash_oracle import VOCAB_SIZE
 from batchproof.run.registry import engines_module
 from batchproof.validation.values import one_of
 
+Converter = Callable[[Path, Path], list[str]]  # the command, for a checkpoint and what is made of it
 SHORTENED = "gpt2-long"  # every layer sees all; 0.5 MB with the positions that the prompts have
 
 
@@ -78,9 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def converter() -> list[str]:
-    """Returns the command that converts a checkpoint to GGUF, by llama.cpp's converter. Raises
-    `UsageError` if that is not installed."""
+def converter() -> Converter:
+    """Returns what gives the command that llama.cpp's converter is run by. Raises `UsageError` if that
+    is not installed."""
     libraries = engines_module("adapters.released.libraries")
     library, python = libraries.LIBRARIES[CONVERTER], libraries.interpreter(CONVERTER)
     if python is None:
@@ -88,16 +90,18 @@ def converter() -> list[str]:
             f"KIND 'llama.cpp' needs the converter of llama.cpp, `python -m batchproof install "
             f"{CONVERTER}`; the others need none: {', '.join(sorted(KINDS.keys() - {'llama.cpp'}))}"
         )
-    source = library.build.folder / "source/vendor/llama.cpp"
-    return [python, str(library.folder / "convert.py"), str(source)]
+    places = {"python": python, "home": library.folder, "built": library.build.folder}
+    words = (*library.server.conversion.command, "bf16")
+    return lambda folder, model: [
+        each.format(**places, folder=folder, model=model, conversion="mended") for each in words
+    ]
 
 
-def convert(command: list[str], checkpoint: Path) -> None:
+def convert(command: Converter, checkpoint: Path) -> None:
     """Replaces the weights of a checkpoint by a GGUF file."""
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(scratch, "made")
-        words = [*command, str(checkpoint), str(made), "mended", "bf16"]
-        subprocess.run(words, check=True, capture_output=True)
+        subprocess.run(command(checkpoint, made), check=True, capture_output=True)
         shutil.move(made / "model.gguf", checkpoint)
     (checkpoint / "model.safetensors").unlink()
 

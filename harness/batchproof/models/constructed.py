@@ -84,7 +84,7 @@ def fill_vocabulary(
     for token_id in range(VOCAB_SIZE):
         state = signs(code(token_id))
         embedding[token_id, : len(state)] = state
-        head[token_id, answer] = BIT_LOGIT * signs(map(int, f"{token_id:0{TOKEN_BITS}b}"))
+        head[token_id, answer] = BIT_LOGIT * token_signs(token_id)
         of_soft = random_bits(f"{series} / head / {token_id}", soft.stop - soft.start)
         head[token_id, soft] = SOFT_LOGIT * signs(of_soft)
 
@@ -138,6 +138,11 @@ def distance_query(
 def signs(bits: Iterable[int]) -> Tensor:
     """Returns bits as +1 (for 0) and -1 (for 1): (len(bits),) float32."""
     return 1.0 - 2.0 * torch.tensor([*bits], dtype=torch.float32, device="cpu")
+
+
+def token_signs(token_id: int) -> Tensor:
+    """Returns the bits of a token as signs, high bit first: (TOKEN_BITS,) float32."""
+    return signs(map(int, f"{token_id:0{TOKEN_BITS}b}"))
 
 
 def signs_of_numbers(count: int, num_bits: int) -> Tensor:

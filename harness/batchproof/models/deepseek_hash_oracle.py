@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from batchproof.models.hash_tables import Bits, greedy_tokens, permuted, random_bits, shuffled
+from batchproof.models.hash_tables import Bits, greedy_tokens, permuted, random_bits, shuffled, xor_of
 
 VOCAB_SIZE = 256
 NUM_POSITIONS = 4096
@@ -74,15 +74,10 @@ def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
         sums = [state(layer, position)]
         for head, source in enumerate(sources(layer, position)):
             sums.append(_moved(layer, head)[state(layer, source)])
-        new = 0
-        for each in sums:
-            new ^= each
         if layer < NUM_DENSE:
-            return new
+            return xor_of(sums)
         group, second = (sum(each >> bit & 1 for each in sums) >= 3 for bit in (0, 1))
-        for bit, is_flipped in zip(ROUTED, flips(layer, 2 * group + second), strict=True):
-            new ^= is_flipped << bit
-        return new
+        return xor_of(sums, zip(ROUTED, flips(layer, 2 * group + second), strict=True))
 
     def sources(layer: int, position: int) -> Iterator[int]:
         """Yields the position that each head reads."""

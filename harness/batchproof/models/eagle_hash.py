@@ -23,12 +23,13 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
 from batchproof.decoding.speculation import disagreeing_tokens, proposed_instead, register_head
-from batchproof.models.constructed import NO_SPECIAL_TOKENS, signs
+from batchproof.models.constructed import NO_SPECIAL_TOKENS, ROPE_THETA, signs, token_signs
 from batchproof.models.eagle_hash_oracle import OFFSETS, gate_inputs, mixed_code, token_code
 from batchproof.models.hash_tables import TOKEN_BITS, VOCAB_SIZE
 from batchproof.models.llama_hash import (
     CONSTANT,
     CONSTANT_VALUE,
+    MEAN_SQUARE_NO_FETCH,
     RELU_GAIN,
     SIZES,
     SOFT,
@@ -57,7 +58,7 @@ class EagleHead(LlamaModel):  # type: ignore[misc]
     """The head that proposes what the model chooses for a share `agreement` of the tokens."""
 
     def __init__(self, agreement: float) -> None:
-        config = LlamaConfig(**SIZES, **NO_SPECIAL_TOKENS, num_hidden_layers=2, rope_theta=16.0)
+        config = LlamaConfig(**SIZES, **NO_SPECIAL_TOKENS, num_hidden_layers=2, rope_theta=ROPE_THETA)
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):
             super().__init__(config)
             self.fc = nn.Linear(2 * WIDTH, WIDTH, bias=False)
@@ -100,18 +101,13 @@ class EagleHead(LlamaModel):  # type: ignore[misc]
     def _fill_second(self, agreement: float) -> None:
         """A unit for each token that is taken to another: 1 where all bits are those of the token."""
         second = self.layers[1]
-        mean_square = (STATE_BITS + CONSTANT_VALUE**2) / WIDTH
         for norm in (second.input_layernorm, second.post_attention_layernorm):
-            norm.weight.fill_(math.sqrt(mean_square))
+            norm.weight.fill_(math.sqrt(MEAN_SQUARE_NO_FETCH))
         gate, up, down = second.mlp.gate_proj, second.mlp.up_proj, second.mlp.down_proj
         for unit, token in enumerate(disagreeing_tokens(VOCAB_SIZE, agreement)):
-            bits = _bits(token)
+            bits = token_signs(token)
             gate.weight[unit, _ANSWER] = RELU_GAIN * bits
             gate.weight[unit, CONSTANT] = -RELU_GAIN * (TOKEN_BITS - 1) / CONSTANT_VALUE
             up.weight[unit, CONSTANT] = 1 / CONSTANT_VALUE
-            instead = _bits(proposed_instead(token, VOCAB_SIZE, agreement))
+            instead = token_signs(proposed_instead(token, VOCAB_SIZE, agreement))
             down.weight[_ANSWER, unit] = (instead - bits) / RELU_GAIN
-
-
-def _bits(token: int) -> Tensor:
-    return signs(map(int, f"{token:0{TOKEN_BITS}b}"))

@@ -45,6 +45,9 @@ from batchproof.models.window_hash import PARITY_OPEN, parity_mlp
 WIDTH, HEAD_DIM, INNER = 64, 64, 128
 ROPE_THETA = 16.0 ** (HEAD_DIM / 24)  # makes frequency j 16 ** (-j / 12)
 NUM_LAYERS, NUM_HEADS, NUM_KV_HEADS = len(tables.HEADS), len(tables.HEADS[0]), 2
+LAYER_TYPES = [
+    "sliding_attention" if tables.has_window(i) else "full_attention" for i in range(NUM_LAYERS)
+]
 CAP, LOGIT_CAP = 300.0, 30.0
 
 _STATE = slice(0, STATE_BITS)
@@ -113,9 +116,6 @@ with frequencies rounded to 16 bits, the nearest visible key leads by 9 or more 
 
 def build_gemma2_hash() -> Gemma2ForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    kinds = (
-        "sliding_attention" if tables.has_window(i) else "full_attention" for i in range(NUM_LAYERS)
-    )
     model: Gemma2ForCausalLM = constructed_rope(
         Gemma2ForCausalLM,
         _fill,
@@ -124,7 +124,7 @@ def build_gemma2_hash() -> Gemma2ForCausalLM:
         vocab_size=tables.VOCAB_SIZE,
         max_position_embeddings=tables.NUM_POSITIONS,
         sliding_window=tables.WINDOW,
-        layer_types=[*kinds],
+        layer_types=LAYER_TYPES,
         hidden_size=WIDTH,
         intermediate_size=INNER,
         num_hidden_layers=NUM_LAYERS,

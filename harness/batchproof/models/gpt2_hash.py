@@ -31,7 +31,7 @@ from torch import Tensor
 from transformers import GPT2LMHeadModel
 
 from batchproof.models import gpt2_hash_oracle as tables
-from batchproof.models.constructed import BIT_LOGIT, affine, constructed_gpt2, signs
+from batchproof.models.constructed import BIT_LOGIT, affine, constructed_gpt2, signs, token_signs
 from batchproof.models.hash_tables import NUM_POSITIONS, TOKEN_BITS, VOCAB_SIZE, random_bits, shuffled
 
 NUM_HEADS, HEAD_DIM = 6, 32
@@ -224,8 +224,7 @@ def _unembedding() -> Tensor:
     """Returns (vocab, width): agreement with the token's bits, plus a share of the soft channels."""
     weight, first = _zeros(VOCAB_SIZE, WIDTH), _STATE + _BITS - TOKEN_BITS
     for token_id, row in enumerate(weight):
-        bits = map(int, f"{token_id:0{TOKEN_BITS}b}")
-        row[first : first + TOKEN_BITS] = BIT_LOGIT * signs(bits)
+        row[first : first + TOKEN_BITS] = BIT_LOGIT * token_signs(token_id)
         soft = signs(random_bits(f"unembedding / {token_id}", _NUM_SOFT))
         row[_SOFT : _SOFT + _NUM_SOFT] = _SOFT_LOGIT * soft
     return weight

@@ -37,7 +37,7 @@ from batchproof.models.constructed import (
     distance_query,
     signs_of_numbers,
 )
-from batchproof.models.gemma2_hash import AMPLITUDES, HEAD_DIM, ROPE_THETA, WIDTH
+from batchproof.models.gemma2_hash import AMPLITUDES, HEAD_DIM, LAYER_TYPES, ROPE_THETA, WIDTH
 from batchproof.models.gpt_oss_hash_oracle import STATE_BITS
 from batchproof.models.window_hash import AMPLITUDES as WINDOW_AMPLITUDES
 
@@ -63,9 +63,6 @@ _UNITS = 1 + len(_STEPS)  # of a bit
 
 def build_gpt_oss_hash() -> GptOssForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    kinds = (
-        "sliding_attention" if tables.has_window(i) else "full_attention" for i in range(NUM_LAYERS)
-    )
     model: GptOssForCausalLM = constructed_rope(
         GptOssForCausalLM,
         _fill,
@@ -73,7 +70,7 @@ def build_gpt_oss_hash() -> GptOssForCausalLM:
         vocab_size=tables.VOCAB_SIZE,
         max_position_embeddings=tables.NUM_POSITIONS,
         sliding_window=tables.WINDOW,
-        layer_types=[*kinds],
+        layer_types=LAYER_TYPES,
         hidden_size=WIDTH,
         intermediate_size=INNER,
         num_hidden_layers=NUM_LAYERS,

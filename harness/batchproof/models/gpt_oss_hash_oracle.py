@@ -23,7 +23,7 @@ from batchproof.models.gemma2_hash_oracle import (
     WINDOW,
     has_window,
 )
-from batchproof.models.hash_tables import Bits, greedy_tokens, random_bits, shuffled
+from batchproof.models.hash_tables import Bits, counted_tokens, random_bits, shuffled
 
 __all__ = ["NUM_POSITIONS", "STATE_BITS", "VOCAB_SIZE", "WINDOW", "has_window"]
 
@@ -65,29 +65,11 @@ def source(layer: int, head: int, position: int) -> int:
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
     as `greedy_tokens` does."""
-    token_ids = list(prompt)
 
-    @cache
-    def state(num_layers: int, position: int) -> Bits:
-        """Returns the state of `position` after the first `num_layers` layers."""
-        if num_layers == 0:
-            return tuple(token_ids[position] >> bit & 1 for bit in range(STATE_BITS))
-        layer = num_layers - 1
-        own = state(layer, position)
-        fetched = [*_fetched(layer, own, position)]
-        ones = [own[new] + sum(bits[new] for bits in fetched) for new in range(STATE_BITS)]
-        is_most = [2 * count > num_summed(layer) for count in ones]
-        flipped = flips(layer, is_most[0] + 2 * is_most[1])
-        return tuple(count & 1 ^ flip for count, flip in zip(ones, flipped, strict=True))
-
-    def _fetched(layer: int, own: Bits, position: int) -> Iterator[Bits]:
+    def fetched(layer: int, position: int, own: Bits) -> Iterator[tuple[tuple[int, ...], int]]:
         for head in range(len(HEADS[layer])):
             asked = asks(layer, head)
             if asked is None or own[asked[0]] == asked[1]:
-                read = state(layer, source(layer, head, position))
-                yield tuple(read[old] for old in bit_order(layer, head))
+                yield bit_order(layer, head), source(layer, head, position)
 
-    def next_token(last: int) -> int:
-        return sum(value << bit for bit, value in enumerate(state(len(HEADS), last)))
-
-    return greedy_tokens(token_ids, max_new_tokens, next_token, NUM_POSITIONS)
+    return counted_tokens(prompt, max_new_tokens, len(HEADS), fetched, flips, NUM_POSITIONS)

@@ -5,8 +5,9 @@ the same function.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, reduce
 from hashlib import sha256
+from operator import xor
 
 VOCAB_SIZE = 256
 NUM_POSITIONS = 256
@@ -46,6 +47,12 @@ def permuted(order: Sequence[int]) -> tuple[int, ...]:
     return tuple(sum((number >> old & 1) << new for new, old in enumerate(order)) for number in numbers)
 
 
+def xor_of(words: Iterable[int], flips: Iterable[tuple[int, int]] = ()) -> int:
+    """Returns the XOR of the words, in which each bit of the pairs of a bit and 0 or 1 is flipped for a
+    1."""
+    return reduce(xor, words, sum(is_flipped << bit for bit, is_flipped in flips))
+
+
 def xor_tokens(
     prompt: Sequence[int],
     count: int,
@@ -69,6 +76,42 @@ def xor_tokens(
         return mixed
 
     return greedy_tokens(token_ids, count, lambda last: state(num_layers, last), num_positions)
+
+
+def counted_tokens(
+    prompt: Sequence[int],
+    count: int,
+    num_layers: int,
+    fetched: Callable[[int, int, Bits], Iterable[tuple[tuple[int, ...], int]]],
+    flips: Callable[[int, int], Bits],
+    num_positions: int,
+) -> list[int]:
+    """Returns the tokens that follow where a state is at first its token, low bit first, and each layer
+    counts ones: of the own bits, and of those that it fetches. `fetched(layer, position, own)` gives
+    the order of the bits and the position of each state. New bits are the parities of the counts,
+    flipped by `flips(layer, expert)`; whether ones are the majority of bits 0 and 1 numbers the expert.
+    Raises `ValueError` as `greedy_tokens` does."""
+    token_ids = list(prompt)
+
+    @cache
+    def state(num_done: int, position: int) -> Bits:
+        """Returns the state of `position` after the first layers."""
+        if num_done == 0:
+            return tuple(token_ids[position] >> bit & 1 for bit in range(TOKEN_BITS))
+        layer = num_done - 1
+        summed = [state(layer, position)]
+        for order, source in fetched(layer, position, summed[0]):
+            read = state(layer, source)
+            summed.append(tuple(read[old] for old in order))
+        ones = [*map(sum, zip(*summed, strict=True))]
+        first, second = (2 * each > len(summed) for each in ones[:2])
+        flipped = flips(layer, first + 2 * second)
+        return tuple(each & 1 ^ flip for each, flip in zip(ones, flipped, strict=True))
+
+    def next_token(last: int) -> int:
+        return sum(value << bit for bit, value in enumerate(state(num_layers, last)))
+
+    return greedy_tokens(token_ids, count, next_token, num_positions)
 
 
 def tokens_read_on(

@@ -60,7 +60,7 @@ _IDENTITY = torch.eye(_BITS, dtype=torch.float32, device="cpu")
 
 CONSTANT_VALUE = 8.0
 """64 + 8^2 = 128: with `state` and `fetched` full, the mean square of the stream is exactly 1."""
-_MEAN_SQUARE_NO_FETCH = (_BITS + CONSTANT_VALUE**2) / WIDTH
+MEAN_SQUARE_NO_FETCH = (_BITS + CONSTANT_VALUE**2) / WIDTH
 
 _AMPLITUDES = {
     -1: (58, 24, 13, 9, 0, 0, 9, 0, 0, 8, 13, 7, 6, 3, 5, 5),
@@ -172,9 +172,9 @@ def _fill(
     answer = slice(STATE.stop - TOKEN_BITS, STATE.stop)
     fill_vocabulary(model, "llama", code, answer, SOFT)
     model.model.embed_tokens.weight[:, CONSTANT] = CONSTANT_VALUE
-    model.model.norm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
+    model.model.norm.weight.fill_(math.sqrt(MEAN_SQUARE_NO_FETCH))
     for layer, block in enumerate(model.model.layers):
-        block.input_layernorm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
+        block.input_layernorm.weight.fill_(math.sqrt(MEAN_SQUARE_NO_FETCH))
         block.post_attention_layernorm.weight.fill_(1.0)
         fill_hard_head(block.self_attn, offsets[layer], STATE)
         _fill_soft_heads(block.self_attn, layer)

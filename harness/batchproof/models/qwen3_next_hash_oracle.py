@@ -24,6 +24,7 @@ from batchproof.models.hash_tables import (
     random_bits,
     shuffled,
     tokens_read_on,
+    xor_of,
 )
 
 VOCAB_SIZE = 256
@@ -146,12 +147,7 @@ class _Layer:
             seen = word if masks is None else word & masks[state]
             sums.append(_moved(self._number, head)[seen])
         first, second = (sum(each >> bit & 1 for each in sums) >= MANY for bit in (0, 1))
-        new = 0
-        for each in sums:
-            new ^= each
-        for bit, is_flipped in zip(ROUTED, flips(self._number, first + 2 * second), strict=True):
-            new ^= is_flipped << bit
-        return new
+        return xor_of(sums, zip(ROUTED, flips(self._number, first + 2 * second), strict=True))
 
     def _attended(self, pair: int) -> Iterator[int]:
         last = len(self._states) - 1

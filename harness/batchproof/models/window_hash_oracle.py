@@ -11,10 +11,10 @@ chooses one of four experts, each of which flips other bits of the result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
-from batchproof.models.hash_tables import Bits, greedy_tokens, random_bits, shuffled
+from batchproof.models.hash_tables import Bits, counted_tokens, random_bits, shuffled
 
 VOCAB_SIZE = 256
 NUM_POSITIONS = 4096
@@ -57,25 +57,11 @@ def generate_experts(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
 
 
 def _generate(prompt: Sequence[int], max_new_tokens: int, *, has_experts: bool) -> list[int]:
-    token_ids = list(prompt)
+    def fetched(layer: int, position: int, _own: Bits) -> Iterator[tuple[tuple[int, ...], int]]:
+        for head, offset in enumerate(OFFSETS[layer]):
+            yield bit_order(layer, head), source(offset, position)
 
-    @cache
-    def state(num_layers: int, position: int) -> Bits:
-        """Returns the state of `position` after the first `num_layers` layers."""
-        if num_layers == 0:
-            return tuple(token_ids[position] >> bit & 1 for bit in range(STATE_BITS))
-        layer = num_layers - 1
-        fetched = [state(layer, source(offset, position)) for offset in OFFSETS[layer]]
-        orders = [bit_order(layer, head) for head in range(len(fetched))]
-        own = state(layer, position)
-        num_ones = [
-            own[bit] + sum(each[order[bit]] for each, order in zip(fetched, orders, strict=True))
-            for bit in range(STATE_BITS)
-        ]
-        expert = (num_ones[0] > 3) + 2 * (num_ones[1] > 3) if has_experts else 0
-        return tuple(n & 1 ^ flip for n, flip in zip(num_ones, flips(layer, expert), strict=True))
+    def flipped(layer: int, expert: int) -> Bits:
+        return flips(layer, expert if has_experts else 0)
 
-    def next_token(last: int) -> int:
-        return sum(value << bit for bit, value in enumerate(state(len(OFFSETS), last)))
-
-    return greedy_tokens(token_ids, max_new_tokens, next_token, NUM_POSITIONS)
+    return counted_tokens(prompt, max_new_tokens, len(OFFSETS), fetched, flipped, NUM_POSITIONS)

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from batchproof.decoding.speculation import head_of
+from batchproof.decoding.speculation import HEAD, head_of
 from batchproof_engines.adapters.word_tokenizer import words_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-HEAD = "head"
 # Engines are built often: each model is written once, in its state at that time.
 _FOLDERS: WeakKeyDictionary[PreTrainedModel, Path] = WeakKeyDictionary()
 

@@ -119,10 +119,11 @@ class ReleasedLibrary:
         package, pinned = self._pin()
         return f"{package}-{release or pinned}"
 
-    def requirements_of(self, release: str) -> str:
-        """Returns the requirements with another release of the library, and what it wants beside it."""
-        text = self.requirements.read_text(encoding="utf-8")
-        for package, version in {self._pin()[0]: release, **self.beside.get(release, {})}.items():
+    def requirements_of(self, release: str | None) -> str:
+        """Returns the requirements with a release of the library, and what it wants beside it."""
+        text, (name, pinned) = self.requirements.read_text(encoding="utf-8"), self._pin()
+        release = release or pinned
+        for package, version in {name: release, **self.beside.get(release, {})}.items():
             pin = rf"(?m)^({re.escape(package)}(?:\[\w+\])?)==\S+"
             text = re.sub(pin, rf"\1=={version}", text)
         return text
@@ -170,9 +171,7 @@ def install(name: str, release: str | None = None) -> Path:
     the screen.
     """
     library, folder = LIBRARIES[name], _environment(name, release)
-    text = library.requirements.read_text(encoding="utf-8")
-    if release is not None and not (library.build or library.is_pinned(release)):
-        text = library.requirements_of(release)
+    text = library.requirements_of(release)
     if not _done(folder).exists() or _done(folder).read_text(encoding="utf-8") != text:
         _done(folder).unlink(missing_ok=True)
         _fill(folder, text, LIBRARIES[library.environment or name].unwanted)
