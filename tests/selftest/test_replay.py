@@ -33,11 +33,12 @@ MODEL = "gpt2-random"
 HANG_LIMIT_S = 2  # an honest engine keeps it on a machine that stands still for a second
 
 CURATED = "model-is-left-as-it-was"
-# Fault -> the test that finds it, and the rule.
+# Fault -> the test that finds it, and the rule. Hypothesis draws constants of the modules that a
+# process has loaded too, so a seed alone does not fix what is drawn.
 FAULTS = {
     "mask_ignores_sequence": ("rewriting_the_neighbours", "relation"),  # two runs compared
     "batch_barrier": ("filled_at_once", "refill"),
-    "first_token_streamed_twice": ("events_add_up", "cap"),
+    "first_token_streamed_twice": ("events_add_up", "cap or token"),  # as the end is drawn
     "abort_of_a_waiting_request_ignored": ("a_waiting_request", "cancelled-token"),
     "abort_takes_undelivered_events_along": ("takes_nobody", "refusal-event"),
     "building_seeds_the_global_generator": (CURATED, "world"),
@@ -104,12 +105,12 @@ def test_a_failure_is_reproduced_by_its_file_and_its_case_and_gone_on_an_honest_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The command has the laboratory of the hunt here; the tests below let it make its own."""
-    test, rule = FAULTS[fault]
+    test, rules = FAULTS[fault]
     path = written(f"fault:{fault}", test, tmp_path, lab)
     monkeypatch.setattr(replay_command, "Laboratory", lambda *_: lab)
     kept = read_failure(path)
     assert kept.is_shown_again
-    assert kept.failure.rule.id == rule
+    assert kept.failure.rule.id in rules.split(" or ")
     assert (kept.failure.case is not None) == (test == CURATED), "a case is replayed as it stands"
     assert replay(path) == 1
     assert capsys.readouterr().out.startswith("REPRODUCED: ")
