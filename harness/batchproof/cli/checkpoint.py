@@ -63,6 +63,7 @@ def save(model: str, directory: Path, dtype: torch.dtype) -> None:
     tokenizers.words_tokenizer(subject.vocab_size).save_pretrained(directory)
     head = new_head(subject.model, AGREEMENT)
     if head is not None:
-        head.save(directory / HEAD)
+        with without_bars():
+            head.save(directory / HEAD)
     also = f", and a draft head that is right for {AGREEMENT:.0%} of the tokens" if head else ""
     print(f"written: {directory}, {subject.name} in {subject.dtype_name}{also}")

@@ -40,6 +40,13 @@ class Head(Protocol):
     def to(self, *, dtype: dtype) -> Head:
         """Returns the head in a dtype."""
 
+    def chained(self, token_ids: Tensor, hidden: Tensor) -> Tensor:
+        """Returns the head's hidden states (1, n, width) for the tokens (1, n) that follow the hidden
+        states (1, n, width): the model's own, behind its last norm, or the head's."""
+
+    def logits_input(self, hidden: Tensor) -> Tensor:
+        """Returns what the model's output head is given for hidden states of `chained`."""
+
     def save(self, folder: Path) -> None:
         """Writes it into a new folder as engines load it."""
 

@@ -42,14 +42,14 @@ from batchproof.models.llama_hash import (
 )
 from batchproof.models.llama_hash_oracle import STATE_BITS
 
-_SAME = tuple((bit, bit) for bit in range(STATE_BITS))  # the XOR of two states, bit by bit
+SAME = tuple((bit, bit) for bit in range(STATE_BITS))  # the XOR of two states, bit by bit
 _ANSWER = slice(STATE.stop - TOKEN_BITS, STATE.stop)
 _UNITS_LEFT = slice(6 * STATE_BITS, 7 * STATE_BITS)  # behind those of the XOR
 
 
 def build_eagle_hash() -> LlamaForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    model = build(token_code, OFFSETS, gate_inputs)
+    model: LlamaForCausalLM = build(token_code, OFFSETS, gate_inputs)
     register_head(model, EagleHead)
     return model
 
@@ -75,6 +75,10 @@ class EagleHead(LlamaModel):  # type: ignore[misc]
         both = torch.cat((self.embed_tokens(token_ids), hidden), -1)
         return self(inputs_embeds=self.fc(both)).last_hidden_state
 
+    def logits_input(self, hidden: Tensor) -> Tensor:
+        """Returns what the model's output head is given for hidden states of `chained`."""
+        return hidden
+
     def save(self, folder: Path) -> None:
         """Writes the head as engines load it: the names of EAGLE's checkpoints, a Llama's config."""
         self.config.architectures = ["LlamaForCausalLM"]
@@ -95,7 +99,7 @@ class EagleHead(LlamaModel):  # type: ignore[misc]
         # State, fetched and the code in the soft channels have a square of 1, and the constant of 64.
         mean_square = (3 * STATE_BITS + CONSTANT_VALUE**2) / WIDTH
         first.post_attention_layernorm.weight.fill_(math.sqrt(mean_square))
-        fill_xor(first.mlp, _SAME)
+        fill_xor(first.mlp, SAME)
         subtract(first.mlp, _UNITS_LEFT, SOFT, 0.0)
 
     def _fill_second(self, agreement: float) -> None:

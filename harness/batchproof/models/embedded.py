@@ -70,6 +70,7 @@ FURTHER = {
     "gpt-oss-hash": EmbeddedModel("gpt_oss_hash:build_gpt_oss_hash", gpt_oss_hash_oracle.generate),
     "llama-hash-deep": EmbeddedModel("llama_hash:build_llama_hash_deep", llama_hash_oracle.generate),
     "lfm2-random": EmbeddedModel("random_models:build_lfm2_random"),
+    "mtp-hash": EmbeddedModel("mtp_hash:build_mtp_hash", eagle_hash_oracle.generate),
     "qwen3-next-hash": EmbeddedModel(
         "qwen3_next_hash:build_qwen3_next_hash", qwen3_next_hash_oracle.generate
     ),

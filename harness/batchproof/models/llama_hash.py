@@ -28,6 +28,7 @@ visible key, with its K and V in every layer, counts in the logits, also beyond 
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -103,21 +104,28 @@ DEEP_LAYERS, DEEP_INNER = 12, 16_384  # of `llama-hash-deep`
 
 def build_llama_hash() -> LlamaForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    return build(token_code, OFFSETS, gate_inputs)
+    model: LlamaForCausalLM = build(token_code, OFFSETS, gate_inputs)
+    return model
 
 
 def build(
-    code: Callable[[int], Bits], offsets: Sequence[int], inputs: Callable[[int], Gates]
-) -> LlamaForCausalLM:
+    code: Callable[[int], Bits],
+    offsets: Sequence[int],
+    inputs: Callable[[int], Gates],
+    kind: Any = LlamaForCausalLM,
+    **sizes: Any,
+) -> Any:
     """Returns the model in which tokens begin as their codes, and layer l replaces a state by the gates
-    `inputs(l)` of it and that of the position `offsets[l]` earlier."""
-    model: LlamaForCausalLM = constructed_rope(
-        LlamaForCausalLM,
+    `inputs(l)` of it and that of the position `offsets[l]` earlier.
+
+    `kind` is a class whose modules are named and compute as those of a Llama, with the fields `sizes`
+    in its config; a layer's MLP may be the shared expert of a mixture whose experts stay 0.
+    """
+    return constructed_rope(
+        kind,
         lambda model: _fill(model, code, offsets, inputs),
-        num_hidden_layers=len(offsets),
-        **SIZES,
+        **{**SIZES, "num_hidden_layers": len(offsets), **sizes},
     )
-    return model
 
 
 def build_llama_twins() -> LlamaForCausalLM:
@@ -164,7 +172,7 @@ def build_llama_hash_deep() -> LlamaForCausalLM:
 
 
 def _fill(
-    model: LlamaForCausalLM,
+    model: Any,
     code: Callable[[int], Bits],
     offsets: Sequence[int],
     inputs: Callable[[int], Gates],
@@ -178,8 +186,9 @@ def _fill(
         block.post_attention_layernorm.weight.fill_(1.0)
         fill_hard_head(block.self_attn, offsets[layer], STATE)
         _fill_soft_heads(block.self_attn, layer)
-        fill_xor(block.mlp, inputs(layer))
-        limit_soft(block.mlp, 6 * _BITS, SOFT, CONSTANT, 1 / CONSTANT_VALUE, RELU_GAIN)
+        mlp = getattr(block.mlp, "shared_experts", block.mlp)
+        fill_xor(mlp, inputs(layer))
+        limit_soft(mlp, 6 * _BITS, SOFT, CONSTANT, 1 / CONSTANT_VALUE, RELU_GAIN)
 
 
 def fill_hard_head(attention: LlamaAttention, offset: int, part: slice) -> None:

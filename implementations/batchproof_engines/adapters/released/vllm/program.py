@@ -135,7 +135,7 @@ class VLLM:
             "the number of threads is set for each engine: drafts from n-grams change it (a finding)",
             "CpuPlatform.register_triton_kernel_overrides is called for the first engine of a process "
             "alone: a second call fails once n-grams have loaded numba (a finding)",
-            "drafts come from an EAGLE head if the model has one, or from a draft_model, or without "
+            "drafts come from an EAGLE or MTP head if the model has one, or from a draft_model, or without "
             f"either from n-grams of up to {NGRAM_SIZE} tokens",
             "with latent attention prompts are fed whole and not cached, in blocks of 16 tokens, as "
             "on a CPU whatever is asked: there is no trace then",
@@ -232,7 +232,9 @@ def _built(
     drafting: dict[str, Any] = {}
     head = draft and Path(draft, "head")
     if head and head.is_dir():
-        drafting = {"method": "eagle", "model": str(head)}
+        of_head = json.loads((head / "config.json").read_text(encoding="utf-8"))
+        method = "mtp" if of_head.get("num_nextn_predict_layers") else "eagle"
+        drafting = {"method": method, "model": str(head)}
     elif draft is not None:
         drafting = {"method": "draft_model", "model": draft}
     elif num_drafts:
