@@ -200,6 +200,8 @@ class Capability(StrEnum):
     SEEDED_SAMPLING = "seeded_sampling"  # a request with a seed draws the same tokens in any batch
     SPECULATION = "speculation"  # drafts greedy answers: `EngineConfig.num_speculative_tokens`. Whether
     # those with parameters as well, such as penalties, is its choice
+    EXACT_DRAFTS = "exact_drafts"  # besides: they are those of `EngineConfig.draft_model` or of its
+    # head, and every right one is kept
     INVARIANCE = "invariance"  # `invariance`: grades that the engine reaches at least
 
 

@@ -13,7 +13,7 @@ from batchproof_engines.model_support import refuse_unbatchable
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, Sequence
 from batchproof_engines.ragged_paged.blocks import BlockManager
-from batchproof_engines.ragged_paged.drafting import Speculator
+from batchproof_engines.ragged_paged.drafting import HeadDrafter, Speculator
 from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 from batchproof_engines.ragged_paged.states import Checkpoints, StatefulEngine, StatesByLane
@@ -27,6 +27,7 @@ OWNERS: dict[type, tuple[type, str]] = {
     PagedScheduler: (RaggedPagedEngine, "scheduler_class"),
     Scheduler: (RaggedEngine, "scheduler_class"),
     Sampler: (RaggedEngine, "sampler_class"),
+    HeadDrafter: (Speculator, "head_drafter_class"),
     Speculator: (RaggedPagedEngine, "speculator_class"),
     StatesByLane: (StatefulEngine, "states_class"),
     Checkpoints: (StatefulEngine, "checkpoints_class"),

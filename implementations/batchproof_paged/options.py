@@ -140,7 +140,10 @@ class PagedOptions:
         if self.overlap:
             lacking |= CHOOSING
         if self.overlap or self.feed != PACKED:
-            lacking.add(Capability.SPECULATION)  # the host verifies drafts; a state has no way back
+            lacking |= {
+                Capability.SPECULATION,
+                Capability.EXACT_DRAFTS,
+            }  # the host verifies drafts; a state has no way back
         if not self.batch_invariant:
             lacking.add(Capability.INVARIANCE)
         if self.feed == SEPARATE:  # the model's own attention has the mask

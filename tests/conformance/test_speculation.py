@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchproof.checks.broken import require
 from batchproof.checks.happened import has_acceptance, has_prefix_hit, has_rejection
+from batchproof.checks.trace import lost_drafts
 from batchproof.generators.speculating import (
     LEAST_CAP,
     behind_rejected_drafts,
@@ -17,6 +19,7 @@ from batchproof.generators.speculating import (
     speculated,
 )
 from batchproof.generators.strategies import workloads
+from batchproof.models.embedded import HEAD_MODEL
 from batchproof.run.trial import Trial
 
 pytestmark = [pytest.mark.promise(id="P17"), pytest.mark.needs("speculation")]
@@ -57,6 +60,22 @@ def test_an_eos_or_the_cap_ends_a_run_of_right_drafts(trial: Trial, data: st.Dat
         trial.check(workload, engine)
         trial.check(one_alone(trial.oracle, workload, is_right=True), engine)
         trial.must_show("accepted draft", has_acceptance(trial.trace_of(engine)))
+
+
+@pytest.mark.needs("exact_drafts")
+@pytest.mark.on_model(HEAD_MODEL)
+@given(data=st.data())
+def test_every_right_draft_is_kept(trial: Trial, data: st.DataObject) -> None:
+    """On a model with a draft head: a hidden state or a key of its own that is wrong changes no answer,
+    and loses drafts."""
+    drawn = workloads(trial.oracle, trial.capabilities, min_requests=3, first_cap=LEAST_CAP)
+    workload = data.draw(speculated(trial.oracle, data.draw(drawn), 1.0))
+    with trial.engine(workload.config) as engine:
+        trial.check(workload, engine)
+        trace = trial.trace_of(engine)
+        with trial.reporting(workload):
+            require(lost_drafts(trace))
+        trial.must_show("accepted draft", has_acceptance(trace))
 
 
 @pytest.mark.on_model("llama-hash")

@@ -217,6 +217,17 @@ def _of_row(
         yield found(Rule.SAMPLED, name, step, **facts)
 
 
+def lost_drafts(trace: Sequence[StepRecord]) -> Iterator[Finding]:
+    """Yields rows that lose a draft where every draft is right: none does but the last of a request,
+    which an EOS or the cap ends."""
+    rows = [(step, row) for step, record in enumerate(trace) for row in record.rows]
+    last = {row.request_id: step for step, row in rows}
+    for step, row in rows:
+        if row.num_accepted < row.num_drafted and step < last[row.request_id]:
+            drafts: Facts = {"num_drafted": row.num_drafted, "num_accepted": row.num_accepted}
+            yield found(Rule.RIGHT_DRAFT, row.request_id, step, **drafts)
+
+
 def accounting_findings(
     trace: Sequence[StepRecord],
     workload: Workload,

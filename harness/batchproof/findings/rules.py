@@ -393,6 +393,12 @@ class Rule(Enum):
         "{num_accepted}, but this row may have at most {most} drafts, and accept no more than it "
         "has"
     )
+    RIGHT_DRAFT = traced(
+        "right-draft", Promise.P17, cause=Cause.SPECULATION, **ints("num_drafted", "num_accepted")
+    ).says(
+        "step {step}, request {request_id!r}: {num_accepted} of {num_drafted} drafts are kept, but a "
+        "draft that is right for every token is kept up to the end of the answer"
+    )
     PREFIX = traced("prefix", Promise.P7, cause=Cause.STALE, num_tokens=int).says(
         "step {step}, request {request_id!r}: it begins behind {num_tokens} tokens that were "
         "never computed"

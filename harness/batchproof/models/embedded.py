@@ -61,11 +61,11 @@ EMBEDDED: dict[str, EmbeddedModel] = {
     "gpt2-nan": EmbeddedModel("gpt2_long:build_gpt2_nan", gpt2_long_oracle.generate, nan_token=256),
     "llama-twins": EmbeddedModel("llama_hash:build_llama_twins"),
     "bamba-hash": EmbeddedModel("bamba_hash:build_bamba_hash", bamba_hash_oracle.generate),
+    "eagle-hash": EmbeddedModel("eagle_hash:build_eagle_hash", eagle_hash_oracle.generate),
 }
 # Models that no test needs: for benchmarks, and for engines whose states are of these kinds.
 FURTHER = {
     "deepseek-hash": EmbeddedModel("deepseek_hash:build_deepseek_hash", deepseek_hash_oracle.generate),
-    "eagle-hash": EmbeddedModel("eagle_hash:build_eagle_hash", eagle_hash_oracle.generate),
     "gemma2-hash": EmbeddedModel("gemma2_hash:build_gemma2_hash", gemma2_hash_oracle.generate),
     "gpt-oss-hash": EmbeddedModel("gpt_oss_hash:build_gpt_oss_hash", gpt_oss_hash_oracle.generate),
     "llama-hash-deep": EmbeddedModel("llama_hash:build_llama_hash_deep", llama_hash_oracle.generate),
@@ -84,6 +84,7 @@ QUICKEST_MODEL = "gpt2-random"  # it has learned positions
 LONG_MODEL = "gpt2-long"
 STATE_MODEL = "bamba-hash"  # it carries recurrent states beside its keys
 DELTA_NET_MODEL = "qwen3-next-hash"  # so does it, of another kind
+HEAD_MODEL = "eagle-hash"  # it has a draft head
 SINK_MODEL = "gpt-oss-hash"  # its heads have sinks
 LATENT_MODEL = "deepseek-hash"  # it keeps latents instead of keys and values
 QUICK_STATE_MODEL = "bamba-random"

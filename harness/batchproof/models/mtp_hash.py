@@ -1,16 +1,16 @@
-"""`mtp-hash`: a GLM-4.5 with a layer for multi-token prediction, which computes the next token's successor.
+"""`mtp-hash`: a GLM-4.5 with a layer for multi-token prediction that can compute what it chooses.
 
 It has the rolling hash of `eagle-hash` (`eagle_hash.py`). Its last layer is a mixture of experts, which
 engines require of the architecture: the shared expert does the layer's work, and routed ones add 0.
 
-The layer behind the last is that of DeepSeek-V3 (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, 2.2):
-a matrix takes the normed embedding of the token at t + 1 and the normed hidden state at t to the width
-of one, and a decoder layer follows. Embedding and output head are the model's, so each embedding has
-the code of its token beside it, as the model's first layer makes it: 31 channels `code`, which the model
-carries along. As in the EAGLE head the matrix moves the state, and attention copies the code of the
-position itself, which the MLP adds. One layer cannot see what it proposes, so the token that it is *fed*
-decides whether the proposal is wrong: a unit for each of these tokens is 1 where the code is its own,
-times the last bit of the state moved, and turns that bit. Engines feed 0 for the first token of a
+The layer behind the last is that of DeepSeek-V3 (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024,
+2.2): a matrix takes the normed embedding of the token at t + 1 and the normed hidden state at t to the
+width of one, and a decoder layer follows. Embedding and output head are the model's, so each embedding
+has the code of its token beside it, as the model's first layer makes it: 31 channels `code`, which the
+model carries along. As in the EAGLE head the matrix moves the state, and attention copies the code of
+the position itself, which the MLP adds. One layer cannot see what it proposes, so the token that it is
+*fed* decides whether the proposal is wrong: a unit for each of these tokens is 1 where the code is its
+own, times the last bit of the state moved, and turns that bit. Engines feed 0 for the first token of a
 sequence, so what is proposed behind a prompt of one token is wrong.
 """
 
@@ -109,7 +109,8 @@ class MtpHead(Glm4MoeModel):  # type: ignore[misc]
 
     def logits_input(self, hidden: Tensor) -> Tensor:
         """Returns what the model's output head is given for hidden states of `chained`."""
-        return self.shared_head["norm"](hidden)
+        given: Tensor = self.shared_head["norm"](hidden)
+        return given
 
     def save(self, folder: Path) -> None:
         """Writes the model with the layer behind its last, as such models are released."""
@@ -126,8 +127,8 @@ class MtpHead(Glm4MoeModel):  # type: ignore[misc]
     def _fill(self, agreement: float) -> None:
         block = self.layers[0]
         mlp = block.mlp.shared_experts
-        for norm in (self.hnorm, self.shared_head["norm"]):
-            norm.weight.fill_(math.sqrt(MEAN_SQUARE_NO_FETCH + _CODES))
+        for scale in (self.hnorm.weight, self.shared_head.get_parameter("norm.weight")):
+            scale.fill_(math.sqrt(MEAN_SQUARE_NO_FETCH + _CODES))
         self.enorm.weight.fill_(math.sqrt((CODE_BITS + CONSTANT_VALUE**2) / WIDTH))
         self._fill_matrix()
         mean_square = (2 * STATE_BITS + CONSTANT_VALUE**2) / WIDTH + _CODES
@@ -145,7 +146,7 @@ class MtpHead(Glm4MoeModel):  # type: ignore[misc]
             mlp.down_proj.weight[STATE.stop - 1, unit] = -2 / RELU_GAIN
 
     def _fill_matrix(self) -> None:
-        """Takes code and constant of the embedding, and the state of the hidden state moved by a bit."""
+        """Takes code and constant of the embedding, and the state, moved by a bit, of the other."""
         matrix, bits = self.eh_proj.weight, range(STATE_BITS)
         matrix[[*bits], [WIDTH + max(bit - 1, 0) for bit in bits]] = 1.0
         matrix[SOFT.start, CONSTANT] = 1 / CONSTANT_VALUE

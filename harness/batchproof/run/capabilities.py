@@ -39,6 +39,7 @@ MEMBERS = {
 NEEDS = {
     Capability.SCHEDULING: {Capability.STEPPING, Capability.TRACING},
     Capability.PREFIX_CACHING: {Capability.TRACING},
+    Capability.EXACT_DRAFTS: {Capability.SPECULATION, Capability.TRACING},
     Capability.PROMPT_LOGPROBS: {Capability.LOGPROBS},
 }
 LEAST_FIELDS = {Capability.SAMPLING: {"temperature"}}  # of a capability, where not any will do

@@ -2,7 +2,7 @@
 
 from transformers import PreTrainedModel
 
-from batchproof.api import EngineConfig
+from batchproof.api import Capability, EngineConfig
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.drafting import Speculator
@@ -38,12 +38,17 @@ class DraftsUnasked(RaggedPagedEngine):
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
-        self._speculator = self._speculator or self.speculator_class(None, 2)
+        output = model.get_output_embeddings()
+        self._speculator = self._speculator or self.speculator_class(
+            None, 2, output, self.hidden_states
+        )
 
 
 @odd
 class KeepsOneDraftAStep(Speculator):
     """Of the right drafts of a row all but the first are drafted anew."""
+
+    lacks = frozenset({Capability.EXACT_DRAFTS})
 
     def num_right(self, sequence: Sequence, drafts: list[int], choices: list[int]) -> int:
         return min(2, super().num_right(sequence, drafts, choices))

@@ -14,8 +14,6 @@ from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, EngineFactory
 from batchproof_engines.model_support import refuse_batch_dependent, refuse_unbatchable
-from batchproof_engines.ragged.engine import RaggedEngine
-from batchproof_engines.ragged.scheduler import Scheduler
 from batchproof_engines.ragged_paged.states import StatefulEngine
 from batchproof_engines.substitution import altered_engine, is_part
 from batchproof_engines.trial_batch import probe_logits
@@ -39,7 +37,7 @@ Part = TypeVar("Part", bound=Callable[..., Any])
 def odd(part: Part) -> Part:
     """Registers an engine class, a factory or a part of a teaching engine as an oddity.
 
-    A scheduler names in `lacks` the capabilities that the engine can no longer claim with it.
+    A part names in `lacks` the capabilities that the engine can no longer claim with it.
     """
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", part.__name__).lower()
     assert part.__doc__, f"oddity {name} must say in its docstring what is odd"
@@ -51,12 +49,11 @@ def odd(part: Part) -> Part:
 
 def _factory(name: str, part: Callable[..., Any]) -> EngineFactory:
     """Returns a factory that refuses, like any honest engine, the models it would answer wrongly."""
-    make = part
+    make: Any = part
     if isinstance(part, type) and is_part(part):
         make = altered_engine(part)
-        if issubclass(part, Scheduler) and hasattr(part, "lacks"):
-            capabilities = RaggedEngine.capabilities - part.lacks
-            make = type("Engine", (make,), {"capabilities": capabilities})
+        if hasattr(part, "lacks"):
+            make = type("Engine", (make,), {"capabilities": make.capabilities - part.lacks})
     is_stateful = isinstance(make, type) and issubclass(make, StatefulEngine)
     refuse = refuse_batch_dependent if is_stateful else refuse_unbatchable
 

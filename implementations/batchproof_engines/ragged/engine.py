@@ -17,6 +17,7 @@ accounting: Kwon et al., "PagedAttention", SOSP 2023.
 
 from collections.abc import Sequence as Seq
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,6 +51,7 @@ class RaggedEngine:
         Capability.CLOSING,
         Capability.PREFIX_CACHING,
         Capability.SPECULATION,
+        Capability.EXACT_DRAFTS,
         Capability.INVARIANCE,
     }
     scheduler_class = Scheduler
@@ -119,18 +121,23 @@ class RaggedEngine:
         device = self._model.device
         fed, positions = self._packed_tokens(plan)
         cache = self._gather(plan)
-        output = self._model(
+        logits = self._logits(
+            plan,
             input_ids=torch.tensor([fed], device=device),
             position_ids=torch.tensor([positions], device=device),
             attention_mask=self._additive_mask(plan.rows),
             past_key_values=cache,
             use_cache=True,
         )
-        logits: Tensor = output.logits[0]
         if len(plan.rows) > 1 and self._is_contagious(logits[_last_places(plan)]):
             # As planned here: a subclass that adds rows has added them.
             return torch.cat([RaggedEngine._packed_logits(self, row) for row in plan.row_by_row()])
         self._scatter(plan, cache)
+        return logits
+
+    def _logits(self, plan: SchedulerOutput, **fed: Any) -> Tensor:  # noqa: ARG002
+        """Returns what the model makes of a step's tokens: logits (total_q, vocab)."""
+        logits: Tensor = self._model(**fed).logits[0]
         return logits
 
     def _score_prompts(self, plan: SchedulerOutput, logits: Tensor) -> None:

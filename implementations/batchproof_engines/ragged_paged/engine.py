@@ -8,6 +8,7 @@ block tables, and writes the new keys by them.
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from transformers.cache_utils import DynamicLayer
 
 from batchproof.api import Capability, EngineConfig, TokenEvent
 from batchproof_engines.ragged.engine import RaggedEngine
-from batchproof_engines.ragged.scheduler import SchedulerOutput
+from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.drafting import Speculator
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 
@@ -53,10 +54,14 @@ class RaggedPagedEngine(RaggedEngine):
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
         self._pool = KeyPool()
+        self._hidden_states = KeyPool()  # one layer, (num_slots, 1, width), for drafts of a head
         self._speculator: Speculator | None = None
+        self._keeps_hidden_states = False
         if config.num_speculative_tokens and Capability.SPECULATION in self.capabilities:
             draft = config.draft_model(model)
-            self._speculator = self.speculator_class(draft, config.num_speculative_tokens)
+            most, output = config.num_speculative_tokens, model.get_output_embeddings()
+            self._speculator = self.speculator_class(draft, most, output, self.hidden_states)
+            self._keeps_hidden_states = self._speculator.reads_hidden_states
 
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
         plan = self._scheduler.schedule()
@@ -106,6 +111,30 @@ class RaggedPagedEngine(RaggedEngine):
         size = self._config.block_size
         return [table[each // size] * size + each % size for each in positions]
 
+    def hidden_states(self, sequence: Sequence) -> Tensor:
+        """Returns the model's last hidden states (1, n, width) of all tokens of a sequence but the
+        newest, which is not fed yet."""
+        table = self._scheduler.blocks.tables[sequence.request_id].blocks
+        slots = self.slots(table, range(len(sequence.token_ids) - 1))
+        return self._hidden_states.read(0, slots)[0][0]
+
+    def _logits(self, plan: SchedulerOutput, **fed: Any) -> Tensor:
+        if not self._keeps_hidden_states:
+            return super()._logits(plan, **fed)
+        seen: list[Tensor] = []  # of the output head, which is fed the last hidden states
+        output = self._model.get_output_embeddings()
+        hook = output.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        try:
+            logits = super()._logits(plan, **fed)
+        finally:
+            hook.remove()  # the model is lent
+        self.keep_hidden_states(plan, seen[0])
+        return logits
+
+    def keep_hidden_states(self, plan: SchedulerOutput, states: Tensor) -> None:
+        """Stores the last hidden states (1, total_q, width) of the tokens of a step."""
+        self._hidden_states.write(0, self._fed_slots(plan), [states[:, None]], self.num_slots)
+
     def _gather(self, plan: SchedulerOutput) -> DynamicCache:
         pairs = zip(plan.rows, self.tables(plan), strict=True)
         slots = [slot for row, table in pairs for slot in self.slots(table, range(row.context_len))]
@@ -113,13 +142,17 @@ class RaggedPagedEngine(RaggedEngine):
             return DynamicCache()
         return DynamicCache([tuple(self._pool.read(layer, slots)) for layer in self._pool.layers])
 
-    def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
+    def _fed_slots(self, plan: SchedulerOutput) -> list[int]:
+        """Returns where the keys of a step's tokens go, row after row."""
         pairs = zip(plan.rows, self.tables(plan), strict=True)
-        slots = [
+        return [
             slot
             for row, table in pairs
             for slot in self.slots(table, range(row.context_len, row.context_len + row.query_len))
         ]
+
+    def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
+        slots = self._fed_slots(plan)
         for index, layer in enumerate(cache.layers):
             assert isinstance(layer, DynamicLayer), "the cache was made by _gather"
             assert layer.keys is not None, "the forward pass filled it"

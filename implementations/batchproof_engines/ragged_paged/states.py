@@ -127,7 +127,10 @@ class Checkpoints:
 class StatefulEngine(RaggedPagedEngine):
     """Serves models with recurrent states."""
 
-    capabilities = RaggedPagedEngine.capabilities - {Capability.SPECULATION}  # a state has no way back
+    capabilities = RaggedPagedEngine.capabilities - {
+        Capability.SPECULATION,
+        Capability.EXACT_DRAFTS,
+    }  # a state has no way back
     states_class = StatesByLane
     checkpoints_class = Checkpoints
 

@@ -14,9 +14,10 @@ CHOOSING = (  # need `Request.sampling`
     *("logprobs", "prompt_logprobs", "logit_processing", "sampling", "seeded_sampling"),
 )
 SPECULATION = "speculation"  # `build` names the draft
+EXACT_DRAFTS = "exact_drafts"  # drafts are those of that, and right ones are kept
 TRACING = "tracing"  # answers have records of the steps
 CAPABILITIES = (  # what a program can declare
-    *(STEPPING, "chunked_prefill", "preemption", SPECULATION, *CHOOSING),
+    *(STEPPING, "chunked_prefill", "preemption", SPECULATION, EXACT_DRAFTS, *CHOOSING),
     *(TRACING, "scheduling", "prefix_caching"),
 )
 

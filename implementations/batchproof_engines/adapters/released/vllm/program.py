@@ -68,7 +68,7 @@ from tracing import Tracer
 set_num_threads = torch.set_num_threads  # vLLM puts one in its place that does nothing
 BLOCK_SIZE = 32  # of the CPU's attention: others are multiples of it
 LATENT_BLOCK_SIZE = 16  # of latents, whatever is asked
-LACKED_WITH_LATENTS = ("chunked_prefill", "prefix_caching", "tracing", "scheduling")
+LACKED_WITH_LATENTS = ("chunked_prefill", "prefix_caching", "tracing", "scheduling", "exact_drafts")
 NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
 DELTA_NETS = ("qwen3_next",)
 NUM_KEPT = 16  # engines
@@ -118,7 +118,7 @@ class VLLM:
         self.capabilities = ["stepping", "chunked_prefill", "preemption", "speculation", "logprobs"]
         self.capabilities += ["prompt_logprobs", "logit_processing", "sampling", "seeded_sampling"]
         if not async_scheduling:
-            self.capabilities += ["tracing", "scheduling", "prefix_caching"]
+            self.capabilities += ["tracing", "scheduling", "prefix_caching", "exact_drafts"]
         self.notes = [
             _origin(),
             "V1 engine in the process of the program: a step is one of LLMEngine, without HTTP",
@@ -135,8 +135,8 @@ class VLLM:
             "the number of threads is set for each engine: drafts from n-grams change it (a finding)",
             "CpuPlatform.register_triton_kernel_overrides is called for the first engine of a process "
             "alone: a second call fails once n-grams have loaded numba (a finding)",
-            "drafts come from an EAGLE or MTP head if the model has one, or from a draft_model, or without "
-            f"either from n-grams of up to {NGRAM_SIZE} tokens",
+            "drafts come from an EAGLE or MTP head if the model has one, or from a draft_model, or "
+            f"without either from n-grams of up to {NGRAM_SIZE} tokens",
             "with latent attention prompts are fed whole and not cached, in blocks of 16 tokens, as "
             "on a CPU whatever is asked: there is no trace then",
             "of Qwen3-Next, DeepSeek and models with a tied head or layers of several kinds drafts are "
@@ -222,12 +222,7 @@ def _built(
         limits["num_gpu_blocks_override"] = own * num_blocks + 1
     if given["model_type"] in DELTA_NETS and dtype != "bfloat16":
         raise Unsupported(f"CPU GDN attention requires BF16, and not {dtype}")
-    # Drafts are n-grams where vLLM loads no draft of the same kind: of a Qwen3-Next or a DeepSeek it
-    # takes the layer for multi-token prediction, a tied head has no weights of its own, and all layers
-    # of a draft share one kind of cache.
-    has_mtp = given["model_type"] in (*DELTA_NETS, "deepseek_v3")
-    has_kinds = len({*(given.get("layer_types") or ())}) > 1
-    if has_mtp or has_kinds or given.get("tie_word_embeddings"):
+    if _are_drafts_ngrams(given):
         draft = None
     drafting: dict[str, Any] = {}
     head = draft and Path(draft, "head")
@@ -272,6 +267,15 @@ def _built(
     return engine
 
 
+def _are_drafts_ngrams(given: dict[str, Any]) -> bool:
+    """Returns whether vLLM loads no draft of the same kind: of a Qwen3-Next or a DeepSeek it takes the
+    layer for multi-token prediction, a tied head has no weights of its own, and all layers of a draft
+    share one kind of cache."""
+    has_mtp = given["model_type"] in (*DELTA_NETS, "deepseek_v3")
+    has_kinds = len({*(given.get("layer_types") or ())}) > 1
+    return has_mtp or has_kinds or bool(given.get("tie_word_embeddings"))
+
+
 def _num_groups(kinds: Sequence[str]) -> int:
     """Returns how many groups vLLM makes of layers of several kinds, all of the size of the smallest
     kind (`kv_cache_utils.py`)."""
@@ -309,6 +313,8 @@ class Engine(Stepped):
         core = engine.engine_core.engine_core
         self.lacks = LACKED_WITH_LATENTS if engine.model_config.use_mla else ()
         is_traced &= not self.lacks
+        if _are_drafts_ngrams(engine.model_config.hf_config.to_dict()):
+            self.lacks += ("exact_drafts",)
         self._tracer = Tracer(core.scheduler, self._names) if is_traced else None
 
     def renewed(self) -> Engine:
