@@ -130,7 +130,7 @@ class Setting:
         # Hundreds of engines are built, and most steps that `prepare` captures never run in a test.
         on_demand = ("--engine", UNPREPARED)
         tried = ("-m", "tests.gpu.versions", self.device)
-        steps = (
+        return (
             Step("versions", 40, tried, OWN_LINES),
             self._ladder,
             Step("kernels", 65, kernels, PYTEST_LINES),
@@ -139,8 +139,6 @@ class Setting:
             self._conformance("other engines", 65, "smoke or (parity and generated)", *others, *small),
             self._conformance("float16", 75, IN_16_BIT, *own, *small, "--dtype", "float16"),
         )
-        fake = ("-m", "tests.selftest.device.steps", "gpt2", "--layers", "1")
-        return (*steps, Step("lifetimes", 20, fake, ".", r"^gpt2")) if self.is_dry else steps
 
     @property
     def _ladder(self) -> Step:
