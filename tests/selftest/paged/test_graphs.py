@@ -24,7 +24,7 @@ from batchproof.models.shapes import SHAPES
 from batchproof_paged import build_unprobed, graphs, runner
 from batchproof_paged.blocks import TRASH, BlockPool
 from batchproof_paged.engine import PagedEngine
-from batchproof_paged.graphs import CudaCapture, Outputs, Step, prompt_buckets
+from batchproof_paged.graphs import CudaCapture, Outputs, Step
 from batchproof_paged.kernels import StepRows
 from batchproof_paged.options import PagedOptions
 
@@ -211,17 +211,6 @@ def test_a_capture_touches_no_sequence() -> None:
     graphs.prepare(seq_len=60)
     assert len(graphs._captured) > num_captured
     assert all(map(torch.equal, before, (*cells, newest)))
-
-
-@pytest.mark.parametrize(
-    ("shape", "prompts"),
-    [("tiny", [16, 64, 256, 1024, 2048]), ("llama-8b", [16, 32, 64, 128, 256, 512, 597])],
-)
-def test_prompts_are_captured_whose_launch_takes_longer_than_their_run(
-    shape: str, prompts: list[int]
-) -> None:
-    model = build_model(SHAPES[shape].config(), torch.device("meta"), torch.bfloat16)
-    assert prompt_buckets(model, most=8192) == prompts
 
 
 @pytest.fixture
