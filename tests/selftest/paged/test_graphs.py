@@ -120,8 +120,11 @@ def _recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_recorded")
-@pytest.mark.parametrize(("overlap", "budget"), [(False, 3), (True, 16)], ids=["read", "read late"])
-@pytest.mark.parametrize("num_blocks", [24, None], ids=["tables grow", "pool grows"])
+@pytest.mark.parametrize(
+    ("overlap", "budget", "num_blocks"),
+    [(False, 3, None), (True, 16, 24)],
+    ids=["read, pool grows", "read late, tables grow"],
+)
 def test_a_captured_step_answers_as_an_eager_one(
     overlap: bool, budget: int, num_blocks: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
