@@ -24,14 +24,13 @@ GRACE_S = 10.0  # between the interrupt and the kill
 HEAD_BYTES, TAIL_BYTES = 300_000, 150_000  # of a step's output that the log keeps
 LOG_BYTES = 8 << 20  # of the log of earlier runs
 MAX_LINES, MAX_COLUMNS = 14, 220  # of a step's output that are shown
-SKIPPED = 77  # the exit status of a step that lacks something, and names it in its last line
 PR_SET_PDEATHSIG = 1
 VARIABLES = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a step: ok, skipped, FAILED, STOPPED (at its time limit, or with the run), no time
+    """The outcome of a step: ok, FAILED, STOPPED (at its time limit, or with the run), no time
     left, or not run (no rung of the ladder has passed)."""
 
     name: str
@@ -43,7 +42,7 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        return self.state in ("ok", "skipped")
+        return self.state == "ok"
 
     def __str__(self) -> str:
         on = f"on {self.engine}: " if self.engine not in self.finding else ""
@@ -117,7 +116,7 @@ class Driver:
         seconds = monotonic() - began
         lines = self._trimmed(start).decode(errors="replace").splitlines()
         shown = [line for line in lines if re.search(step.shown, line)]
-        state = {0: "ok", SKIPPED: "skipped", None: "STOPPED"}.get(status, "FAILED")
+        state = {0: "ok", None: "STOPPED"}.get(status, "FAILED")
         telling = [line for line in shown if step.found and re.search(step.found, line)]
         finding = " ".join("; ".join(telling or _last(shown or lines)).strip("= ").split())
         outcome = Outcome(step.name, state, seconds, finding, engine, bool(telling))

@@ -7,7 +7,7 @@ takes the place of the old one; those of other processes stay.
 import json
 import traceback
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -84,14 +84,3 @@ def asked(description: str | None, *more: str) -> tuple[Namespace, torch.device]
     found = parser.parse_args()
     torch.set_num_threads(1)  # on a CPU the work is too small for several threads
     return found, torch.device(found.device)
-
-
-def measured(
-    description: str | None, section: str, measure: Callable[[torch.device, Measures], None]
-) -> int:
-    """Measures a section where the arguments say, and returns the exit status."""
-    arguments, device = asked(description)
-    measures = Measures(arguments.path, section, device, arguments.for_s)
-    with torch.inference_mode():
-        measure(device, measures)
-    return int(measures.has_failed)

@@ -23,9 +23,11 @@ UNPREPARED = "{unprepared engine}"  # the same, capturing steps when they are ne
 PYTEST_LINES = r"^(E   |FAILED |ERROR |ERROR:|error:)|^(=+ )?.*(passed|failed|error|no tests).* in "
 BENCHMARK_LINES = PYTEST_LINES + r"| in (float32|bfloat16): | (VALID|INVALID|UNVERIFIED) |x \["
 OWN_LINES = r"^(?!USDT)\S.*: "
+STEP_LINES = r" decodes, (chosen|eager): .* a step"
 IN_16_BIT = "parity or isolation or reuse"
 PROMISES = "parity or mask or determinism or side_effects or isolation or reuse"
 DECODE = "cases/benchmarks/decode"
+KERNEL_TESTS = tuple(f"tests/selftest/paged/test_{each}.py" for each in ("triton_kernels", "blocks"))
 Variables = tuple[tuple[str, str], ...]
 Options = Mapping[str, str]
 
@@ -108,21 +110,15 @@ class Setting:
         """Returns the engines of the ladder, the fastest first."""
         return tuple(engine_with("paged", {**(DRY if self.is_dry else {}), **each}) for each in RUNGS)
 
-    @property
-    def _kernel_tests(self) -> str:
-        """On a CPU, what skips with a reason where Triton's interpreter does not run."""
-        return f"tests/selftest/paged/{'test_triton_kernels' if self.is_dry else 'triton_cases'}.py"
-
-    @property
-    def _interpreted(self) -> Variables:
-        return (("TRITON_INTERPRET", "1"),) if self.is_dry else ()
-
     def plan(self) -> Plan:
         return {"correct": self._correct(), "figures": self._figures(), "ceilings": self._ceilings()}
 
     def _correct(self) -> tuple[Step, ...]:
         processes = () if self.is_dry else ("-n", str(self.num_processes))
-        kernels = ("-m", "pytest", "-q", "-p", "no:cacheprovider", self._kernel_tests, *processes)
+        # On a CPU, Triton's interpreter; and torch's kernels, as pytest fails if it runs no test.
+        tested = KERNEL_TESTS if self.is_dry else KERNEL_TESTS[:1]
+        interpreted: Variables = (("TRITON_INTERPRET", "1"),) if self.is_dry else ()
+        kernels = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *tested, *processes)
         own, small = ("--engine", ENGINE), ("--model", "llama-hash")
         models = small if self.is_dry else (*small, "--model", "gpt2-hash", "--model", "llama-random")
         others = ("--engine", "ragged", "--engine", "static", "--engine", "reference")
@@ -130,17 +126,15 @@ class Setting:
         # Hundreds of engines are built, and most steps that `prepare` captures never run in a test.
         on_demand = ("--engine", UNPREPARED)
         tried = ("-m", "tests.gpu.versions", self.device)
-        steps = (
+        return (
             Step("versions", 40, tried, OWN_LINES),
             self._ladder,
-            Step("kernels", 65, kernels, PYTEST_LINES),
+            Step("kernels", 65, kernels, PYTEST_LINES, variables=interpreted),
             self._conformance("float32", 145, PROMISES, *on_demand, *table),
             self._conformance("bfloat16", 130, IN_16_BIT, *own, *models, "--dtype", "bfloat16"),
             self._conformance("other engines", 65, "smoke or (parity and generated)", *others, *small),
             self._conformance("float16", 75, IN_16_BIT, *own, *small, "--dtype", "float16"),
         )
-        fake = ("-m", "tests.selftest.device.steps", "gpt2", "--layers", "1")
-        return (*steps, Step("lifetimes", 20, fake, ".", r"^gpt2")) if self.is_dry else steps
 
     @property
     def _ladder(self) -> Step:
@@ -192,18 +186,10 @@ class Setting:
         return Step(name, limit_s, arguments, BENCHMARK_LINES, r" (VALID|INVALID|UNVERIFIED) ")
 
     def _ceilings(self) -> tuple[Step, ...]:
-        def measuring(name: str, limit_s: int, module: str, found: str, *more: str) -> Step:
-            where = (self.device, str(self.out / MEASURES))
-            arguments = ("-m", f"tests.gpu.{module}", *where, *more, "--for", str(limit_s - 20))
-            return Step(name, limit_s, arguments, OWN_LINES, found, self._interpreted)
+        def measured(shape: str, limit_s: int) -> Step:
+            where = ("-m", "tests.gpu.steps", self.device, str(self.out / MEASURES))
+            arguments = (*where, shape, ENGINE, "--for", str(limit_s - 20))
+            return Step(f"steps {shape}", limit_s, arguments, OWN_LINES, STEP_LINES)
 
-        found = r" decodes, (chosen|eager): .* a step"
-        return (
-            self._ladder,
-            *(
-                measuring(f"steps {shape}", limit_s, "steps", found, shape, ENGINE)
-                for shape, limit_s in (("llama-8b", 125), ("llama-1b", 95), ("qwen3-0.6b", 80))
-            ),
-            measuring("attention", 90, "attention", r" 64 x 1024: | 2 x 40: "),
-            measuring("others' attention", 60, "attention_peers", r" 64 x 1024: | 2 x 40: "),
-        )
+        shapes = (("llama-8b", 155), ("llama-1b", 125), ("qwen3-0.6b", 110))
+        return (self._ladder, *(measured(*each) for each in shapes))

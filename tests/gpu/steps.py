@@ -8,17 +8,17 @@ trace.
 
 import gc
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
 from typing import Any, Self
-from unittest.mock import patch
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedModel
 
-from batchproof.api import EngineConfig, Request
+from batchproof.api import EngineConfig, Request, StepRecord
 from batchproof.bench.hardware import Ceilings
 from batchproof.bench.roofline import ModelCosts, least_time
 from batchproof.models.catalogue import build_model
@@ -81,38 +81,14 @@ class Crowd:
         synchronise(self.device)
         return (perf_counter() - began) / num_steps
 
-    def host_s(self, num_steps: int) -> float:
-        """Returns the mean time per step in seconds in which the host does not wait for the device."""
-        waits_s = 0.0
-        wait = torch.cuda.Event.synchronize
-
-        def wait_and_count(event: torch.cuda.Event) -> None:
-            nonlocal waits_s
-            began = perf_counter()
-            wait(event)
-            waits_s += perf_counter() - began
-
-        with patch.object(torch.cuda.Event, "synchronize", wait_and_count):
-            synchronise(self.device)
-            began = perf_counter()
-            for _ in range(num_steps):
-                self.engine.step()
-            seconds = perf_counter() - began  # the remaining work of the device is not the host's
-        return (seconds - waits_s) / num_steps
-
-    def newcomer_s(self, prompt_len: int) -> tuple[float, float]:
-        """Returns the seconds of a step with a prompt, and the host's; the oldest leaves first."""
+    def newcomer_s(self, prompt_len: int) -> float:
+        """Returns the seconds of a step with a prompt; the oldest leaves first."""
         self.engine.abort(self.live.pop(0))
         self.add(prompt_len)
-        synchronise(self.device)
-        began = perf_counter()
-        self.engine.step()
-        host_s = perf_counter() - began
-        synchronise(self.device)
-        seconds = perf_counter() - began
+        seconds = self.step_s(1)
         assert max(row.query_len for row in self.engine.trace[-1].rows) == prompt_len, "not fed whole"
         self.settle()
-        return seconds, host_s
+        return seconds
 
 
 # The first is the engine that was asked for; the others show what each of its options is worth.
@@ -123,6 +99,7 @@ WAYS: dict[str, Options] = {
     "eager": {"graphs": "false", "compile": "false"},
 }
 NUM_TOP_KERNELS = 14
+OWN_KERNELS = ("_decode_kernel", "_merge_kernel")  # of decode attention in Triton
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +116,7 @@ class Sizes:
     @property
     def cap(self) -> int:
         """Returns a cap that all steps together do not reach."""
-        return 2 * (self.num_timed + 2 * self.num_profiled) + 8 * self.num_newcomers + 64
+        return 2 * (self.num_timed + self.num_profiled) + 8 * self.num_newcomers + 64
 
 
 FULL, SMALL = Sizes(), Sizes(24, 16, (4, 1), 4, 2, 2)
@@ -197,23 +174,18 @@ def _measure_decodes(name: str, engine: str, num_seqs: int, stand: Stand) -> Non
     step_s = crowd.step_s(sizes.num_timed)
     trace = crowd.engine.trace[-sizes.num_timed :]
     least_s = least_time(trace, stand.costs, stand.ceilings).least_s / sizes.num_timed
-    host_s = crowd.host_s(sizes.num_profiled)
     share = least_s / step_s
-    summary = (
-        f"{step_s * 1e3:.2f} ms a step, {share:.0%} of the roofline, the host {host_s * 1e3:.2f} ms"
-    )
+    summary = f"{step_s * 1e3:.2f} ms a step, {share:.0%} of the roofline, ready in {ready_s:.1f} s"
     notes = list(crowd.engine.notes)  # of what it does without
     figures = {"engine": engine, "notes": notes, "num_seqs": num_seqs, "ready_s": ready_s}
-    times = {"step_s": step_s, "least_s": least_s, "host_s": host_s}
-    stand.measures.add(name, f"{summary}, ready in {ready_s:.1f} s", **figures, **times)
+    stand.measures.add(name, summary, **figures, step_s=step_s, least_s=least_s)
     with stand.measures.piece(f"{name}, profile"):
         _profile(f"{name}, profile", crowd, step_s, stand)
     if num_seqs == sizes.num_seqs[0]:
-        pairs = [crowd.newcomer_s(sizes.newcomer_len) for _ in range(sizes.num_newcomers)]
-        step_s, host_s = (median(each) for each in zip(*pairs, strict=True))
-        summary = f"{step_s * 1e3:.2f} ms, the host {host_s * 1e3:.2f}"
-        figures = {"step_s": step_s, "host_s": host_s, "prompt_len": sizes.newcomer_len}
-        stand.measures.add(f"{name}, one of them a prompt of {sizes.newcomer_len}", summary, **figures)
+        step_s = median(crowd.newcomer_s(sizes.newcomer_len) for _ in range(sizes.num_newcomers))
+        figures = {"step_s": step_s, "prompt_len": sizes.newcomer_len}
+        name = f"{name}, one of them a prompt of {sizes.newcomer_len}"
+        stand.measures.add(name, f"{step_s * 1e3:.2f} ms", **figures)
 
 
 def _profile(name: str, crowd: Crowd, step_s: float, stand: Stand) -> None:
@@ -231,10 +203,25 @@ def _profile(name: str, crowd: Crowd, step_s: float, stand: Stand) -> None:
         for row in kernels[:NUM_TOP_KERNELS]
     }
     summary = f"{num_kernels:.0f} kernels, busy for {busy_s * 1e3:.2f} of {step_s * 1e3:.2f} ms"
+    share = _attention_share(kernels, crowd.engine.trace[-num_steps:], stand)
+    if share is not None:
+        summary += f", attention at {share:.0%} of the memory ceiling"
     for kernel, each in list(top.items())[:3]:
         summary += f"; {kernel[:40]} {each['us']:.0f} us"
     summary = summary if kernels else "the profiler sees no kernels here"
-    stand.measures.add(name, summary, busy_s=busy_s, num_kernels=num_kernels, top=top)
+    figures = {"busy_s": busy_s, "num_kernels": num_kernels, "attention_share_of_memory": share}
+    stand.measures.add(name, summary, **figures, top=top)
+
+
+def _attention_share(kernels: list[Any], trace: Sequence[StepRecord], stand: Stand) -> float | None:
+    """Returns the share of the memory ceiling at which the Triton kernels read keys and values in these
+    steps of decodes, or None if they did not run. The models have no windows."""
+    seconds = (
+        sum(row.self_device_time_total for row in kernels if row.key.startswith(OWN_KERNELS)) / 1e6
+    )
+    num_keys = sum(row.context_len + row.query_len for step in trace for row in step.rows)
+    num_bytes = stand.costs.kv_bytes_per_token * num_keys
+    return num_bytes / seconds / stand.ceilings.bytes_per_s if seconds else None
 
 
 def main() -> int:

@@ -2,10 +2,8 @@
 status 1 if something is missing that every later step needs, or the default engine."""
 
 import os
-import platform
 import sys
 import traceback
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
@@ -14,40 +12,26 @@ from batchproof.bench.hardware import device_facts
 from batchproof.records.provenance import provenance
 
 LEAST = {"pytest": 9, "pytest-benchmark": 5, "pytest-xdist": 3, "hypothesis": 6, "transformers": 5}
-OTHERS = ("torch", "triton", "numpy", "flash_attn")
+OTHERS = ("torch", "triton", "numpy")
 
 
-def packages() -> Iterator[tuple[str, object]]:
-    yield "python", platform.python_version()
-    for name in (*LEAST, *OTHERS):
-        yield name, installed(name) or "not installed"
-    yield "wheels left out", os.environ.get("WHEELS_LEFT_OUT", "").strip() or "none"
-
-
-def machine(device: torch.device) -> Iterator[tuple[str, object]]:
-    made = provenance()
-    yield "commit", made["commit"]
-    yield "machine", made["machine"]
-    yield from device_facts(device).items()
-
-
-def installed(name: str) -> str | None:
+def installed(name: str) -> str:
+    """Returns the version, or 0 for what is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
-        return None
+        return "0"
 
 
-def lacks(device: torch.device) -> list[str]:
-    found = {name: installed(name) for name in LEAST}
-    missing = [
-        f"{name} {found[name] or 'not installed'}, but must be at least {least}"
+def missing(device: torch.device) -> list[str]:
+    found = [
+        f"{name} is {installed(name)}, but must be at least {least}"
         for name, least in LEAST.items()
-        if int((found[name] or "0").partition(".")[0]) < least
+        if int(installed(name).partition(".")[0]) < least
     ]
     if device.type == "cuda" and not torch.cuda.is_available():
-        missing.append("torch sees no CUDA device")
-    return missing
+        found.append("torch sees no CUDA device")
+    return found
 
 
 def why_no_compiler(device: torch.device) -> str:
@@ -66,21 +50,19 @@ def why_no_compiler(device: torch.device) -> str:
 
 def main(name: str) -> int:
     device = torch.device(name)
-    for key, value in packages():
-        print(f"{key}: {value}")
-    missing = lacks(device)
-    for each in missing:
-        print(f"MISSING: {each}")
-    if missing:
-        return 1
-    for key, value in machine(device):
-        print(f"{key}: {value}")
-    why = why_no_compiler(device)
-    if why:
-        print(f"LACKING: {why}")
-    else:
-        print(f"complete: torch {torch.__version__} on {device_facts(device)['name']}")
-    return int(bool(why))
+    for each in (*LEAST, *OTHERS):
+        print(f"{each}: {installed(each)}")
+    print(f"wheels left out: {os.environ.get('WHEELS_LEFT_OUT', '').strip() or 'none'}")
+    lines = [f"MISSING: {each}" for each in missing(device)]
+    if not lines:
+        facts = provenance() | device_facts(device)
+        for key, value in facts.items():
+            print(f"{key}: {value}")
+        why = why_no_compiler(device)
+        lines = [f"LACKING: {why}"] if why else []
+    complete = f"complete: torch {torch.__version__} on {name}"
+    print("\n".join(lines or [complete]))
+    return int(bool(lines))
 
 
 if __name__ == "__main__":

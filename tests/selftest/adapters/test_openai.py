@@ -1,7 +1,6 @@
 """An OpenAI-compatible server as an engine, over a real socket, with a server whose behaviour is
 scripted."""
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -147,21 +146,15 @@ def test_a_request_begins_in_the_saved_state_nearest_to_its_prompt(
     server.behaviour = behave_slowly
     assert engine.generate(many) == right(many), "more requests than slots"
 
-
-def test_a_state_that_is_not_restored_is_a_failure(build: Build, server: StandIn) -> None:
-    def behave(handler: Handler, body: Body) -> None:
+    def forget(handler: Handler, body: Body) -> None:
         if "restore" in handler.path:
             handler.say(400, {"error": {"message": "Unable to restore slot"}})
-        elif "save" in handler.path:
-            handler.say(200, {})
         else:
-            answer(handler, body)
+            behave(handler, body)
 
-    server.behaviour = behave
-    engine = build("&restored=true")
-    engine.generate(REQUESTS[:1])
-    with pytest.raises(EngineFailed, match="does not restore slot 1: Unable to restore slot"):
-        engine.generate(REQUESTS[1:2])
+    server.behaviour = forget
+    with pytest.raises(EngineFailed, match=r"does not restore slot \d: Unable to restore slot"):
+        engine.generate(many)
 
 
 def test_an_eos_that_is_counted_but_left_out_is_put_back(build: Build, server: StandIn) -> None:
@@ -178,12 +171,19 @@ def test_an_eos_that_is_counted_but_left_out_is_put_back(build: Build, server: S
     assert completion.token_ids == (7,), "the server has not said which of the two it was"
 
 
-def test_an_eos_at_the_cap_that_a_server_calls_length_is_a_stop(build: Build, server: StandIn) -> None:
+@pytest.mark.parametrize(
+    ("options", "reason"), [("", FinishReason.LENGTH), ("&eos_at_cap=length", FinishReason.STOP)]
+)
+def test_a_finish_reason_is_passed_on_except_where_a_server_calls_both_ends_length(
+    build: Build, server: StandIn, options: str, reason: FinishReason
+) -> None:
+    """An EOS on the cap is STOP to the contract; what the server says is for the suite to judge."""
     server.behaviour = saying(choice("t007", finish_reason="length"))
-    engine = build("&stream=true&eos=stop_token_ids&eos_at_cap=length")
+    engine = build(f"&stream=true&eos=stop_token_ids{options}")
     requests = [Request("a", (1,), 1, frozenset({7})), Request("b", (1,), 1, frozenset({4}))]
     reasons = [completion.finish_reason for completion in engine.generate(requests)]
-    assert reasons == [FinishReason.STOP, FinishReason.LENGTH]
+    assert reasons == [reason, FinishReason.LENGTH]
+    assert any("finish reason is passed on" in note for note in engine.notes)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -205,12 +205,14 @@ def test_one_refused_request_leaves_the_others_alone(build: Build, way: str) -> 
         Request("unknown", (1, 256), 3),
         Request("nothing", (1,), 0),
         Request("long", (1,) * 255, 2),
+        Request("warm", (1,), 2, sampling=SamplingParams(temperature=0.5)),
     ]
     twin = Request("a", (3,), 2)
     *refused, a, b, c, second = build(way).generate([*bad, *REQUESTS, twin])
     assert [a, b, c] == right(REQUESTS)
-    assert [each.finish_reason for each in [*refused, second]] == [FinishReason.ERROR] * 5
+    assert [each.finish_reason for each in [*refused, second]] == [FinishReason.ERROR] * 6
     words = ["the prompt is empty", "token 256 is unknown", "max_new_tokens is 0", "context holds 256"]
+    words.append("temperature is 0.5, but of sampling this engine takes nothing")
     for completion, word in zip(refused, words, strict=True):
         assert word in (completion.error or "")
     assert "request_id 'a' is live already" in second.error
@@ -382,15 +384,6 @@ def test_a_prompt_of_which_a_part_was_cached_is_counted(
     assert has_cached(usage, timings) is is_cached
 
 
-def test_a_finish_reason_is_passed_on_even_if_it_is_wrong(build: Build, server: StandIn) -> None:
-    """An EOS on the cap is STOP to the contract; what the server says is for the suite to judge."""
-    server.behaviour = saying(choice("t007 t009", finish_reason="length"))
-    engine = build("&eos=stop_token_ids")
-    (completion,) = engine.generate([Request("a", (1,), 2, frozenset({9}))])
-    assert (completion.token_ids, completion.finish_reason) == ((7, 9), FinishReason.LENGTH)
-    assert any("finish reason is passed on" in note for note in engine.notes)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -451,6 +444,9 @@ def test_parameters_and_extras_go_by_the_names_of_the_interface(
     extra = '&extra={"ignore_eos":true}&api_key_env=MY_KEY'
     engine = build(f"&sampling=vllm&seeded=true&logprobs=true{extra}")
     assert engine.capabilities == CHOOSING - {Capability.PROMPT_LOGPROBS} | {Capability.CLOSING}
+    assert "min_tokens" not in engine.sampling_fields, "the server knows no EOS ids"
+    server_stops = build("&sampling=vllm&eos=stop_token_ids")
+    assert "stop_token_sequences" not in server_stops.sampling_fields
     asked = SamplingParams(
         temperature=0.5,
         top_k=3,
@@ -543,26 +539,3 @@ def test_a_dialect_has_names_and_defaults_of_its_own(build: Build, server: Stand
     assert sent["repeat_penalty"] == 1.5
     assert sent["repeat_last_n"] > 4096
     assert "repetition_penalty" not in sent
-
-
-@pytest.mark.parametrize(
-    ("options", "fields", "words"),
-    [
-        ("", {"temperature": 0.5}, "temperature is 0.5, but of sampling this engine takes nothing"),
-        ("&sampling=vllm", {"min_tokens": 2}, "min_tokens is 2, but of sampling"),  # EOS ids are here
-        (
-            "&sampling=vllm&eos=stop_token_ids",
-            {"stop_token_sequences": ((1,),)},
-            r"stop_token_sequences is \(\(1,\),\), but of sampling",
-        ),
-    ],
-)
-def test_what_a_server_cannot_be_told_is_refused_by_name(
-    build: Build, server: StandIn, options: str, fields: dict[str, Any], words: str
-) -> None:
-    asked = replace(REQUESTS[0], sampling=SamplingParams(**fields))
-    engine = build(options)
-    refused, served = engine.generate([asked, REQUESTS[1]])
-    assert (refused.finish_reason, [served]) == (FinishReason.ERROR, right(REQUESTS[1:2]))
-    assert re.match(words, refused.error)
-    assert len(server.bodies) == 1

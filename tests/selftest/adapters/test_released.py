@@ -69,12 +69,13 @@ ADDING = """
 
     serve(Library)
 """
-# A server that reports ready, and exits on the first POST.
+# A server that reports ready, writes a line for each GET, and exits on the first POST.
 FRAIL = """
     import sys
     from http.server import BaseHTTPRequestHandler, HTTPServer
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
+            print("a prompt came back", flush=True)
             self.send_response(200); self.send_header("Content-Length", "2"); self.end_headers()
             self.wfile.write(b"{}")
         def do_POST(self):
@@ -144,29 +145,6 @@ def test_each_library_is_pinned_and_without_it_skipped_by_name(
     words = "python is '/no', but must be the path of a Python whose"
     with pytest.raises(UsageError, match="unknown option 'python'" if released.build else words):
         resolve_engine(f"{name}?python=/no").factory(model, EngineConfig())
-
-
-def test_what_a_server_writes_is_counted_since_the_last_time() -> None:
-    script = """
-    import sys
-    from http.server import BaseHTTPRequestHandler, HTTPServer
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            print("a prompt came back", flush=True)
-            self.send_response(200); self.send_header("Content-Length", "2"); self.end_headers()
-            self.wfile.write(b"{}")
-        def log_message(self, *given): ...
-    HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
-    """
-    local = LocalServer("mine", (sys.executable, "-c", textwrap.dedent(script), "{port}"))
-    events = {"restored": "came back", "evicted": "went"}
-    assert local.counted(events) == {"restored": 0, "evicted": 0}, "it does not run yet"
-    server = local.running()
-    local.counted(events)
-    for _ in range(3):
-        server.ask("GET", "/models")
-    assert local.counted(events) == {"restored": 3, "evicted": 0}
-    assert local.counted(events) == {"restored": 0, "evicted": 0}
 
 
 @pytest.fixture
@@ -277,6 +255,19 @@ def test_a_server_that_has_failed_is_started_again(tmp_path: Path) -> None:
     assert second is not first
     assert second.base_url != first.base_url
     assert second.exchange("GET", "/models").read() == {}
+    local._end()
+
+
+def test_what_a_server_writes_is_counted_since_the_last_time(tmp_path: Path) -> None:
+    local = local_server(tmp_path, FRAIL)
+    events = {"restored": "came back", "evicted": "went"}
+    assert local.counted(events) == {"restored": 0, "evicted": 0}, "it does not run yet"
+    server = local.running()
+    local.counted(events)
+    for _ in range(3):
+        server.ask("GET", "/models")
+    assert local.counted(events) == {"restored": 3, "evicted": 0}
+    assert local.counted(events) == {"restored": 0, "evicted": 0}
     local._end()
 
 

@@ -10,14 +10,26 @@ from pathlib import Path
 
 import torch
 
-from tests.selftest.device.native import built_for_torch
+from batchproof_paged.native_build import built
 
 NAME = "straw"
+# The headers of torch 2.13 ask for C++20. -O1 compiles as fast as -O0, and runs three times as fast.
+FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-shared")
+LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch")
+
+
+def library() -> Path:
+    """Returns `straw.cpp`, built with the headers of the installed torch. Raises `NotBuiltError`."""
+    torch_root = Path(torch.__file__).parent
+    headers, libraries = torch_root / "include", torch_root / "lib"
+    include = [f"-I{headers}", f"-I{headers / 'torch' / 'csrc' / 'api' / 'include'}"]
+    link = [f"-L{libraries}", *LIBRARIES, f"-Wl,-rpath,{libraries}"]
+    return built(Path(__file__).with_suffix(".cpp"), [*FLAGS, *include, *link])
 
 
 def make_device() -> None:
     """Registers the device's name and its module with torch; call it once per process."""
-    torch.ops.load_library(built_for_torch(Path(__file__).with_suffix(".cpp")))
+    torch.ops.load_library(library())
     torch.utils.rename_privateuse1_backend(NAME)
     module = types.ModuleType(f"torch.{NAME}")
     vars(module).update(

@@ -3,8 +3,10 @@
 import io
 import os
 import re
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -23,24 +25,30 @@ CASES = (
     "preempted-in-the-middle-of-chunks",
     "abort-while-decoding",
 )
+IMPORTED = ["torch", "transformers.modeling_utils"]  # takes longer than most of what is asked here
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
 
 
-def run_on_straw(elsewhere: ProcessPoolExecutor, *arguments: str) -> Session:
-    """A pytest session in a process that has the device: it has it for good."""
-    return elsewhere.submit(session, arguments).result()
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[ProcessPoolExecutor]:
+    """One process, which has the device for good. It is forked from one that has imported torch, and
+    has used it for nothing: a fork of this one might hang."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
+        yield pool
 
 
-def session(arguments: tuple[str, ...]) -> Session:
+def session(*arguments: str) -> Session:
     # No worker of xdist, even where the session around it is: benchmarks refuse to run in one.
     os.environ.pop("PYTEST_XDIST_WORKER", None)
     os.chdir(ROOT)
     plugins = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.selftest.device.straw")
     # Plain: what an earlier session imported cannot be rewritten.
-    command = ["-q", "--assert=plain", *plugins, "--device=straw", *arguments]
+    command = ["-q", "--assert=plain", *plugins, "--device=straw", "tests/conformance/test_cases.py"]
     with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
-        status = int(pytest.main(command))
+        status = int(pytest.main([*command, *arguments]))
         return Session(status, output.getvalue())
 
 
@@ -50,22 +58,17 @@ def num(outcome: str, output: str) -> int:
     return int(found[1]) if found else 0
 
 
-def test_the_device_keeps_its_laws_and_honest_engines_their_promises_there(
-    elsewhere: ProcessPoolExecutor,
-) -> None:
-    laws = HERE / "laws_of_straw.py"
-    chosen = [str(laws), "tests/conformance/test_cases.py", "-k", " or ".join([laws.stem, *CASES])]
+def test_honest_engines_keep_their_promises_there(elsewhere: ProcessPoolExecutor) -> None:
     engines = [f"--engine={name}" for name in ENGINES]
-    run = run_on_straw(elsewhere, *chosen, *engines, "--model=mistral-window")
+    chosen = ("-k", " or ".join(CASES), *engines, "--model=mistral-window")
+    run = elsewhere.submit(session, *chosen).result()
     assert run.exit_status == 0, run.output
-    assert num("passed", run.output) >= 6 + 2 * len(CASES), run.output
-    assert num("failed", run.output) == 0
+    assert num("passed", run.output) >= 2 * len(CASES), run.output
 
 
 def test_a_forgotten_device_is_found(elsewhere: ProcessPoolExecutor) -> None:
     engine = f"--engine={HERE / 'forgetful.py'}:forgetful"
-    chosen = ["tests/conformance/test_cases.py", "-k", "long-row-first", engine, "--model=llama-hash"]
-    run = run_on_straw(elsewhere, *chosen)
+    run = elsewhere.submit(session, "-k", "long-row-first", engine, "--model=llama-hash").result()
     assert run.exit_status == pytest.ExitCode.TESTS_FAILED, run.output
     assert num("failed", run.output) == 1
     assert "Expected all tensors to be on the same device" in run.output

@@ -100,14 +100,13 @@ def test_a_step_that_fails_or_hangs_stops_no_other(
             step("hangs", hangs, limit_s=1),
             step("fails", "print('how far it came'); raise SystemExit(3)"),
             step("crashes", "import os; os.abort()"),
-            step("lacks something", "print('there is no Triton'); raise SystemExit(77)"),
             step("is good", "print('1 passed')"),
         ],
-        for_s=241.5,
+        for_s=181.5,
     )
     states = [(each.state, each.finding) for each in found]
     assert states[:3] == [("STOPPED", ""), ("FAILED", "how far it came"), ("FAILED", "")]
-    assert states[3:] == [("skipped", "there is no Triton"), ("ok", "1 passed")]
+    assert states[3:] == [("ok", "1 passed")]
     log, shown = (tmp_path / LOG).read_text(), capsys.readouterr().out
     for each in found:
         assert f"=== {each}" in log

@@ -1,9 +1,7 @@
 """The paged engine's policy: what every plan keeps in thousands of random schedules; then which blocks
-are evicted or found again, and what a step costs."""
+are evicted or found again."""
 
-import gc
 import random
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -329,57 +327,3 @@ def test_a_sequence_stays_in_its_lane_while_there_is_room(num_blocks: int | None
         for each in scheduler.running:
             assert each.block_table == [each.lane + 4 * i for i in range(len(each.block_table))]
         scheduler.update(plan.scheduled, [7] * len(plan.scheduled))
-
-
-# ---- cost ----------------------------------------------------------------------------------------
-
-
-def num_calls(scheduler: Scheduler) -> int:
-    """Returns the number of calls of Python and C functions in one step."""
-    events = 0
-
-    def count(*_: object) -> None:
-        nonlocal events
-        events += 1
-
-    gc.disable()  # a collection calls functions of others
-    sys.setprofile(count)
-    try:
-        plan = scheduler.schedule()
-        scheduler.update(plan.scheduled, [7 for each in plan.scheduled if each.is_sampled])
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return events
-
-
-class Untouchable:
-    """A queued element that must not be touched."""
-
-    def __getattribute__(self, name: str) -> object:
-        raise AssertionError(f"a step looked at {name} of one that waits behind the head")
-
-
-@pytest.mark.parametrize("has_prefix_cache", [False, True])
-def test_a_step_costs_the_same_however_many_wait_or_are_gone(has_prefix_cache: bool) -> None:
-    config = EngineConfig(
-        max_num_seqs=4, block_size=SIZE, num_blocks=64, prefix_caching=has_prefix_cache
-    )
-
-    def costs(num_gone: int, num_waiting: int) -> list[int]:
-        """Of three steps, in the first of which four are admitted."""
-        scheduler = Scheduler(LIMITS, config)
-        for number in range(num_gone):
-            scheduler.add(Request(f"gone-{number}", (1, 2, 3), 2))
-        while scheduler.running or scheduler.waiting:
-            plan = scheduler.schedule()
-            scheduler.update(plan.scheduled, [7] * len(plan.scheduled))
-        for number in range(4):
-            scheduler.add(Request(f"r{number}", (10 + number, 2, 3), 9))
-        scheduler.waiting.extend([Untouchable()] * num_waiting)  # type: ignore[list-item]
-        return [num_calls(scheduler) for _ in range(3)]
-
-    few, many_wait, many_gone = costs(8, 0), costs(8, 1000), costs(1008, 0)
-    assert max(few) < 500
-    assert [abs(a - b) < 5 for a, b in zip(few, many_wait, strict=True)] == [True] * 3
-    assert [abs(a - b) < 5 for a, b in zip(few, many_gone, strict=True)] == [True] * 3
