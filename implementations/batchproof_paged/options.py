@@ -39,7 +39,7 @@ class PagedOptions:
     trace: bool | None = None  # run the forward pass as TorchScript; default on a CPU
     graphs: bool | None = None  # run steps as CUDA graphs (elsewhere unrecorded); default on CUDA
     overlap: bool | None = None  # read tokens, and EOS, one step late; default on CUDA
-    compile: bool | str | None = None  # compile a stretch of layers for all; default on CUDA
+    compile: bool | str | None = None  # compile a layer for all; default on CUDA
     prepare: bool | None = None  # size the pool and capture steps at construction; default on CUDA
     pack: bool | None = None  # multiply by packed copies of weights: see `packing`
     feed: str = "auto"  # packed, stacked or separate: see `feeding`
