@@ -1,8 +1,4 @@
-"""onnxruntime-genai 0.18.0: Config.overlay appends a list of EOS ids instead of replacing them.
-
-Exit status 1: reproduced. `Int_Array_Element` in src/config.cpp (read at 0.16.0-dev) appends each
-element of a list to what genai_config.json gave; a single number is assigned.
-"""
+"""onnxruntime-genai 0.18.0: Config.overlay appends a list of EOS ids instead of replacing them."""
 
 import json
 import sys
