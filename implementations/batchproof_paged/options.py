@@ -128,10 +128,9 @@ class PagedOptions:
 
     @property
     def keeps_prefixes(self) -> bool:
-        """Requests can begin behind a known prefix. Where only a first chunk may have more than one
-        token, the rest of a prompt would be fed token by token; and a model's own cache is not
-        shared."""
-        return self.feed != SEPARATE and not self.one_by_one
+        """Requests can begin behind a known prefix: a state is that of one position, and a model's own
+        cache is not shared."""
+        return self.feed == PACKED
 
     @property
     def capabilities(self) -> frozenset[Capability]:

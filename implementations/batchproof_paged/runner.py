@@ -29,7 +29,6 @@ from batchproof_paged.graphs import (
 from batchproof_paged.invariant import RowsAlone
 from batchproof_paged.options import PagedOptions
 from batchproof_paged.rows import Rows
-from batchproof_paged.sequence import Sequence
 from batchproof_paged.staging import Reader, Staging, current
 from batchproof_paged.torchscript import TracedForward
 
@@ -147,10 +146,6 @@ class ModelRunner:
         self._pass.begin_run()
         if self._graphs is not None:
             self._graphs.follow(self._model.parameters())
-
-    def num_resumable(self, sequence: Sequence, blocks: tuple[int, ...]) -> int:  # noqa: ARG002
-        """How many of the leading cached blocks a sequence can reuse: all."""
-        return len(blocks)
 
     def launch(self, batch: RaggedBatch) -> Flight:
         with current(self._device):

@@ -18,7 +18,6 @@ Iteration-level scheduling: Yu et al., "Orca", OSDI 2022. Chunked prefill: Agraw
 """
 
 from collections import deque
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -41,15 +40,7 @@ class SchedulerOutput:
 class Scheduler:
     """Owns the two queues, the lanes and the blocks."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        config: EngineConfig,
-        has_lanes: bool = True,
-        num_resumable: Callable[[Sequence, tuple[int, ...]], int] = lambda _, blocks: len(blocks),
-    ) -> None:
-        """`num_resumable(sequence, blocks)`: how many of the leading cached blocks the sequence can
-        reuse."""
+    def __init__(self, limits: Limits, config: EngineConfig, has_lanes: bool = True) -> None:
         self.blocks = BlockManager(
             config.num_blocks, config.block_size, config.max_num_seqs, config.prefix_caching, has_lanes
         )
@@ -57,7 +48,6 @@ class Scheduler:
         self.running: list[Sequence] = []  # oldest first
         self._limits = limits
         self._config = config
-        self._num_resumable = num_resumable
         self._live: dict[str, Sequence] = {}
         self._free_lanes = list(range(config.max_num_seqs))
         self._stopped: list[Sequence] = []  # by an EOS read late, and not booked yet
@@ -155,9 +145,7 @@ class Scheduler:
         admitted: list[str] = []
         while self.waiting and self._free_lanes and budget:
             sequence = self.waiting[0]
-            known = self.blocks.match(sequence)
-            usable = self._usable(sequence, known)
-            hits = usable[: self._num_resumable(sequence, usable)]
+            hits = self._usable(sequence, self.blocks.match(sequence))
             # Admit only what fits whole, even if the budget cuts it into chunks.
             if not self.blocks.can_hold(sequence, sequence.num_tokens, hits):
                 break
@@ -165,7 +153,6 @@ class Scheduler:
             self._waiting_ids = None
             sequence.lane = heappop(self._free_lanes)
             self.blocks.adopt(sequence, hits)
-            sequence.known_blocks = known
             admitted.append(sequence.request_id)
             num_new = min(sequence.num_uncomputed_tokens, budget)
             plan.append(self._feed(sequence, num_new))
