@@ -114,7 +114,6 @@ class PagedOptions:
                 yield f"{name}=true needs backend=blocks or triton"
 
     def _varying(self, is_cpu: bool) -> Iterator[str]:
-        """Yields what would let bits vary with the batch."""
         needs = {
             "a CPU": is_cpu,
             "feed=packed": self.feed == PACKED,

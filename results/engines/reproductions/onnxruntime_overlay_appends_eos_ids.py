@@ -6,8 +6,7 @@ from pathlib import Path
 
 import onnxruntime_genai as og
 import torch
-from setup_onnxruntime import built, model
-from setup_onnxruntime_request import begun
+from setup_onnxruntime import begun, built, model
 
 ids = model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=8, do_sample=False)
 right = ids[0, 3:].tolist()

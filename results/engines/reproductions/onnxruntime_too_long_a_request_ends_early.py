@@ -5,8 +5,7 @@ import sys
 
 import onnxruntime_genai as og
 import torch
-from setup_onnxruntime import built, model
-from setup_onnxruntime_request import begun
+from setup_onnxruntime import begun, built, model
 
 
 def greedy(prompt: list[int], num: int) -> list[int]:

@@ -77,7 +77,6 @@ def build(wanted: SourceBuild, python: str) -> None:
 
 
 def _fetched(source: str, python: str, folder: Path) -> Path:
-    """Returns the downloaded source archive."""
     choice = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--dest", str(folder))
     _run([python, "-m", "pip", "download", "--quiet", *choice, source], python, folder.parent)
     (archive,) = folder.iterdir()
