@@ -123,18 +123,10 @@ class Scheduler:
     def _continue_running(self, plan: list[Scheduled], budget: int) -> tuple[int, list[str]]:
         """What is left of the budget, and who had to give way."""
         preempted: list[str] = []
-        running, block_size = self.running, self._config.block_size
-        while len(plan) < len(running) and budget:
-            sequence = running[len(plan)]
-            context_len = sequence.num_computed_tokens
-            num_new = len(sequence.token_ids) - context_len
-            if num_new == 1 and context_len < len(sequence.block_table) * block_size:
-                # A decode within its last block: nearly every row of nearly every step.
-                plan.append(Scheduled(sequence, context_len, 1, True))
-                budget -= 1
-                continue
-            num_new = min(num_new, budget)
-            if not self.blocks.can_hold(sequence, context_len + num_new):
+        while len(plan) < len(self.running) and budget:
+            sequence = self.running[len(plan)]
+            num_new = min(sequence.num_uncomputed_tokens, budget)
+            if not self.blocks.can_hold(sequence, sequence.num_computed_tokens + num_new):
                 preempted.append(self._preempt_youngest())  # perhaps this very sequence
                 continue
             plan.append(self._feed(sequence, num_new))
