@@ -60,6 +60,10 @@ class LanePool:
         self._decodes: _Decodes | None = None
         self._spans: list[_Span] = []
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(each.num_bytes for each in self._layers.values())
+
     def begin(self, batch: RaggedBatch) -> None:
         """Prepares a step: where its keys go, and which decodes one call serves; grows the lanes if
         needed."""
