@@ -15,7 +15,6 @@ class Copies:
         self._known: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
 
     def of(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Returns the changed copy."""
         if model not in self._known:
             self._known[model] = self._change(deepcopy(model))
         return self._known[model]

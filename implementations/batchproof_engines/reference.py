@@ -95,5 +95,4 @@ class ReferenceEngine:
 
 
 def reference(model: PreTrainedModel, config: EngineConfig) -> Engine:
-    """Builds the reference engine."""
     return ReferenceEngine(model, config)

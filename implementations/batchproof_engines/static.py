@@ -67,7 +67,6 @@ class StaticEngine:
 
     @property
     def trace(self) -> Sequence[StepRecord]:
-        """Returns a record for each forward pass so far."""
         return self._trace
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:

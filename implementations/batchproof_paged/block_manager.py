@@ -177,7 +177,6 @@ class BlockManager:
             sequence.num_published_blocks += 1
 
     def release(self, sequence: Sequence) -> None:
-        """Takes back all blocks of a sequence."""
         blank = []
         for block in reversed(sequence.block_table):  # so that the tail is evicted first
             self._num_users[block] -= 1

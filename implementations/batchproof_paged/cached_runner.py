@@ -24,10 +24,9 @@ from batchproof_engines.model_support import cache_parameter, counts_from_zero
 from batchproof_paged.attention import Attached, Backend, passing_to
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.options import STACKED, PagedOptions
-from batchproof_paged.row_caches import Checkpoints, OurKeys, RowCaches, states_beside_our_keys
+from batchproof_paged.row_caches import OurKeys, RowCaches, states_beside_our_keys
 from batchproof_paged.rows import Rows, Scheduled
 from batchproof_paged.runner import Flight
-from batchproof_paged.sequence import Sequence
 from batchproof_paged.staging import current
 
 
@@ -35,7 +34,11 @@ class CachedRunner:
     """Has the methods of `ModelRunner` that the engine calls."""
 
     def __init__(
-        self, model: PreTrainedModel, backend: Backend, config: EngineConfig, options: PagedOptions
+        self,
+        model: PreTrainedModel,
+        backend: Backend,
+        _config: EngineConfig,
+        options: PagedOptions,
     ) -> None:
         self._model = model
         self._device = model.device
@@ -51,7 +54,6 @@ class CachedRunner:
         self._cache_name = str(cache_parameter(model))
         self._caches = RowCaches()
         self._scored: dict[str, list[Tensor]] = {}  # logits of prompts in this step, by request
-        self._checkpoints = Checkpoints(config.block_size, config.prefix_caching)
 
     def begin_run(self) -> None:
         """Has nothing to prepare for a step none of whose rows were in the step before."""
@@ -60,15 +62,9 @@ class CachedRunner:
         """Is never called: the options exclude it."""
         raise NotImplementedError(f"for {seq_len} tokens")
 
-    def num_resumable(self, sequence: Sequence, blocks: tuple[int, ...]) -> int:
-        """Returns how many of the leading cached blocks the sequence can reuse."""
-        return self._checkpoints.num_resumable(sequence, blocks)
-
     def launch(self, batch: RaggedBatch) -> Flight:
         self._scored.clear()
         self._caches.forget_ended()
-        self._checkpoints.forget_overwritten(batch.scheduled)
-        self._restore(batch.scheduled)
         last: dict[str, Tensor] = {}
         with current(self._device), torch.inference_mode():
             for rows in self._rounds(batch.scheduled):
@@ -88,32 +84,15 @@ class CachedRunner:
         found = [each for sequence in sequences for each in self._scored[sequence.request_id]]
         return torch.cat(found) if found else None
 
-    def _restore(self, rows: Rows) -> None:
-        """Gives sequences that start behind a known prefix the states of its end."""
-        for place, (sequence, context_len) in enumerate(
-            zip(rows.sequences, rows.context_lens, strict=True)
-        ):
-            if context_len and not self._caches.hold(sequence):
-                cache = self._checkpoints.restored(sequence, context_len)
-                self._caches.keep(rows.picked([place]), cache)
-
     def _rounds(self, rows: Rows) -> Iterator[Rows]:
-        """Yields what to feed, one round after another: all at once, but for what lies behind a
-        checkpoint, and what a model cannot continue with token by token."""
-        if rows.are_decodes:
+        """Yields what to feed, one round after another: all at once, but for what a model can only
+        continue token by token."""
+        if rows.are_decodes or not self._one_by_one:
             yield rows
             return
-        pieces = [list(self._pieces(row)) for row in rows]
+        pieces = [list(_single_tokens(row)) for row in rows]
         for index in range(max(map(len, pieces))):
             yield Rows.of([each[index] for each in pieces if index < len(each)])
-
-    def _pieces(self, row: Scheduled) -> Iterator[Scheduled]:
-        """Yields the parts of a row that are fed one after another."""
-        start, stop = row.context_len, row.context_len + row.query_len
-        for end in dict.fromkeys([*self._checkpoints.places(row), stop]):
-            piece = Scheduled(row.sequence, start, end - start, row.is_sampled and end == stop)
-            yield from _single_tokens(piece) if self._one_by_one else (piece,)
-            start = end
 
     def _groups(self, rows: Rows) -> list[Rows]:
         """Splits the rows of a step into those that are fed together."""
@@ -153,21 +132,11 @@ class CachedRunner:
             given[self._cache_name] = cache
         with passing_to(self._backend), self._attached:
             output = self._model(**given)
-        self._keep(rows, output[self._cache_name])
+        self._caches.keep(rows, output[self._cache_name])
         logits: Tensor = output.logits
         for row in batch.scored_rows:
             self._scored.setdefault(rows.sequences[row].request_id, []).append(logits[row])
         return logits[:, -1]
-
-    def _keep(self, rows: Rows, cache: Any) -> None:
-        """Keeps what a pass has made of the cache, and a copy of each row that ends at a checkpoint."""
-        self._caches.keep(rows, cache)
-        if rows.are_decodes:
-            return
-        for place, row in enumerate(rows):
-            end = row.context_len + row.query_len
-            if end in self._checkpoints.places(row):
-                self._checkpoints.keep(row.sequence, end, cache, place)
 
 
 def _single_tokens(row: Scheduled) -> Iterator[Scheduled]:

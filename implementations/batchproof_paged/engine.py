@@ -76,7 +76,7 @@ class PagedEngine:
         runner_class = ModelRunner if options.feed == PACKED else CachedRunner
         self._runner = runner_class(model, self._backend, config, options)
         limits, has_lanes = Limits.of(model, config), options.backend == "lanes"
-        self._scheduler = Scheduler(limits, config, has_lanes, self._runner.num_resumable)
+        self._scheduler = Scheduler(limits, config, has_lanes)
         self._overlaps = bool(options.overlap)
         self._speculator: Speculator | None = None
         if config.num_speculative_tokens and Capability.SPECULATION in self.capabilities:

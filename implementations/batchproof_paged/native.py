@@ -26,7 +26,6 @@ PANEL = 16  # as in the source
 
 
 def works() -> bool:
-    """Returns whether the kernels can be used on this machine."""
     return why_not() is None
 
 

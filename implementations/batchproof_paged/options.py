@@ -39,7 +39,7 @@ class PagedOptions:
     trace: bool | None = None  # run the forward pass as TorchScript; default on a CPU
     graphs: bool | None = None  # run steps as CUDA graphs (elsewhere unrecorded); default on CUDA
     overlap: bool | None = None  # read tokens, and EOS, one step late; default on CUDA
-    compile: bool | str | None = None  # compile a stretch of layers for all; default on CUDA
+    compile: bool | str | None = None  # compile a layer for all; default on CUDA
     prepare: bool | None = None  # size the pool and capture steps at construction; default on CUDA
     pack: bool | None = None  # multiply by packed copies of weights: see `packing`
     feed: str = "auto"  # packed, stacked or separate: see `feeding`
@@ -114,7 +114,6 @@ class PagedOptions:
                 yield f"{name}=true needs backend=blocks or triton"
 
     def _varying(self, is_cpu: bool) -> Iterator[str]:
-        """Yields what would let bits vary with the batch."""
         needs = {
             "a CPU": is_cpu,
             "feed=packed": self.feed == PACKED,
@@ -128,10 +127,9 @@ class PagedOptions:
 
     @property
     def keeps_prefixes(self) -> bool:
-        """Requests can begin behind a known prefix. Where only a first chunk may have more than one
-        token, the rest of a prompt would be fed token by token; and a model's own cache is not
-        shared."""
-        return self.feed != SEPARATE and not self.one_by_one
+        """Requests can begin behind a known prefix: a state is that of one position, and a model's own
+        cache is not shared."""
+        return self.feed == PACKED
 
     @property
     def capabilities(self) -> frozenset[Capability]:

@@ -15,9 +15,8 @@ from batchproof.api import EngineConfig
 from batchproof.errors import UnsupportedModelError
 from batchproof_paged.attention import Attached, Backend, passing_to
 from batchproof_paged.batch import RaggedBatch
-from batchproof_paged.blocks import BlockPool, free_bytes
-from batchproof_paged.compiled import compiled_layers, least_tokens
-from batchproof_paged.fused_linears import FusedLinears
+from batchproof_paged.blocks import BlockPool
+from batchproof_paged.compiled import LEAST_TOKENS, compiled_layers
 from batchproof_paged.graphs import (
     CapturedSteps,
     CudaCapture,
@@ -28,9 +27,8 @@ from batchproof_paged.graphs import (
     prompt_buckets,
 )
 from batchproof_paged.invariant import RowsAlone
-from batchproof_paged.options import INDUCTOR, PagedOptions
+from batchproof_paged.options import PagedOptions
 from batchproof_paged.rows import Rows
-from batchproof_paged.sequence import Sequence
 from batchproof_paged.staging import Reader, Staging, current
 from batchproof_paged.torchscript import TracedForward
 
@@ -64,9 +62,6 @@ class ModelPass:
         self._layers: AbstractContextManager[None] = nullcontext()
         if options.compile:
             self._layers = compiled_layers(model, str(options.compile))
-        self._fused: FusedLinears | None = None
-        if options.compile == INDUCTOR:  # others do not compute only once what is the same
-            self._fused = FusedLinears(model, free_bytes(model.device))
         is_invariant = options.batch_invariant
         self._alone: AbstractContextManager[Any] = RowsAlone() if is_invariant else nullcontext()
         self._can_choose_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -79,12 +74,6 @@ class ModelPass:
         """Prepares for a step none of whose rows were in the step before."""
         if self._trace is not None:
             self._trace.begin_run()
-        self.follow(is_thorough=True)
-
-    def follow(self, is_thorough: bool = False) -> None:
-        """Has copies of weights that captured passes read follow the originals."""
-        if self._fused is not None:
-            self._fused.follow(is_thorough)
 
     def choose(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Outputs:
         """Runs the model over tokens and positions (1, T) and chooses a token at the indices `last`
@@ -111,8 +100,7 @@ class ModelPass:
         """Returns logits (S, vocab) at the indices `last` of the packed row; the head computes no
         others."""
         keep = {"logits_to_keep": last} if self._can_choose_rows else {}
-        fused = self._fused.in_place() if self._fused is not None else nullcontext()
-        with self._attached, self._layers, self._alone, fused:
+        with self._attached, self._layers, self._alone:
             output = self._model(input_ids=tokens, position_ids=positions, use_cache=False, **keep)
         logits: Tensor = output.logits[0]
         return logits if self._can_choose_rows else logits[last]
@@ -142,7 +130,7 @@ class ModelRunner:
         if options.graphs:
             assert isinstance(backend, BlockPool), "the options exclude it"
             captures = CudaCapture(model.device) if model.device.type == "cuda" else None
-            least = least_tokens(model) if options.compile else 1
+            least = LEAST_TOKENS if options.compile else 1
             decodes = decode_buckets(max(config.max_num_seqs, least), least)
             self._graphs = CapturedSteps(
                 backend,
@@ -159,13 +147,8 @@ class ModelRunner:
         if self._graphs is not None:
             self._graphs.follow(self._model.parameters())
 
-    def num_resumable(self, sequence: Sequence, blocks: tuple[int, ...]) -> int:  # noqa: ARG002
-        """How many of the leading cached blocks a sequence can reuse: all."""
-        return len(blocks)
-
     def launch(self, batch: RaggedBatch) -> Flight:
         with current(self._device):
-            self._pass.follow()
             if self._graphs is not None and self._graphs.can_run(batch):
                 outputs = self._graphs.run(batch)
             else:

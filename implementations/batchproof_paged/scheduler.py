@@ -18,7 +18,6 @@ Iteration-level scheduling: Yu et al., "Orca", OSDI 2022. Chunked prefill: Agraw
 """
 
 from collections import deque
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -41,15 +40,7 @@ class SchedulerOutput:
 class Scheduler:
     """Owns the two queues, the lanes and the blocks."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        config: EngineConfig,
-        has_lanes: bool = True,
-        num_resumable: Callable[[Sequence, tuple[int, ...]], int] = lambda _, blocks: len(blocks),
-    ) -> None:
-        """`num_resumable(sequence, blocks)`: how many of the leading cached blocks the sequence can
-        reuse."""
+    def __init__(self, limits: Limits, config: EngineConfig, has_lanes: bool = True) -> None:
         self.blocks = BlockManager(
             config.num_blocks, config.block_size, config.max_num_seqs, config.prefix_caching, has_lanes
         )
@@ -57,7 +48,6 @@ class Scheduler:
         self.running: list[Sequence] = []  # oldest first
         self._limits = limits
         self._config = config
-        self._num_resumable = num_resumable
         self._live: dict[str, Sequence] = {}
         self._free_lanes = list(range(config.max_num_seqs))
         self._stopped: list[Sequence] = []  # by an EOS read late, and not booked yet
@@ -133,18 +123,10 @@ class Scheduler:
     def _continue_running(self, plan: list[Scheduled], budget: int) -> tuple[int, list[str]]:
         """What is left of the budget, and who had to give way."""
         preempted: list[str] = []
-        running, block_size = self.running, self._config.block_size
-        while len(plan) < len(running) and budget:
-            sequence = running[len(plan)]
-            context_len = sequence.num_computed_tokens
-            num_new = len(sequence.token_ids) - context_len
-            if num_new == 1 and context_len < len(sequence.block_table) * block_size:
-                # A decode within its last block: nearly every row of nearly every step.
-                plan.append(Scheduled(sequence, context_len, 1, True))
-                budget -= 1
-                continue
-            num_new = min(num_new, budget)
-            if not self.blocks.can_hold(sequence, context_len + num_new):
+        while len(plan) < len(self.running) and budget:
+            sequence = self.running[len(plan)]
+            num_new = min(sequence.num_uncomputed_tokens, budget)
+            if not self.blocks.can_hold(sequence, sequence.num_computed_tokens + num_new):
                 preempted.append(self._preempt_youngest())  # perhaps this very sequence
                 continue
             plan.append(self._feed(sequence, num_new))
@@ -155,9 +137,7 @@ class Scheduler:
         admitted: list[str] = []
         while self.waiting and self._free_lanes and budget:
             sequence = self.waiting[0]
-            known = self.blocks.match(sequence)
-            usable = self._usable(sequence, known)
-            hits = usable[: self._num_resumable(sequence, usable)]
+            hits = self._usable(sequence, self.blocks.match(sequence))
             # Admit only what fits whole, even if the budget cuts it into chunks.
             if not self.blocks.can_hold(sequence, sequence.num_tokens, hits):
                 break
@@ -165,7 +145,6 @@ class Scheduler:
             self._waiting_ids = None
             sequence.lane = heappop(self._free_lanes)
             self.blocks.adopt(sequence, hits)
-            sequence.known_blocks = known
             admitted.append(sequence.request_id)
             num_new = min(sequence.num_uncomputed_tokens, budget)
             plan.append(self._feed(sequence, num_new))

@@ -20,7 +20,6 @@ class Sequence:
     request: Request
     token_ids: list[int]  # prompt and outputs
     num_computed_tokens: int = 0
-    known_blocks: tuple[int, ...] = ()  # of its first tokens, in the prefix cache at its last admission
     lane: int = -1
     block_table: list[int] = field(default_factory=list)
     num_published_blocks: int = 0  # full blocks offered to the prefix cache

@@ -159,14 +159,11 @@ class Setting:
         own = ("--engine", ENGINE)
         less = ("--num-requests", "8") if self.is_dry else ("--num-requests", "96", "--slots", "32")
         short = less if self.is_dry else (*less, "--cap", "16:128")
-        # One command per peer, so that a missing one does not affect the other's row.
-        names = "generate-static", "transformers-cb"
-        generated, peer = (("--engine", name, *own, *short) for name in names)
+        peer = ("--engine", "transformers-cb", *own, *short)
         return (
             self._ladder,
             self._rows("llama-8b", 170, 2, "llama-8b", own, "decode_64", "ragged"),
             self._rows("llama-1b", 110, 3, "llama-1b", own, "decode_64", "decode_1", "ragged"),
-            self._rows("generate-static", 105, 2, "llama-1b", generated, "uniform"),
             self._rows("transformers-cb", 65, 3, "llama-1b", peer, "uniform"),
             self._rows("qwen3-0.6b", 85, 2, "qwen3-0.6b", own, "decode_64", "ragged"),
         )

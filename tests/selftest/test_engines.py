@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import PreTrainedModel, StaticCache
+from transformers import PreTrainedModel
 
 from batchproof.api import Completion, EngineConfig, Request
 from batchproof.errors import UnsupportedModelError
@@ -67,7 +67,6 @@ def built(name: str) -> PreTrainedModel:
             *("bloom", "transformers-cb", "BloomForCausalLM: in a batch it chooses tokens"),
             marks=needs_psutil,
         ),
-        ("mamba", "generate-static", "'generate-static' cannot serve MambaForCausalLM"),
     ],
 )
 def test_a_model_that_an_engine_would_answer_wrongly_is_refused(
@@ -140,37 +139,3 @@ def test_an_unusual_model_is_served_as_by_the_reference(model: str, name: str) -
         for each in ("reference", name)
     )
     assert first == second
-
-
-def test_generate_takes_a_larger_cache_for_a_longer_prompt() -> None:
-    model = load_model("gpt2-long", torch.device("cpu"), torch.float32).model
-    engines = [
-        resolve_engine(each).factory(model, EngineConfig()) for each in ("generate-static", "reference")
-    ]
-    for length in (3, 300):
-        request = Request("r", tuple(i % 256 for i in range(length)), 3)
-        first, second = (each.generate([request]) for each in engines)
-        assert first == second
-
-
-def test_generate_compiles_one_step_for_one_static_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It serves all batches, padded or not, full or not, short or long."""
-    model = load_model("gpt2-random", torch.device("cpu"), torch.float32).model
-    monkeypatch.setattr(model.generation_config, "repetition_penalty", 1.5)  # it is not asked
-    lens = [(3, 7), (3, 2), (9, 4), (1, 1), (5, 9), (5, 9), (2, 6)]
-    requests = [
-        Request(f"r{i}", tuple(range(i, i + n)), cap, eos_token_ids=frozenset({i}))
-        for i, (n, cap) in enumerate(lens)
-    ]
-    compiled, caches = [], []
-
-    def compiler(graph: torch.fx.GraphModule, _inputs: object, **_options: object) -> object:
-        compiled.append(graph)
-        return graph
-
-    build = resolve_engine("generate-static").factory
-    engine = build(model, EngineConfig(max_num_seqs=2, max_model_len=32), compile=compiler)
-    monkeypatch.setattr(StaticCache, "__init__", lambda *given, **_: caches.append(given))
-    expected = resolve_engine("reference").factory(model, EngineConfig()).generate(requests)
-    assert engine.generate(requests) == expected
-    assert (len(compiled), caches) == (1, [])

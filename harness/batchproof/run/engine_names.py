@@ -38,7 +38,6 @@ def _released_names() -> list[str]:
 
 PEERS_HERE = {  # in the process of the tests
     "transformers-cb": "batchproof_engines.adapters.transformers_cb:transformers_cb",
-    "generate-static": "batchproof_engines.adapters.generate_static:generate_static",
 }
 PEERS_ELSEWHERE = {  # in a process of their own
     "openai": "batchproof_engines.adapters.openai:openai",
@@ -53,7 +52,7 @@ BY_DEFAULT = list(OWN)
 # The models that an engine serves, on every device: to refuse one of these is a failure. Planted faults
 # and oddities declare nothing, nor does an engine with options, which may refuse more.
 SERVED = {
-    **dict.fromkeys((*OWN, *TEACHING, "generate-static"), frozenset(EMBEDDED)),
+    **dict.fromkeys((*OWN, *TEACHING), frozenset(EMBEDDED)),
     **dict.fromkeys(("ragged", "transformers-cb"), frozenset(EMBEDDED) - WITH_STATES),
 }
 NOT_IN = {"float64": {"mixtral-hash"}}  # torch multiplies no experts in it

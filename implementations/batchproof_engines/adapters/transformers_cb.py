@@ -38,7 +38,6 @@ def transformers_cb(
     compile_level: int = 0,
     cuda_graphs: bool | None = None,
     overlap: bool | None = None,
-    sampling: bool = False,
     stepping: bool = False,
     guarded: bool = True,
 ) -> Engine:
@@ -46,8 +45,6 @@ def transformers_cb(
 
     * `attention`: sdpa, eager, flash_attention_2 ...; by default flash attention if the library finds
       it, otherwise the model's own.
-    * `sampling`: requests may have a temperature, top_k and top_p of their own. All tokens are drawn,
-      those of greedy requests with a top_k of 1.
     * `stepping`: the engine can be stepped, see `SteppingTransformersEngine`.
     * `guarded`: bad requests are refused before the library sees them, and torch's generators are left
       as they were.
@@ -55,8 +52,8 @@ def transformers_cb(
     The other options are passed to the library as they are, `overlap` as `use_async_batching`; None
     leaves the decision to it.
 
-    Raises `UnsupportedModelError` for a model it would answer wrongly, `UsageError` for an attention
-    that is not available or parameters that this release does not take for each request.
+    Raises `UnsupportedModelError` for a model it would answer wrongly, and `UsageError` for an
+    attention that is not available.
     """
     refuse_unbatchable(NAME, model)
     implementation = attention_of(model, attention)
@@ -69,7 +66,7 @@ def transformers_cb(
 
     def built(kind: type[TransformersEngine], config: EngineConfig) -> TransformersEngine:
         page, budget = _fastest(model, config, implementation)
-        tuning = Tuning(implementation, page, budget, library, sampling, guarded)
+        tuning = Tuning(implementation, page, budget, library, guarded)
         return kind(model, config, tuning)
 
     probe_tokens(NAME, model, implementation, partial(built, TransformersEngine))

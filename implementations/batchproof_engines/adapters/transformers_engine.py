@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import count
@@ -25,7 +25,6 @@ from batchproof.api import (
 )
 from batchproof_engines.adapters.transformers_manager import (
     NAME,
-    Draws,
     Tuning,
     attending,
     in_words,
@@ -53,7 +52,7 @@ class PoolLimits(Limits):
 
     def refusal(self, request: Request) -> str | None:
         asked = request.sampling
-        beyond = None if asked is None else asked.beyond(self.tuning.sampling_fields)
+        beyond = None if asked is None else asked.beyond(frozenset())
         if beyond or not self.tuning.is_guarded:
             return beyond
         refusal, num_blocks = super().refusal(request), self.config.num_blocks
@@ -92,11 +91,7 @@ class TransformersEngine:
         self._config = config
         self._tuning = tuning
         own = Limits.of(model, config)
-        if tuning.sampling:
-            self.capabilities = self.capabilities | {Capability.SAMPLING}
-        self.sampling_fields = tuning.sampling_fields
         self._limits = PoolLimits(own.vocab_size, own.max_model_len, config, tuning)
-        self._draws = Draws()
         self._names = (f"{NAME}-{number}" for number in count())  # a user's ids may be used again
         self._pool: _Pool | None = None
         self._release: Callable[[], object] = lambda: None
@@ -141,7 +136,7 @@ class TransformersEngine:
 
     def _serve(self, requests: Sequence[Request]) -> list[Completion]:
         manager = self._require_pool([num_fed_tokens(request) for request in requests])
-        with self._closing_on_error(), self._working():
+        with self._closing_on_error(), attending(self._model, self._tuning.attention):
             names = self._submit(manager, requests)
             tokens = _collect(manager, names)
         return [
@@ -166,17 +161,8 @@ class TransformersEngine:
                     max_new_tokens=request.max_new_tokens,
                     eos_token_id=sorted(request.eos_token_ids),
                     streaming=streaming,
-                    **(self._drawing(request) if self.sampling_fields else {}),
                 )
         return names
-
-    def _drawing(self, request: Request) -> dict[str, Any]:
-        """Returns the library's parameters; of the likeliest token alone for a greedy request."""
-        asked = request.sampling
-        if asked is None or asked.temperature == 0:
-            return {"temperature": 1.0, "top_k": 1, "top_p": 1.0}
-        top_k = asked.top_k or self._limits.vocab_size
-        return {"temperature": asked.temperature, "top_k": top_k, "top_p": asked.top_p}
 
     @contextmanager
     def _closing_on_error(self) -> Iterator[None]:
@@ -187,16 +173,6 @@ class TransformersEngine:
         except BaseException:
             self.close()
             raise
-
-    @contextmanager
-    def _working(self) -> Iterator[None]:
-        """A context in which the library may work with the model."""
-        has_draws = self.sampling_fields and self._tuning.is_guarded
-        with (
-            attending(self._model, self._tuning.attention),
-            self._draws.lent() if has_draws else nullcontext(),
-        ):
-            yield
 
     def _require_pool(self, lens: Sequence[int]) -> ContinuousBatchingManager:
         """Returns the manager of a pool that is large enough, making a new one if necessary.
@@ -318,7 +294,7 @@ class SteppingTransformersEngine(TransformersEngine):
         with self._closing_on_error():
             manager = self._require_largest_pool()
             if not self._streams:
-                self._attending.enter_context(self._working())
+                self._attending.enter_context(attending(self._model, self._tuning.attention))
             (name,) = self._submit(manager, [request], streaming=True)
         self._streams[request.request_id] = _Stream(name, request)
 

@@ -41,13 +41,7 @@ class Tuning:
     page_size: int  # tokens
     max_batch_tokens: int  # fed in one step
     library: Mapping[str, Any]  # of `ContinuousBatchingConfig`; None leaves the decision to it
-    sampling: bool  # each request has a temperature, top_k and top_p
     is_guarded: bool  # bad requests are refused here, and torch's generators left as they were
-
-    @property
-    def sampling_fields(self) -> frozenset[str]:
-        """The fields of `SamplingParams` that requests may use."""
-        return frozenset({"temperature", "top_k", "top_p"} if self.sampling else ())
 
 
 def attention_of(model: PreTrainedModel, asked: str | None) -> str:
@@ -86,13 +80,9 @@ def manager_for(
         "max_requests_per_batch": max_num_seqs,
         **tuning.library,
     }
-    if tuning.sampling:
-        if "per_request_processors" not in _FIELDS:
-            raise UsageError(f"sampling is true, which transformers {transformers.__version__} cannot")
-        values["per_request_processors"] = True
     hints = WorkloadHints(longest, 0, max_num_seqs)
     with _unaltered(model, undoes_seeding=tuning.is_guarded), attending(model, tuning.attention):
-        manager = _manager(model, _config(may_change=False, **values), hints, tuning.sampling)
+        manager = _manager(model, _config(may_change=False, **values), hints)
         try:
             manager.warmup()
         except MemoryError as error:
@@ -152,27 +142,6 @@ def attending(model: PreTrainedModel, attention: str) -> Iterator[None]:
         _attend(model, before)
 
 
-class Draws:
-    """The library draws from torch's default generator; here it has a state of its own, which starts at
-    random, and others find theirs as they left it."""
-
-    def __init__(self) -> None:
-        generator = torch.Generator()
-        generator.seed()
-        self._state = generator.get_state()
-
-    @contextmanager
-    def lent(self) -> Iterator[None]:
-        """A context in which the default generator of the CPU goes on where it was left here."""
-        before = torch.get_rng_state()
-        torch.set_rng_state(self._state)
-        try:
-            yield
-        finally:
-            self._state = torch.get_rng_state()
-            torch.set_rng_state(before)
-
-
 @contextmanager
 def _unaltered(model: PreTrainedModel, *, undoes_seeding: bool = True) -> Iterator[None]:
     """Undoes what making a manager does: it seeds the generators and switches the model to
@@ -211,14 +180,10 @@ def _manager(
     model: PreTrainedModel,
     config: ContinuousBatchingConfig,
     hints: WorkloadHints | None = None,
-    has_sampling: bool = False,
 ) -> ContinuousBatchingManager:
-    """Makes a manager that decodes greedily, or draws by each request's parameters, and ignores the
-    model's own generation settings."""
-    # What differs from its default here, a request can set.
-    drawing = {"temperature": 0.5, "top_k": 1, "top_p": 0.5} if has_sampling else {}
-    settings = GenerationConfig(do_sample=has_sampling, eos_token_id=-1, **drawing)
-    return cast(ContinuousMixin, model).init_continuous_batching(settings, config, hints)
+    """Makes a manager that decodes greedily and ignores the model's own generation settings."""
+    greedy = GenerationConfig(do_sample=False, eos_token_id=-1)
+    return cast(ContinuousMixin, model).init_continuous_batching(greedy, config, hints)
 
 
 def _config(*, may_change: bool, **values: Any) -> ContinuousBatchingConfig:

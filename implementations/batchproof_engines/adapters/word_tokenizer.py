@@ -24,7 +24,6 @@ def word_of(token_id: int, vocab_size: int) -> str:
 
 
 def text_of(token_ids: Sequence[int], vocab_size: int) -> str:
-    """Returns the words of these tokens, separated by spaces."""
     return " ".join(word_of(token_id, vocab_size) for token_id in token_ids)
 
 

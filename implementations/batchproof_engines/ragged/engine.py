@@ -238,7 +238,6 @@ class RaggedEngine:
 
     @property
     def trace(self) -> Seq[StepRecord]:
-        """Returns a record for each forward pass so far."""
         return self._trace
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:

@@ -45,17 +45,14 @@ class Sequence:
 
     @property
     def request_id(self) -> str:
-        """Returns the id of the request."""
         return self.request.request_id
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Returns how many of its tokens are not in the cache yet."""
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
     def output_token_ids(self) -> list[int]:
-        """Returns the tokens produced so far."""
         return self.token_ids[len(self.request.prompt_token_ids) :]
 
     def append(self, token_id: int) -> None:
@@ -97,7 +94,6 @@ class Scheduler:
         return self._limits.refusal(request) or self._pool_refusal(request)
 
     def is_live(self, request_id: str) -> bool:
-        """Returns whether a request of this id is waiting or running."""
         return any(seq.request_id == request_id for seq in (*self.waiting, *self.running))
 
     def add(self, request: Request) -> Sequence:
@@ -201,7 +197,6 @@ class Scheduler:
         return self._num_blocks(sequence.num_computed_tokens + num_new)
 
     def _num_used(self, plan: dict[Sequence, int]) -> int:
-        """Returns how many blocks all running sequences own after this plan."""
         return sum(self._owned(each, plan.get(each, 0)) for each in {*self.running, *plan})
 
     def _num_free_blocks(self) -> int | None:

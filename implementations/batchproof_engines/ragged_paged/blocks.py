@@ -52,7 +52,6 @@ class BlockManager:
         return None if self.limit is None else self.limit - len(self.num_users)
 
     def num_blocks_for(self, num_tokens: int) -> int:
-        """Returns how many blocks hold so many tokens."""
         return -(-num_tokens // self.block_size)
 
     def prefix(self, sequence: Sequence, column: int) -> Prefix:
@@ -110,7 +109,6 @@ class BlockManager:
         return block
 
     def evict(self, block: int) -> None:
-        """Forgets what a block holds."""
         del self.published[self.prefixes.pop(block)]
 
     def publish(self, sequence: Sequence) -> None:
@@ -125,7 +123,6 @@ class BlockManager:
                 self.prefixes[block] = prefix
 
     def release(self, sequence: Sequence) -> None:
-        """Takes back all blocks of a sequence."""
         for block in reversed(self.tables.pop(sequence.request_id).blocks):  # the tail is evicted first
             self.num_users[block] -= 1
             if self.num_users[block]:

@@ -97,13 +97,11 @@ class RaggedPagedEngine(RaggedEngine):
         return events, logits
 
     def tables(self, plan: SchedulerOutput) -> list[list[int]]:
-        """Returns the block table of each row of a step."""
         known = self._scheduler.blocks.tables
         return [known[row.request_id].blocks for row in plan.rows]
 
     @property
     def num_slots(self) -> int:
-        """Returns how many slots there are so far."""
         return self._scheduler.blocks.num_blocks * self._config.block_size
 
     def slots(self, table: list[int], positions: Iterable[int]) -> list[int]:

@@ -84,7 +84,6 @@ class StatesByLane:
         return joined([(self.lanes[piece.lane], 0) for piece in group])
 
     def write(self, group: list[Piece], states: States) -> None:
-        """Keeps the states that a pass has made."""
         for place, piece in enumerate(group):
             self.lanes[piece.lane] = joined([(states, place)])
 
@@ -157,7 +156,6 @@ class StatefulEngine(RaggedPagedEngine):
         return torch.cat([logits for each in found for logits in each])
 
     def lane(self, request_id: str) -> int:
-        """Returns the lane of a running request."""
         return self._scheduler.lanes[request_id]
 
     def restore(self, plan: SchedulerOutput) -> None:
@@ -179,7 +177,6 @@ class StatefulEngine(RaggedPagedEngine):
             start = end
 
     def groups(self, pieces: list[Piece]) -> list[list[Piece]]:
-        """Splits pieces into those that are fed together."""
         groups: dict[Hashable, list[Piece]] = {}
         for piece in pieces:
             groups.setdefault(self.kind(piece), []).append(piece)
@@ -209,7 +206,6 @@ class StatefulEngine(RaggedPagedEngine):
         return logits
 
     def cache(self, group: list[Piece], longest: int) -> DynamicCache:
-        """Returns the keys and states that a pass starts from."""
         cache = DynamicCache(config=self._model.config)
         states = iter(self._states.read(group) or ())
         for index, layer in enumerate(cache.layers):

@@ -1,10 +1,6 @@
 """Bamba with a cache but without `position_ids` gives the tokens of every pass positions from 0 on.
 
-Its model fills in `position_ids` by the length of the pass alone and adds nothing for what is cached,
-as other models of transformers do. `generate` passes positions and is right; a loop of one's own over
-`past_key_values`, which is right for Llama, silently decodes at position 0.
-
-Found on transformers 5.17.0 and 5.23.0. Exits with 1 if it reproduces.
+Seen in 5.17.0 and 5.23.0.
 """
 
 import sys

@@ -1,10 +1,7 @@
 """Continuous batching of transformers drops attention softcapping (`paged|eager`): Gemma-2 gets other
 tokens.
 
-`eager_paged_attention_forward` (integrations/eager_paged.py) swallows `softcap` in **kwargs and never
-uses it. Gemma-2 runs with eager attention unless flash attention is there (sdpa refuses softcap), so on
-a CPU, or on a GPU without flash attention, `generate_batch` answers from uncapped scores without a
-word. Random weights; a cap of 2 stands for one that the scores reach. Exit status 1: reproduced.
+Random weights; a cap of 2 stands for one that the scores reach.
 """
 
 import torch

@@ -1,9 +1,6 @@
 """Continuous batching of transformers lets one request's NaN reach all others of its step.
 
-All sequences of a step are one packed row, and a dense mask keeps them apart. With sdpa on a CPU a
-masked key has weight 0, and 0 times a value that is NaN is NaN: each query of the step gets it. Here
-the embedding of one token is infinite, as an overflow in a 16-bit model would make it; the prompts that
-do not hold that token are right alone and wrong beside the one that does. Exit status 1: reproduced.
+The embedding of one token is infinite, as an overflow in a 16-bit model would make it.
 """
 
 import torch

@@ -1,9 +1,4 @@
-"""One bad request ends transformers' continuous batching for everybody.
-
-A prompt that the pool can never hold, a token that is not in the vocabulary, an id that is still in
-use: none is refused, each raises in the thread of the manager, which then fails every request in flight
-or waiting and stops; later requests are dropped with a warning. Exit status 1: reproduced.
-"""
+"""One bad request ends transformers' continuous batching for everybody."""
 
 import logging
 

@@ -1,6 +1,6 @@
-"""A greedy `generate_batch` of transformers reseeds torch's global generator, and a seed in its
-config rewinds whatever else draws from it: dropout, shuffling, sampling elsewhere in the process
-repeat themselves."""
+"""A greedy `generate_batch` of transformers reseeds torch's global generator, and a seed in its config
+rewinds whatever else draws from it: dropout, shuffling, sampling elsewhere in the process repeat
+themselves."""
 
 import torch
 import transformers

@@ -1,10 +1,6 @@
 """Two managers of transformers' continuous batching on one model leave `is_causal=False` in its config.
 
-Each step of a manager passes is_causal to the model. A wrapper of the forward pass (utils/generic.py)
-writes that into the shared config for the time of the call and then restores what it found. The
-managers' threads interleave: one finds the other's value and restores that. Whoever uses the model
-afterwards gets attention that sees the future. Exit status 1: reproduced; the threads may need some
-rounds.
+The threads may need some rounds.
 """
 
 import time

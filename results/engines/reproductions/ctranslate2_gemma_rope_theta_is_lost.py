@@ -1,9 +1,6 @@
 """CTranslate2 4.8.5: a Gemma of transformers 5 is converted with rope_theta 10000, whatever it has.
 
-Exit status 1: reproduced. transformers 5 keeps rope_theta in config.rope_parameters. `GemmaLoader` in
-the released ctranslate2/converters/transformers.py reads config.rope_theta, which is not there, and
-falls back to 10000; the loaders of Llama and others use `get_rotary_params`, which finds it. An answer
-is "explained" if transformers gives it too with 10000.
+An answer is "explained" if transformers gives it too with 10000.
 """
 
 import sys

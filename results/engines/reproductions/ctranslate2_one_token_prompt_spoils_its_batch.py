@@ -1,10 +1,4 @@
-"""CTranslate2 4.8.5: beside a prompt of one token, the others are answered with their own prompt.
-
-Exit status 1: reproduced. With include_prompt_in_result=False, prompts are fed at once as far as the
-shortest of the batch, less one token. `run_generation` in src/models/language_model.cc (read at 4.8.1)
-sets `return_prefix = false` only inside of `if (forward_length > 0)`. A prompt of one token makes that
-length 0, so the other prompts are returned, but for their first token, and max_length counts them.
-"""
+"""CTranslate2 4.8.5: beside a prompt of one token, the others are answered with their own prompt."""
 
 import sys
 

@@ -1,8 +1,6 @@
 """CTranslate2 4.8.5: the converter drops the sliding window of a Qwen2, in all layers or in some.
 
-Exit status 1: reproduced. `Qwen2Loader` in the released ctranslate2/converters/transformers.py reads
-neither use_sliding_window nor sliding_window nor layer_types, so every layer attends to everything. An
-answer is "explained" if transformers gives it too without windows.
+An answer is "explained" if transformers gives it too without windows.
 """
 
 import sys

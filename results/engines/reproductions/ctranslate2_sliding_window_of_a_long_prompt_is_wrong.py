@@ -1,9 +1,7 @@
 """CTranslate2 4.8.5: a prompt beyond the sliding window, fed at once, is attended to beyond it.
 
-Exit status 1: reproduced. The decoder in src/layers/transformer.cc (read at 4.8.1) cuts the prompt into
-chunks as long as the window. The mask of the second and later chunks is only causal, so their queries
-see all of the chunk before, up to 2 * window keys. An answer is "explained" if transformers gives it
-too with just that mask.
+An answer is "explained" if transformers gives it too where the queries of a chunk as long as the window
+see all of the chunk before.
 """
 
 import sys

@@ -1,10 +1,6 @@
 """CTranslate2 4.8.5: without an unknown token, an unknown word reads behind the embeddings.
 
-Exit status 1: reproduced. The loaders of Llama and Qwen convert a tokenizer without an unknown token to
-a model whose unknown token is the empty word. `Vocabulary` in src/vocabulary.cc (read at 4.8.1) appends
-that to the words, so an unknown word gets the id vocab_size, and the embeddings are read there without
-a look at their number of rows. That nothing is checked is seen in a second process, where forward_batch
-gets an id far outside.
+That nothing is checked is seen in a second process, where forward_batch gets an id far outside.
 """
 
 import subprocess

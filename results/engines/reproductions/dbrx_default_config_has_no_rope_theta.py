@@ -1,8 +1,6 @@
 """transformers: a DbrxConfig whose attn_config is not spelled out cannot be built.
 
-DbrxAttention reads `attn_config.rope_theta`, which DbrxAttentionConfig does not define (and does not
-need: the rotary embedding reads config.rope_parameters). With it given, `clip_qkv=None`, the default,
-fails in torch.clamp. Seen in 5.17.0 and 5.23.0. Exit status 1: reproduced.
+Seen in 5.17.0 and 5.23.0.
 """
 import torch
 from transformers import DbrxConfig, DbrxForCausalLM

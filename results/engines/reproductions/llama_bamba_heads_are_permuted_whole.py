@@ -1,10 +1,7 @@
 """llama.cpp: the converter permutes the whole heads of a Bamba, of which only a part is rotated.
 
-Exit status 1: reproduced. A head of Bamba rotates its first attn_rotary_emb dimensions, half of them:
-dimension i with i + attn_rotary_emb / 2. `LlamaModel.permute` in conversion/llama.py brings dimension i
-together with i + head_dim / 2, and `build_attention_layer` of src/models/granite-hybrid.cpp rotates
-the first pairs of these. An answer is "explained" if transformers gives it too with the rows in an order
-that undoes this, so that a server of these weights rotates the right pairs.
+"Undone" has the rows in an order that undoes this, so that a server of these weights rotates the right
+pairs.
 """
 
 import copy

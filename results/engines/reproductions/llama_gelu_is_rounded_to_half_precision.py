@@ -1,8 +1,6 @@
 """llama.cpp: GELU of a model in float32 is read from a table in half precision.
 
-Exit status 1: reproduced. ggml-cpu/vec.h defines GGML_GELU_FP16, and `ggml_vec_gelu_f32` and
-`ggml_vec_geglu_f32` then round their input to half precision. A Gemma, which has GELU, and a Llama, which
-has SiLU, are compared with transformers in float64; all else is in float32.
+A Gemma, which has GELU, and a Llama, which has SiLU, are compared with transformers in float64.
 """
 
 import sys

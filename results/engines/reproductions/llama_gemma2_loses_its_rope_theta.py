@@ -1,9 +1,5 @@
-"""llama.cpp: its converter drops the `rope_theta` of a Gemma 2, and the model is computed with 10,000.
-
-Exit status 1: reproduced. `Gemma2Model.set_gguf_parameters` (conversion/gemma.py) does not call the method
-that it overrides, which writes it. Published models of Gemma 2 have 10,000; one that was trained further
-for longer contexts has another.
-"""
+"""llama.cpp: its converter drops the `rope_theta` of a Gemma 2, and the model is computed with
+10,000."""
 
 import sys
 

@@ -1,9 +1,4 @@
-"""llama.cpp's server: parameters out of their range are changed or dropped without a word.
-
-Exit status 1: reproduced. `set_limits` in tools/server/server-schema.cpp brings a value into its range,
-where `set_hard_limits` refuses it; n_probs has neither, and of logit_bias an id outside of the
-vocabulary is passed over. The answer's generation_settings show what was used.
-"""
+"""llama.cpp's server: parameters out of their range are changed or dropped without a word."""
 
 import sys
 

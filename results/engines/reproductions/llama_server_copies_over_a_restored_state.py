@@ -1,12 +1,5 @@
-"""llama.cpp's server: a prompt that is restored into a slot is overwritten by a copy that was left over there.
-
-Exit status 1: reproduced. With n_cmpl (or OpenAI's n) above 1 the prompt is computed once and copied to the
-slots of the others. Between slots with a KV cache each, `llama_kv_cache::seq_cp` only notes the copy, and the
-next decode makes it. If one token was asked for, there is none: the request has ended. The next that takes
-the other slot has its state restored from the prompt cache at once (`state_read`), and the decode of its
-last tokens first makes the copy that is due, over the restored keys and values. A restored slot file
-(POST /slots/0?action=restore) is lost in the same way.
-"""
+"""llama.cpp's server: a prompt that is restored into a slot is overwritten by a copy that was left over
+there."""
 
 import sys
 

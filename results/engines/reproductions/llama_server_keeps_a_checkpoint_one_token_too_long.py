@@ -1,11 +1,7 @@
 """llama.cpp's server: a prompt is continued from a checkpoint that holds one token of another prompt.
 
-Exit status 1: reproduced. `update_slots` of tools/server/server-context.cpp erases the checkpoints with
-pos_max > pos_next, but one with pos_max == pos_next also holds a token that the new prompt does not have.
-If a turn adds one token, there are checkpoints behind n and n + 1 tokens. A prompt that forks behind n goes
-on from the first, and the second stays; a third prompt that shares more than n + 1 tokens with the fork goes
-on from there. The fork is longer than a micro-batch, as it would otherwise make a checkpoint at n again, which
-is looked at first.
+The fork is longer than a micro-batch, as it would otherwise make another checkpoint, which is looked at
+first.
 """
 
 import sys

@@ -1,10 +1,4 @@
-"""llama.cpp's server: a prompt is continued from keys and values that another LoRA adapter has made.
-
-Exit status 1: reproduced. `launch_slot_with_task` in tools/server/server-context.cpp clears a slot if a
-request names other adapters (`lora`) than the slot has. One that names none gets those of the command line
-without that look, and goes on behind what the adapter has computed. And the RAM cache finds prompts by their
-tokens alone: a slot that has the right adapter already is given a state that another has made.
-"""
+"""llama.cpp's server: a prompt is continued from keys and values that another LoRA adapter has made."""
 
 import importlib
 import sys

@@ -1,12 +1,5 @@
-"""llama.cpp's server: a request for a busy slot (`id_slot`) replaces the prompt of the request that runs there.
-
-Exit status 1: reproduced. `get_available_slot` in tools/server/server-context.cpp takes the slot that
-`id_slot` names without a look at whether it is processing. No similarity has been computed for it, so f_keep
-is 0, and the prompt cache is updated: `prompt_load` puts a better prompt of the RAM cache into the slot. Only
-then does `process_single_task` see that the slot is busy, and defers. The running request goes on from the
-state of the other conversation. If its prompt is still fed in parts, as of a long one or of a hybrid model,
-the slot may never end, or the server ends with GGML_ASSERT(batch.size() > 0).
-"""
+"""llama.cpp's server: a request for a busy slot (`id_slot`) replaces the prompt of the request that
+runs there."""
 
 import json
 import sys

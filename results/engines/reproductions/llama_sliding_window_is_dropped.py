@@ -1,8 +1,6 @@
 """llama.cpp: the converter drops the sliding window of a Mistral, a Mixtral and a Qwen2.
 
-Exit status 1: reproduced. `LlamaModel` and `Qwen2Model` in conversion/ write no sliding window, and the
-architectures llama and qwen2 read none, so every layer attends to everything. An answer is "explained"
-if transformers gives it too without windows.
+An answer is "explained" if transformers gives it too without windows.
 """
 
 import sys

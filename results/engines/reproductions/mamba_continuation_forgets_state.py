@@ -1,11 +1,7 @@
 """transformers: Mamba, FalconMamba, Jamba and Zamba forget the recurrent state when several tokens
 follow a cache.
 
-Their full-sequence form (`mamba_selective_scan`) is not given `recurrent_state`; only a single token
-(recurrent form) goes on from it. The convolution state is taken over, so nothing fails: a prompt fed in
-two parts, or a chat turn appended to a cache, is answered as if what came before were forgotten (but
-for 3 tokens of convolution). mamba2, zamba2, bamba pass `initial_states` and are right. Seen in 5.17.0
-and 5.23.0. Exit status 1: reproduced.
+Seen in 5.17.0 and 5.23.0.
 """
 import torch
 from transformers import FalconMambaConfig, FalconMambaForCausalLM, Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM

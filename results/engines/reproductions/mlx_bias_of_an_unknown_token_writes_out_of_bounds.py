@@ -1,9 +1,4 @@
-"""MLX-LM 0.32.2: the logit_bias of an unknown token is written behind the logits.
-
-`make_logits_processors` scatters the biases by id, and nothing compares an id with the vocabulary: one
-just behind it corrupts the heap, a negative one biases another token, and a far one ends the process.
-Each runs in a process of its own. Exit status 1: reproduced.
-"""
+"""MLX-LM 0.32.2: the logit_bias of an unknown token is written behind the logits."""
 
 import subprocess
 import sys

@@ -1,8 +1,4 @@
-"""MLX-LM 0.32.2: more sequences are decoded at once than completion_batch_size.
-
-`_next` lets in as many prompts as the decoding batch has room, and does not count those that are being
-fed: those that are read in the same step come on top. Exit status 1: reproduced.
-"""
+"""MLX-LM 0.32.2: more sequences are decoded at once than completion_batch_size."""
 
 import sys
 

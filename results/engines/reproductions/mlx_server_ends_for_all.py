@@ -1,10 +1,4 @@
-"""MLX-LM 0.32.2: one request ends mlx_lm.server for everybody, in four ways.
-
-An exception of `insert_segments` or `next` ends the thread that generates, and nobody is answered any
-more: (1) an empty prompt; (2) a prompt that the prompt cache holds whole, such as an earlier prompt with
-its whole answer, of which nothing is left to feed; (3) a top_k of the whole vocabulary. (4) The logit_bias
-of an unknown token ends the process. Exit status 1: reproduced.
-"""
+"""MLX-LM 0.32.2: one request ends mlx_lm.server for everybody, in four ways."""
 
 import sys
 from contextlib import suppress

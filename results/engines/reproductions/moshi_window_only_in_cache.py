@@ -1,8 +1,6 @@
 """transformers: Moshi's `sliding_window` limits its cache, but not its mask.
 
-MoshiModel.forward builds a plain causal mask and its attention gets no `sliding_window`, while
-DynamicCache(config) makes sliding layers of `config.sliding_window` keys. One pass attends to
-everything, generation to the window. Seen in 5.17.0 and 5.23.0. Exit status 1: reproduced.
+Seen in 5.17.0 and 5.23.0.
 """
 import torch
 from transformers import MoshiConfig

@@ -1,8 +1,6 @@
 """onnxruntime-genai 0.18.0: the model builder drops the sliding window of a Mistral.
 
-Exit status 1: reproduced. A MistralConfig has sliding_window, but no layer_types. Without those `Model`
-in the released models/builders/base.py takes every layer for full_attention, so each gets
-local_window_size -1. An answer is "explained" if transformers gives it too without the window.
+An answer is "explained" if transformers gives it too without the window.
 """
 
 import subprocess

@@ -4,8 +4,7 @@ import json
 import sys
 
 import onnxruntime_genai as og
-from setup_onnxruntime import built
-from setup_onnxruntime_request import begun
+from setup_onnxruntime import begun, built
 
 is_wrong = False
 for size in (1, 2, 4, 8):

@@ -1,8 +1,4 @@
-"""onnxruntime-genai 0.18.0: Config.overlay appends a list of EOS ids instead of replacing them.
-
-Exit status 1: reproduced. `Int_Array_Element` in src/config.cpp (read at 0.16.0-dev) appends each
-element of a list to what genai_config.json gave; a single number is assigned.
-"""
+"""onnxruntime-genai 0.18.0: Config.overlay appends a list of EOS ids instead of replacing them."""
 
 import json
 import sys
@@ -10,8 +6,7 @@ from pathlib import Path
 
 import onnxruntime_genai as og
 import torch
-from setup_onnxruntime import built, model
-from setup_onnxruntime_request import begun
+from setup_onnxruntime import begun, built, model
 
 ids = model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=8, do_sample=False)
 right = ids[0, 3:].tolist()

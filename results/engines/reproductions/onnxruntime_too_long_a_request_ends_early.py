@@ -1,15 +1,11 @@
-"""onnxruntime-genai 0.18.0: a request longer than the context is not refused, and ends before its cap.
-
-Exit status 1: reproduced. Prompt and max_generated_tokens are not checked against the context together
-when the turn begins. The request ends at the context's end, with the finish reason MAX_SESSION_TOKENS.
-"""
+"""onnxruntime-genai 0.18.0: a request longer than the context is not refused, and ends before its
+cap."""
 
 import sys
 
 import onnxruntime_genai as og
 import torch
-from setup_onnxruntime import built, model
-from setup_onnxruntime_request import begun
+from setup_onnxruntime import begun, built, model
 
 
 def greedy(prompt: list[int], num: int) -> list[int]:

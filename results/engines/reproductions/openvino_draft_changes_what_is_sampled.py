@@ -1,11 +1,7 @@
 """openvino-genai 2026.4.1: with a draft model, sampled tokens do not have the model's probabilities.
 
-Exit status 1: reproduced. The logits of model and draft are constant: the model takes token 0 with
-probability 0.8, the draft with 0.2. Speculative sampling, which the library cites (Leviathan et al.,
-2023), keeps the model's probabilities. Likely cause, read in the source: `Sampler::validate_candidate`
-accepts a proposal with the draft's probability of it, divided by the model's probability of the token
-that the model sampled itself. The algorithm divides the model's probability of the proposal by the
-draft's.
+The logits of model and draft are constant: the model takes token 0 with probability 0.8, the draft with
+0.2.
 """
 
 import math

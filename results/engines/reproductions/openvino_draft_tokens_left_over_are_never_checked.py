@@ -1,11 +1,7 @@
 """openvino-genai 2026.4.1: draft tokens that do not fit into a step are never checked, and are
 answered.
 
-Exit status 1: reproduced. The model is its own draft, so that every proposal is right, and yet answers
-change, also with the default SchedulerConfig. Likely cause, read in the source: a step without room for
-all draft tokens (max_num_batched_tokens, blocks) leaves some in the sequence. How many are unchecked is
-forgotten: `clear_scheduled_tokens` sets it to 0, `update_request` to the number inserted last. The rest
-counts as the model's own; a prompt half fed is overtaken the same way.
+The model is its own draft, so that every proposal is right.
 """
 
 import sys

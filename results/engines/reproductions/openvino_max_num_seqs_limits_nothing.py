@@ -1,9 +1,4 @@
-"""openvino-genai 2026.4.1: with dynamic_split_fuse, the default, max_num_seqs limits nothing.
-
-Exit status 1: reproduced. The header says of it "max number of scheduled sequences", under "vLLM-like
-settings". Likely cause, read in the source: only `_schedule_prompt_phase_vllm` looks at it, which is
-what runs without dynamic_split_fuse.
-"""
+"""openvino-genai 2026.4.1: with dynamic_split_fuse, the default, max_num_seqs limits nothing."""
 
 import sys
 

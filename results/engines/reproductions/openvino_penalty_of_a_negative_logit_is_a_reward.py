@@ -1,10 +1,7 @@
 """openvino-genai 2026.4.1: presence and frequency penalties raise a logit that is negative.
 
-Exit status 1: reproduced. The model has constant logits: token k has -1 - k / 2. With a
-presence_penalty of 1.2, token 0 falls to -2.2 once it is produced, so 1 is next, and then 2. The
-penalties are named after OpenAI's, whose formula subtracts them whatever the sign. Likely cause, read
-in the source: `PresencePenaltyTransform` and `FrequencyPenaltyTransform` subtract from logits of 0 and
-above and add to those below; their documentation says "reduces absolute log prob".
+The model has constant logits: token k has -1 - k / 2. With a presence_penalty of 1.2, token 0 falls to
+-2.2 once it is produced, so 1 is next, and then 2.
 """
 
 import sys

@@ -1,10 +1,4 @@
-"""openvino-genai 2026.4.1: with prefix caching, blocks are reused that were not computed yet.
-
-Exit status 1: reproduced. Prompts are fed in chunks of 8 tokens here. Likely cause, read in the source:
-`BlockManager::allocate` files a block under the hash of the whole prompt (content_length is the
-prompt's size and what was generated), not of what is computed. Whoever comes between two chunks, or
-after a cancel, takes keys and values of nothing.
-"""
+"""openvino-genai 2026.4.1: with prefix caching, blocks are reused that were not computed yet."""
 
 import sys
 

@@ -1,11 +1,8 @@
 """transformers: Qwen2MoeAttention and PhimoeAttention do not pass `sliding_window` to the attention
 interface.
 
-sdpa and eager get the window through the mask. Whatever builds no mask (flash_attention_2/3, and any
-custom function of AttentionInterface) has only the keyword, and attends to everything: silently another
-model. Shown on a CPU with an attention function of flash's contract: causal, windowed by the keyword,
-no mask. Seen in 5.17.0 and 5.23.0. Exit status 1: reproduced. qwen2, qwen3_moe, mixtral and mistral
-pass it.
+Shown on a CPU with an attention function of flash's contract: causal, windowed by the keyword, no mask.
+Seen in 5.17.0 and 5.23.0.
 """
 import torch
 import torch.nn.functional as F

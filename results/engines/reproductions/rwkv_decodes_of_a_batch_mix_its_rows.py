@@ -1,10 +1,6 @@
 """RWKV decodes a batch of two or more prompts wrongly, also in `generate`: the rows mix.
 
-For a single new token the time shift is the last hidden state, (B, H). It is combined with the new one,
-(B, 1, H), and broadcasts to (B, B, H): only a batch of one is right. The prompts are equally long, so
-there is no padding.
-
-Found on transformers 5.17.0 and 5.23.0. Exits with 1 if it reproduces.
+Seen in 5.17.0 and 5.23.0.
 """
 
 import sys

@@ -1,9 +1,11 @@
-"""A tiny Llama with random weights, as the library's builder makes it, in `built`."""
+"""A tiny Llama with random weights, as the library's builder makes it, in `built`, and a request of the Engine."""
 
 import subprocess
 import sys
 import tempfile
 
+import numpy as np
+import onnxruntime_genai as og
 import torch
 import transformers
 
@@ -20,3 +22,11 @@ words = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "t")
 transformers.GPT2Tokenizer(vocab={"t": 0}, merges=[], **words).save_pretrained(given)
 builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-p", "fp32", "-e", "cpu"]
 subprocess.run([*builder, "-i", given, "-o", built, "-c", given], capture_output=True, check=True)
+
+
+def begun(engine: og.Engine, prompt: list[int], num: int) -> og.Request:
+    request = engine.create_request()
+    options = og.TurnOptions(request)
+    options.set_max_generated_tokens(num)
+    request.begin_turn(np.array(prompt, dtype=np.int32), options)
+    return request

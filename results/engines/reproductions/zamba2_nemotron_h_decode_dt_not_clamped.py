@@ -1,10 +1,6 @@
 """transformers: a decode step of Zamba2 and NemotronH forgets `time_step_min`.
 
-The chunk form clamps dt to `self.time_step_limit` = (time_step_min, inf) (`dt_limit=` of
-mamba2_chunk_scan); the recurrent form (one token, state in the cache) calls
-mamba2_selective_state_update without it. So generation with a cache computes another function than one
-pass. Shown in float64: 1e-7 would be the float32 parts. Exit status 1: reproduced. Seen in 5.17.0 and
-5.23.0; mamba2, bamba, falcon_h1 have (0, inf) as their default and do not show it.
+Shown in float64: 1e-7 would be the float32 parts. Seen in 5.17.0 and 5.23.0.
 """
 import torch
 from transformers import NemotronHConfig, NemotronHForCausalLM, Zamba2Config, Zamba2ForCausalLM

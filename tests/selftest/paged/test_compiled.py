@@ -1,4 +1,4 @@
-"""A compiled stretch of layers for all, installed in the model for a pass and removed again."""
+"""One compiled layer for all, installed in the model for a pass and removed again."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from batchproof.api import EngineConfig, Request
@@ -16,7 +15,7 @@ from batchproof_paged.options import PagedOptions
 
 CPU = torch.device("cpu")
 MANY_LAYERS = 12  # more than the compiler would make of one piece of code
-NUM_PIECES = 3  # a stretch of layers, the last norm and the rotary embedding
+NUM_PIECES = 3  # a layer, the last norm and the rotary embedding
 CONFIG = EngineConfig(max_num_seqs=4, max_num_batched_tokens=16, block_size=4, return_logits=True)
 ASKED = [Request(f"r{i}", tuple(range(1, 3 + 5 * i)), 4 + i) for i in range(5)]
 
@@ -75,53 +74,6 @@ def test_the_layers_are_their_own_again_after_a_pass_even_one_that_fails(
     handle.remove()
     again = engine.generate(ASKED)
     assert [each.token_ids for each in again] == [each.token_ids for each in answers]
-
-
-def test_each_layer_of_a_stretch_gets_its_own_arguments() -> None:
-    """A window, or an embedding of positions, may be those of one kind of layer."""
-
-    class Layer(torch.nn.Module):
-        def forward(self, hidden: torch.Tensor, factor: int, *, summand: int) -> torch.Tensor:
-            return hidden * factor + summand
-
-    stretch = compiled._stretch([Layer(), Layer()], compiled._run_stretch)
-    first, second = (stand_in for _, stand_in in stretch)
-    hidden = first(torch.ones(1), 2, summand=1)
-    assert second(hidden, 5, summand=3).item() == (1 * 2 + 1) * 5 + 3
-
-
-def test_layers_between_which_something_happens_are_not_chained(model: PreTrainedModel) -> None:
-    layers = compiled.uniform_layers(model)
-    assert compiled._are_chained(model, layers)
-    layers[3].register_forward_pre_hook(lambda _layer, given: (given[0] + 1, *given[1:]))
-    assert not compiled._are_chained(model, layers)
-
-
-def test_common_products_are_computed_once_from_copies_that_follow_the_weights(
-    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with inductor, whose place a compiler takes that changes nothing."""
-    num_products = []
-
-    def compile_nothing(graph: torch.fx.GraphModule, _examples: Any, **_: Any) -> Any:
-        num_products.append(len(graph.graph.find_nodes(op="call_function", target=linear)))
-        return graph.forward
-
-    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda _: compile_nothing)
-    options: dict[str, Any] = {"backend": "blocks", "graphs": True, "overlap": True}
-    engine = paged(model, CONFIG, **options, compile=True)
-    attention, mlp = model.model.layers[-1].self_attn, model.model.layers[0].mlp
-    for turn in range(3):
-        if turn == 1:
-            attention.k_proj.weight.data.mul_(-2)
-        elif turn == 2:
-            mlp.up_proj.weight = torch.nn.Parameter(-mlp.up_proj.weight.detach())
-        answers = engine.generate(ASKED)
-        plain = paged(model, CONFIG, compile=False).generate(ASKED)
-        assert [each.token_ids for each in answers] == [each.token_ids for each in plain]
-        for ours, theirs in zip(answers, plain, strict=True):
-            torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)
-    assert max(num_products) == 2 * 4, "of two layers with seven linear ones each"
 
 
 def test_a_model_without_uniform_layers_is_refused_if_it_was_asked_for(model: PreTrainedModel) -> None:

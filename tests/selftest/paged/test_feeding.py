@@ -15,7 +15,6 @@ from batchproof_engines.reference import reference
 from batchproof_lab.model_sweep.toys import quiet, toys_of
 from batchproof_paged import paged
 from batchproof_paged.cached_runner import CachedRunner
-from batchproof_paged.engine import PagedEngine
 
 CONFIG = EngineConfig(max_num_seqs=3, block_size=4, max_num_batched_tokens=8)
 REQUESTS = [
@@ -63,14 +62,14 @@ def test_each_way_gives_the_integer_oracles_tokens(
 
 
 def test_an_engine_says_how_it_feeds_a_model_and_what_it_cannot_do(hybrid: PreTrainedModel) -> None:
-    engine = paged(hybrid, EngineConfig())
-    assert engine.notes[0].startswith("it carries states: decodes are one batch")
-    assert {Capability.MASKING, Capability.PREFIX_CACHING} <= engine.capabilities
-    slow = paged(hybrid, EngineConfig(prefix_caching=True), feed="separate")
-    assert not {Capability.MASKING, Capability.PREFIX_CACHING} & slow.capabilities
-    how, caching = slow.notes
-    assert how.startswith("the slow way")
-    assert caching.startswith("prefix caching has no effect")
+    config = EngineConfig(prefix_caching=True)
+    engine, slow = paged(hybrid, config), paged(hybrid, config, feed="separate")
+    assert Capability.MASKING in engine.capabilities - slow.capabilities
+    assert Capability.PREFIX_CACHING not in engine.capabilities | slow.capabilities
+    ways = "it carries states: decodes are one batch", "the slow way"
+    for (how, caching), way in zip((engine.notes, slow.notes), ways, strict=True):
+        assert how.startswith(way)
+        assert caching.startswith("prefix caching has no effect")
 
 
 def test_a_way_that_would_be_wrong_is_refused_with_the_reason(hybrid: PreTrainedModel) -> None:
@@ -89,35 +88,6 @@ def test_sixteen_bits_hide_no_wrong_way_from_the_trial_batch() -> None:
     with pytest.raises(UnsupportedModelError, match="in a batch its logits differ"):
         paged(model, CONFIG, feed="packed")
     assert paged(model, CONFIG).notes[0].startswith("the slow way")
-
-
-def test_a_prompt_starts_at_the_longest_checkpoint_of_its_prefix(hybrid: PreTrainedModel) -> None:
-    """The first prompt leaves one behind its last full block, and the second one where it departs."""
-    config = EngineConfig(max_num_seqs=1, block_size=4, prefix_caching=True)
-    engine = paged(hybrid, config)
-    assert isinstance(engine, PagedEngine)
-    common = tuple(range(10, 20))
-    starts = []
-    for index, tail in enumerate([(1,) * 6, (2,) * 9, (3,) * 7, (2,) * 9]):
-        request = Request(f"r{index}", (*common, *tail), 4)
-        num_before = len(engine.trace)
-        (completion,) = engine.generate([request])
-        assert completion.token_ids == right_tokens(request)
-        starts.append(engine.trace[num_before].rows[0].context_len)
-    assert starts == [0, 0, 8, 16]
-
-
-def test_states_live_as_long_as_their_blocks(hybrid: PreTrainedModel) -> None:
-    config = EngineConfig(max_num_seqs=1, block_size=4, num_blocks=8, prefix_caching=True)
-    engine = paged(hybrid, config)
-    assert isinstance(engine, PagedEngine)
-    assert isinstance(engine._runner, CachedRunner)
-    prompts = [tuple(range(10 * text, 10 * text + 9)) for text in range(20)]
-    for prompt in (*prompts, prompts[18], prompts[0]):
-        engine.generate([Request("r", prompt, 1)])
-        assert len(engine._runner._checkpoints) <= 8
-    recent, old = (step.rows[0].context_len for step in engine.trace[-2:])
-    assert (recent, old) == (8, 0)
 
 
 def test_a_step_that_failed_is_repeated(hybrid: PreTrainedModel) -> None:

@@ -135,7 +135,6 @@ class Exchange:
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     def raise_if_cut(self) -> None:
-        """Raises `Cut` if the connection was cut."""
         if self._is_cut:
             raise Cut
 

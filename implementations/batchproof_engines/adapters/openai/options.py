@@ -97,7 +97,6 @@ class Options:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the options with these values."""
         texts = {name: str(values[name]) for name in TEXTS if values.get(name) is not None}
         try:
             return decode(cls, {**values, **texts})
@@ -136,7 +135,6 @@ class Options:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The capabilities that the fields make."""
         seeded = {Capability.SEEDED_SAMPLING} if self.seeded else set()
         others = CHOOSING - {Capability.SEEDED_SAMPLING}
         return frozenset(seeded | {each for each in others if self.sampling_fields & fields_of({each})})

@@ -50,13 +50,7 @@ from batchproof_engines.adapters.released.server import kept_server
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-CLIENT_OPTIONS = (
-    "concurrency",
-    "stream",
-    "eos",
-    "restored",
-    "logprobs",
-)  # of the adapter, for every server
+CLIENT_OPTIONS = "concurrency", "stream", "eos", "restored", "logprobs"  # of every server
 
 
 @dataclass(frozen=True)
@@ -70,9 +64,8 @@ class ReleasedEngine:
     def __signature__(self) -> inspect.Signature:
         """Model, config, and the options as keywords."""
         client = CLIENT_OPTIONS if self.library.server else ()
-        place = (
-            ("release",) if self.library.build else ("python", "release")
-        )  # what is built is not there
+        # What is compiled is not in the environment of a `python`.
+        place = ("release",) if self.library.build else ("python", "release")
         return signature_with((*self.library.options, *place, *client))
 
     def __call__(
@@ -134,9 +127,7 @@ class ReleasedEngine:
         local = kept_server(self.name, words, server.ready, server.refusals, server.ready_s, variables)
         engine = engine_at(local.running(), asked, model, config)
         version = (
-            _installed_version(python, self.library.package)
-            if build is None
-            else "of " + places["release"]
+            f"of {places['release']}" if build else _installed_version(python, self.library.package)
         )
         engine.release = f"{self.library.title} {version}"
         engine.notes = (*server.notes, *engine.notes)

@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -21,8 +20,6 @@ from batchproof.errors import UsageError
 from batchproof.places import user_cache
 
 COMPILERS = ("c++", "g++", "clang++")
-NUM_LINES = 20  # of a failed command's output
-WIDTH = 200  # of each
 NUM_DIGITS = 12  # of a digest
 
 
@@ -77,7 +74,6 @@ def build(wanted: SourceBuild, python: str) -> None:
 
 
 def _fetched(source: str, python: str, folder: Path) -> Path:
-    """Returns the downloaded source archive."""
     choice = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--dest", str(folder))
     _run([python, "-m", "pip", "download", "--quiet", *choice, source], python, folder.parent)
     (archive,) = folder.iterdir()
@@ -94,25 +90,9 @@ def _unpack(archive: Path, target: Path) -> None:
 
 
 def _run(command: Sequence[str], python: str, folder: Path) -> None:
-    """Runs a command and shows what it writes. Raises `UsageError` with its last lines."""
+    """Runs a command, whose output is on the screen. Raises `UsageError` if it fails."""
     path = os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", "")])
-    tail: deque[str] = deque(maxlen=NUM_LINES)
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, "PATH": path},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as popen:
-        assert popen.stdout is not None
-        for line in popen.stdout:
-            print(line, end="", flush=True)
-            tail.append(line.rstrip()[:WIDTH])
-    if popen.returncode != 0:
-        said = "".join(f"\n    {line}" for line in tail) or " nothing"
-        raise UsageError(
-            f"`{' '.join(command)}` ended with status {popen.returncode}; the last it wrote:{said}"
-        )
+    env = {**os.environ, "PATH": path}
+    ran = subprocess.run(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, check=False)
+    if ran.returncode != 0:
+        raise UsageError(f"`{' '.join(command)}` ended with status {ran.returncode}; see its output")

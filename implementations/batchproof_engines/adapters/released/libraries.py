@@ -103,7 +103,6 @@ class ReleasedLibrary:
 
     @property
     def requirements(self) -> Path:
-        """The pinned requirements."""
         return HERE / (self.environment or self.folder.name) / "requirements.txt"
 
     def is_pinned(self, release: str | None) -> bool:
@@ -111,7 +110,6 @@ class ReleasedLibrary:
         return release is None or release == self._pin()[1]
 
     def build_of(self, release: str | None) -> SourceBuild | None:
-        """Returns what is compiled for a release."""
         return self.build if self.is_pinned(release) else self.build and self.build.of(str(release))
 
     def name_of(self, release: str | None) -> str:

@@ -124,6 +124,17 @@ def biases_of(asked: Sampling) -> dict[int, float]:
     return biases
 
 
+def logprobs_of(token: int, values: Any, num_top: int) -> Logprobs:
+    """Returns the logprobs of a token and of the likeliest. `values`: those of all tokens, (vocab,), an
+    array of numpy."""
+    likeliest = (-values).argsort(kind="stable")[:num_top]
+    return {
+        "logprob": float(values[token]),
+        "rank": int((values > values[token]).sum()) + 1,
+        "top": [(int(each), float(values[each])) for each in likeliest],
+    }
+
+
 class Stepped:
     """An engine whose library advances all of its requests by a step. A subclass gives the three
     methods that only raise here. `live` holds its handles of the requests without an end, by id."""

@@ -30,6 +30,7 @@ from serving import (
     Unsupported,
     completed,
     in_calls,
+    logprobs_of,
     made_once,
     refused,
     serve,
@@ -210,13 +211,7 @@ def _completion(request: Request, answer: Answer) -> Completion:
 
 def _logprobs(token: int, logits: ctranslate2.StorageView, num_top: int) -> Logprobs:
     values = np.array(logits, dtype=np.float64)
-    values -= np.logaddexp.reduce(values)
-    likeliest = np.argsort(-values, kind="stable")[:num_top]
-    return {
-        "logprob": float(values[token]),
-        "rank": int((values > values[token]).sum()) + 1,
-        "top": [(int(each), float(values[each])) for each in likeliest],
-    }
+    return logprobs_of(token, values - np.logaddexp.reduce(values), num_top)
 
 
 class Numbers:

@@ -36,13 +36,13 @@ from lifting import lifted
 from serving import (
     Event,
     Length,
-    Logprobs,
     Request,
     Sampling,
     Stepped,
     Unsupported,
     biases_of,
     event_of,
+    logprobs_of,
     serve,
 )
 
@@ -162,7 +162,7 @@ class Engine(Stepped):
             num_top = request.get("sampling", {}).get("logprobs")
             if num_top is not None:
                 logprobs = np.array(answer.logprobs.astype(mx.float32))  # numpy has no bfloat16
-                event["logprobs"] = _logprobs(answer.token, logprobs, num_top)
+                event["logprobs"] = logprobs_of(answer.token, logprobs, num_top)
             events.append(event)
             if answer.finish_reason is not None:
                 del self._asked[answer.uid], self._sought[answer.uid]
@@ -216,15 +216,6 @@ def _processors(asked: Sampling) -> list[Any]:
         biases_of(asked), asked.get("repetition_penalty"), repetition_context_size=WHOLE
     )
     return processors
-
-
-def _logprobs(token: int, values: np.ndarray[Any, Any], num_top: int) -> Logprobs:
-    likeliest = np.argsort(-values, kind="stable")[:num_top]
-    return {
-        "logprob": float(values[token]),
-        "rank": int((values > values[token]).sum()) + 1,
-        "top": [(int(each), float(values[each])) for each in likeliest],
-    }
 
 
 @lru_cache(NUM_LOADED)

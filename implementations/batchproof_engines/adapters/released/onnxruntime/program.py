@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,21 +20,10 @@ import numpy as np
 import onnxruntime_genai as og
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `serving` lies
-from serving import (
-    Completion,
-    Event,
-    Live,
-    Request,
-    Unsupported,
-    completion_of,
-    event_of,
-    made_once,
-    serve,
-)
+from serving import Event, Request, Stepped, Unsupported, event_of, made_once, serve
 
 NUM_LOADED = 64  # models kept in memory
 NUM_EVENTS = 64  # at most, of one run
-REFUSALS = (RuntimeError, ValueError, TypeError)
 SOME_ID = 0  # the EOS of a model for requests that have none or several: it must have one
 TOKEN, FINISHED, FAILED = (
     int(og.EngineEventFlags.TOKEN),
@@ -117,53 +105,32 @@ class Turn:
         return event_of(name, token, "length" if is_last else None)
 
 
-class RequestEngine:
-    """Steps requests through one engine of the library for each EOS id that a model is given."""
+class RequestEngine(Stepped):
+    """Steps requests through one engine of the library for each EOS id that a model is given; a handle
+    is a `Turn`."""
+
+    refusals = (RuntimeError, ValueError, TypeError)
 
     def __init__(self, converted: Path, config: dict[str, Any], num_threads: int) -> None:
+        super().__init__()
         self._converted = converted
         self._num_threads = num_threads
         self._batch_size = config["max_num_seqs"]
         self._session_tokens = config["max_model_len"]
         self._engines: dict[int, og.Engine] = {}
-        self._live: dict[str, Turn] = {}
-        self._refused: list[Event] = []
 
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns one completion per request; a second request with the same id is refused."""
-        events: list[list[Event]] = []  # of each request
-        live: dict[str, list[Event]] = {}
-        for request in requests:
-            name = request["request_id"]
-            try:
-                self.add(request)
-            except Live as error:
-                events.append([event_of(name, None, "error", str(error))])
-            else:
-                events.append(self._refused)  # its one event, or none
-                live[name], self._refused = events[-1], []  # the id of a refused one is free again
-        while self.has_unfinished():
-            for event in self.step():
-                live[event["request_id"]].append(event)
-        return [completion_of(*each) for each in zip(requests, events, strict=True)]
+    def submit(self, request: Request) -> Turn:
+        return self._begun(request, [])
 
-    def add(self, request: Request) -> None:
-        """Adds a request; one that the library refuses gets an error event. Raises `Live`."""
-        name = request["request_id"]
-        if name in self._live or name in (event["request_id"] for event in self._refused):
-            raise Live(f"request_id {name!r} is live already")
-        self._begin(request, [])
-
-    def step(self) -> list[Event]:
-        """Runs each engine once and returns the events. Raises `RuntimeError` if live requests get no
-        work."""
-        events, self._refused = self._refused, []
+    def advance(self) -> list[Event]:
+        """Runs each engine once. Raises `RuntimeError` if live requests get no work."""
+        events: list[Event] = []
         at_work = [engine for engine in self._engines.values() if engine.has_pending_requests()]
-        if self._live and not at_work:
-            raise RuntimeError(f"the engine has no work, but has not answered {sorted(self._live)}")
+        if not at_work:
+            raise RuntimeError(f"the engine has no work, but has not answered {sorted(self.live)}")
         for engine in at_work:
             for news in engine.run(engine.create_event_buffer(NUM_EVENTS)):
-                turn = next((each for each in self._live.values() if each.handle == news.request), None)
+                turn = next((each for each in self.live.values() if each.handle == news.request), None)
                 event = turn.read(news) if turn is not None else None
                 if turn is None or event is None:
                     continue
@@ -172,31 +139,27 @@ class RequestEngine:
                     self.abort(event["request_id"])
                 elif int(news.flags) & FINISHED:
                     self.abort(event["request_id"])
-                    self._begin(turn.request, turn.tokens)
+                    events += self._continued(turn)
         return events
 
-    def abort(self, request_id: str) -> None:
-        """Ends a live request; an unknown id has no effect."""
-        turn = self._live.pop(request_id, None)
-        if turn is not None:
-            turn.handle.close()
-
-    def has_unfinished(self) -> bool:
-        return bool(self._live or self._refused)
+    def cancel(self, turn: Turn) -> None:
+        turn.handle.close()
 
     def close(self) -> None:
-        for name in list(self._live):
+        for name in list(self.live):
             self.abort(name)
 
-    def _begin(self, request: Request, tokens: list[int]) -> None:
-        name = request["request_id"]
+    def _continued(self, turn: Turn) -> list[Event]:
+        """Starts the rest of an answer as a new request; returns the event of one that is refused."""
+        name = turn.request["request_id"]
         try:
-            self._live[name] = self._begun(request, tokens)
-        except REFUSALS as error:
-            self._refused.append(event_of(name, None, "error", str(error)))
+            self.live[name] = self._begun(turn.request, turn.tokens)
+        except self.refusals as error:
+            return [event_of(name, None, "error", str(error))]
+        return []
 
     def _begun(self, request: Request, tokens: list[int]) -> Turn:
-        """Starts the request, to continue after `tokens`. Raises `REFUSALS`."""
+        """Starts the request, to continue after `tokens`. Raises one of `refusals`."""
         if request["max_new_tokens"] == 0:
             raise ValueError("max_new_tokens is 0, but must be at least 1")
         options = og.RequestOptions()
