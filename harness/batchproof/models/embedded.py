@@ -68,6 +68,8 @@ FURTHER = {
     "deepseek-hash": EmbeddedModel("deepseek_hash:build_deepseek_hash", deepseek_hash_oracle.generate),
     "gemma2-hash": EmbeddedModel("gemma2_hash:build_gemma2_hash", gemma2_hash_oracle.generate),
     "gpt-oss-hash": EmbeddedModel("gpt_oss_hash:build_gpt_oss_hash", gpt_oss_hash_oracle.generate),
+    "llama-hash-64": EmbeddedModel("llama_hash:build_llama_hash_64", llama_hash_oracle.generate),
+    "llama-hash-128": EmbeddedModel("llama_hash:build_llama_hash_128", llama_hash_oracle.generate),
     "llama-hash-deep": EmbeddedModel("llama_hash:build_llama_hash_deep", llama_hash_oracle.generate),
     "lfm2-random": EmbeddedModel("random_models:build_lfm2_random"),
     "mtp-hash": EmbeddedModel("mtp_hash:build_mtp_hash", eagle_hash_oracle.generate),

@@ -128,6 +128,18 @@ def build(
     )
 
 
+def build_llama_hash_64() -> LlamaForCausalLM:
+    """Returns `llama-hash-64`: `llama-hash` with heads of 64 dimensions, of which 32 hold something."""
+    model: LlamaForCausalLM = build(token_code, OFFSETS, gate_inputs, head_dim=64)
+    return model
+
+
+def build_llama_hash_128() -> LlamaForCausalLM:
+    """Returns `llama-hash-128`: `llama-hash` with heads of 128 dimensions, of which 32 hold something."""
+    model: LlamaForCausalLM = build(token_code, OFFSETS, gate_inputs, head_dim=128)
+    return model
+
+
 def build_llama_twins() -> LlamaForCausalLM:
     """Returns `llama-twins`: `llama-hash` with a ruler.
 
@@ -192,25 +204,33 @@ def _fill(
 
 
 def fill_hard_head(attention: LlamaAttention, offset: int, part: slice) -> None:
-    """Let query head 0 copy `part` of the position `offset` earlier into `fetched`."""
-    query = distance_query(offset, enumerate(_AMPLITUDES[offset]), HEAD_DIM, HEAD_DIM)
-    attention.q_proj.weight[:HEAD_DIM, CONSTANT] = query / CONSTANT_VALUE
-    attention.k_proj.weight[: HEAD_DIM // 2, CONSTANT] = HARD_KEY / CONSTANT_VALUE
-    attention.v_proj.weight[:HEAD_DIM, part] = _IDENTITY
-    attention.o_proj.weight[FETCHED, :HEAD_DIM] = _IDENTITY
+    """Let query head 0 copy `part` of the position `offset` earlier into `fetched`.
+
+    A larger head has the frequencies of one of 32 dimensions among its own.
+    """
+    size = attention.head_dim
+    amplitudes = ((j * size // HEAD_DIM, each) for j, each in enumerate(_AMPLITUDES[offset]))
+    query = distance_query(offset, amplitudes, size, size)
+    attention.q_proj.weight[:size, CONSTANT] = query / CONSTANT_VALUE
+    attention.k_proj.weight[: size // 2, CONSTANT] = HARD_KEY / CONSTANT_VALUE
+    attention.v_proj.weight[:_BITS, part] = _IDENTITY
+    attention.o_proj.weight[FETCHED, :_BITS] = _IDENTITY
 
 
 def _fill_soft_heads(attention: LlamaAttention, layer: int) -> None:
     """Let query heads 1 (the nearly plain mean) and 2, 3 (by content) write to `soft`.
 
-    Head 1 shares K and V with the hard head; heads 2 and 3 share K and V made of all state bits.
+    Head 1 shares K and V with the hard head; heads 2 and 3 share K and V made of all state bits. Each
+    has its values in its first dimensions, and scores like those of a head of 32.
     """
     name = f"llama / layer {layer} / soft"
-    _hard, second, third, fourth = (slice(i, i + HEAD_DIM) for i in range(0, WIDTH, HEAD_DIM))
-    mean_query = _MEAN_QUERY * signs(random_bits(f"{name} / mean", HEAD_DIM))
+    size = attention.head_dim
+    gain = math.sqrt(size / HEAD_DIM)
+    second, third, fourth = (slice(head * size, head * size + _BITS) for head in range(1, NUM_HEADS))
+    mean_query = gain * _MEAN_QUERY * signs(random_bits(f"{name} / mean", HEAD_DIM))
     attention.q_proj.weight[second, CONSTANT] = mean_query / CONSTANT_VALUE
-    attention.q_proj.weight[third, STATE] = signed_permutation(f"{name} / q 2", _BITS)
-    attention.q_proj.weight[fourth, STATE] = signed_permutation(f"{name} / q 3", _BITS)
+    attention.q_proj.weight[third, STATE] = gain * signed_permutation(f"{name} / q 2", _BITS)
+    attention.q_proj.weight[fourth, STATE] = gain * signed_permutation(f"{name} / q 3", _BITS)
     attention.k_proj.weight[second, STATE] = signed_permutation(f"{name} / k", _BITS)
     attention.v_proj.weight[second, STATE] = signed_permutation(f"{name} / v", _BITS)
     attention.v_proj.weight[second, SOFT] = _SOFT_FEEDBACK * signed_permutation(f"{name} / back", _BITS)
