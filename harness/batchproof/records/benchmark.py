@@ -128,11 +128,6 @@ def load(path: Path | str) -> Document:
     return cast(Document, document)
 
 
-def is_complete(result: Mapping[str, Any]) -> bool:
-    """Whether the file has a footer; without one the run was stopped early."""
-    return "footer" in result
-
-
 def exceeds_slots(row: Mapping[str, Any], slots: int) -> bool:
     """Whether more requests were served at once than the workload has slots. False for a row of an
     engine that was not stepped, which does not show it."""
