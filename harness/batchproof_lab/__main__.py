@@ -12,10 +12,6 @@ COMMANDS = {
     "honest": Command(
         "batchproof_lab.honest_command", "look for false alarms: honest engines on many workloads"
     ),
-    "models": Command(
-        "batchproof_lab.model_sweep.sweep_command",
-        "find the causal LMs of transformers that an engine serves",
-    ),
     "reports": Command(
         "batchproof_lab.reports_command",
         "write the reports on defects of released libraries to their maintainers",
