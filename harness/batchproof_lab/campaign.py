@@ -16,7 +16,6 @@ from typing import Generic, Protocol, TypeVar
 
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
-from batchproof.cli.ray_cluster import RAY, add_runner
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode
 from batchproof.records.journal import JournalKind, JournalWriter
@@ -134,7 +133,6 @@ class Campaign(Generic[Task, Outcome]):
     def run(
         self,
         arguments: argparse.Namespace,
-        time_limit_s: float,
         tasks: Callable[[], Iterable[Task]],
         finish: Callable[[], int],
     ) -> int:
@@ -142,7 +140,7 @@ class Campaign(Generic[Task, Outcome]):
         what `finish` returns, which writes the result, also if the work is stopped."""
         with self._journal(arguments) as journal:
             try:
-                with pool_of(arguments.runner, arguments.jobs, time_limit_s) as pool:
+                with WorkerPool(arguments.jobs, TASK_LIMIT_S) as pool:
                     while self._pass(pool, tasks(), journal):
                         pass
             finally:
@@ -177,23 +175,11 @@ class Campaign(Generic[Task, Outcome]):
         self.progress.step(self.size_of(outcome), key)
 
 
-def pool_of(runner: str, num_workers: int, time_limit_s: float) -> WorkerPool:
-    """Returns the workers. Raises `UsageError` if Ray is asked for and not installed."""
-    if runner == RAY:
-        from batchproof_lab.ray_pool import RayPool  # noqa: PLC0415 - an extra
-
-        return RayPool(num_workers, time_limit_s)
-    return WorkerPool(num_workers, time_limit_s)
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds `--restart`, `--runner` and the common options."""
+    """Adds `--restart` and the common options."""
     parser.add_argument(
         "--restart",
         action="store_true",
         help="forget the journal of the same question and code, which is otherwise continued",
-    )
-    add_runner(
-        parser, "where the workers are: on this machine, or in a cluster of Ray (default: %(default)s)"
     )
     choices.add_common(parser)

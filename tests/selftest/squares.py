@@ -43,16 +43,14 @@ class Number:
         return str(self.task)
 
 
-def squares(
-    folder: Path, tasks: Any = range(50), function: Any = squared, **changes: Any
-) -> CampaignState[int]:
+def squares(folder: Path, tasks: Any = range(50), function: Any = squared) -> CampaignState[int]:
     """Does what is left of the tasks; the outcome of a lost one is -1."""
-    options = {"output": folder, "restart": False, "runner": "processes", "jobs": 1}
+    options = Namespace(output=folder, restart=False, jobs=1)
     state = CampaignState(int)
     progress = Progress("squares", "number", len(tasks))
     campaign = Campaign(QUESTION, state, partial(_of_task, function), lambda *_: -1, progress)
     numbers = [Number(each) for each in tasks]
-    campaign.run(Namespace(**options | changes), 60.0, lambda: numbers, lambda: 0)
+    campaign.run(options, lambda: numbers, lambda: 0)
     return state
 
 
