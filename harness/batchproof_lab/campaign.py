@@ -122,8 +122,6 @@ class Campaign(Generic[Task, Outcome]):
         it."""
         folder = choices.writable(arguments.output / "journals")
         path = folder / f"{self.question.campaign}-{self.question.digest}.jsonl"
-        if arguments.restart:
-            path.unlink(missing_ok=True)
         with CAMPAIGN.append_to(path, self.question) as journal:
             self.state.read(path)
             known = self.state.outcomes.values()
@@ -173,13 +171,3 @@ class Campaign(Generic[Task, Outcome]):
         journal.append(Line(key, outcome))
         self.state.add(key, outcome)
         self.progress.step(self.size_of(outcome), key)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds `--restart` and the common options."""
-    parser.add_argument(
-        "--restart",
-        action="store_true",
-        help="forget the journal of the same question and code, which is otherwise continued",
-    )
-    choices.add_common(parser)

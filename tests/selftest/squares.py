@@ -45,7 +45,7 @@ class Number:
 
 def squares(folder: Path, tasks: Any = range(50), function: Any = squared) -> CampaignState[int]:
     """Does what is left of the tasks; the outcome of a lost one is -1."""
-    options = Namespace(output=folder, restart=False, jobs=1)
+    options = Namespace(output=folder, jobs=1)
     state = CampaignState(int)
     progress = Progress("squares", "number", len(tasks))
     campaign = Campaign(QUESTION, state, partial(_of_task, function), lambda *_: -1, progress)

@@ -1,6 +1,7 @@
 """Result files: valid at any moment, complete only at the end, and damage is named."""
 
 import copy
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import pytest
 
 from batchproof.bench.benchmark_run import ResultFile
 from batchproof.errors import UsageError
-from batchproof.records.benchmark import load
+from batchproof.places import ROOT
+from batchproof.records.benchmark import BENCHMARK
 
 HEADER = {
     "made": {"machine": {"cpu": "Some CPU", "cores": 2}, "versions": {"python": "3.11.9"}},
@@ -41,21 +43,17 @@ def test_the_file_can_be_read_after_each_addition_and_is_complete_only_at_the_en
             given = copy.deepcopy(entry)
             file.add(part, given)
             given.clear()  # what was added stays as it was
-            read = load(path)
-            assert read[part] == entries[:number]
-            assert "footer" not in read
+            assert json.loads(path.read_text())[part] == entries[:number]
+            assert BENCHMARK.read(path).footer is None
     before = path.read_bytes()
     with pytest.raises(ValueError, match="not JSON compliant"):
         file.add("growth", {"seconds": math.nan})
     assert path.read_bytes() == before
     file.finish()
-    read = load(path)
-    assert read["header"] == HEADER
-    assert read["footer"] | {"finished": ""} == {
-        "finished": "",
-        "num_comparisons": 2,
-        "num_growth": 1,
-    }
+    footer = BENCHMARK.read(path).footer
+    assert footer is not None
+    assert (footer.num_comparisons, footer.num_growth) == (2, 1)
+    assert json.loads(path.read_text())["header"] == HEADER
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if '"workload"' in line]
     assert len(lines) == 2, "git shows which comparison changed"
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
@@ -64,3 +62,8 @@ def test_the_file_can_be_read_after_each_addition_and_is_complete_only_at_the_en
 def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         ResultFile(tmp_path / "missing" / "result.json").write(HEADER)
+
+
+def test_the_files_that_the_docs_cite_can_be_read() -> None:
+    paths = [*(ROOT / "results").glob("20*-cpu-*.json")]
+    assert sum(BENCHMARK.read(path).footer is not None for path in paths) >= 21
