@@ -6,7 +6,6 @@ as after an interruption. That of other code or another question has another nam
 
 import argparse
 import hashlib
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,6 @@ from batchproof.records.provenance import Provenance, made_now
 from batchproof_lab.worker_pool import LostTask, WorkerPool
 
 TASK_LIMIT_S = 3600.0  # far beyond any session of the suite: a worker that hangs is given up
-MOST_KILLS = 2  # of workers with the same task, which then has that for its outcome
 
 
 class HasKey(Protocol):
@@ -114,7 +112,6 @@ class Campaign(Generic[Task, Outcome]):
     progress: Progress
     size_of: Callable[[Outcome], int] = lambda _: 1
     _is_begun: bool = field(init=False, default=False)  # its sitting is in the journal
-    _kills: Counter[str] = field(init=False, default_factory=Counter)
 
     @contextmanager
     def _journal(self, arguments: argparse.Namespace) -> Iterator[JournalWriter]:
@@ -150,24 +147,15 @@ class Campaign(Generic[Task, Outcome]):
         is_any, known = False, self.state.outcomes
         waiting = (each for each in tasks if each.key not in known)
         for task, result in pool.run(self.function, waiting):
-            is_any = True
-            if isinstance(result, LostTask) and result.is_killed and not self._is_given_up(task.key):
-                print(f"{task.key}: {result.why}; another worker does it", file=sys.stderr)
-                continue
-            outcome = self.lost_outcome(task, result) if isinstance(result, LostTask) else result
-            self._keep(task.key, outcome, journal)
+            if not self._is_begun:
+                self.state.sittings.append(made_now())
+                journal.append(Line(sitting=self.state.sittings[-1]))
+            is_any = self._is_begun = True
+            if isinstance(result, LostTask):  # in no journal: the same command tries it again
+                outcome = self.lost_outcome(task, result)
+            else:
+                outcome = result
+                journal.append(Line(task.key, outcome))
+            self.state.add(task.key, outcome)
+            self.progress.step(self.size_of(outcome), task.key)
         return is_any
-
-    def _is_given_up(self, key: str) -> bool:
-        """Counts a worker that was killed from outside. The task is given to another one, once."""
-        self._kills[key] += 1
-        return self._kills[key] >= MOST_KILLS
-
-    def _keep(self, key: str, outcome: Outcome, journal: JournalWriter) -> None:
-        if not self._is_begun:
-            self._is_begun = True
-            self.state.sittings.append(made_now())
-            journal.append(Line(sitting=self.state.sittings[-1]))
-        journal.append(Line(key, outcome))
-        self.state.add(key, outcome)
-        self.progress.step(self.size_of(outcome), key)

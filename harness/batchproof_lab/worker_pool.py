@@ -22,13 +22,9 @@ _SPAWN = get_context("spawn")
 
 @dataclass(frozen=True, slots=True)
 class LostTask:
-    """Takes the place of a result: the task raised, hung, or ended its process.
-
-    `is_killed`: by SIGKILL, as the system does when memory runs out, a scheduler, or a person.
-    """
+    """Takes the place of a result: the task raised, hung, or ended its process."""
 
     why: str
-    is_killed: bool = False
 
 
 class WorkerPool:
@@ -104,13 +100,12 @@ class _Worker:
         try:
             if self.connection.poll():
                 return self.connection.recv()
-            why, is_killed = f"no result within {self._time_limit_s:g} s", False
+            why = f"no result within {self._time_limit_s:g} s"
         except (EOFError, OSError):
             self._process.join()
             why = f"the process died with exit code {self._process.exitcode}"
-            is_killed = self._process.exitcode == -signal.SIGKILL
         self.kill()
-        return LostTask(why, is_killed=is_killed)
+        return LostTask(why)
 
     def kill(self) -> None:
         self.is_usable = False

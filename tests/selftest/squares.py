@@ -21,13 +21,10 @@ def squared(number: int) -> int:
 
 
 def killed_at_first(task: tuple[str, int]) -> int:
-    """Returns the number. Its process is killed if that is even or the folder does not exist, until a
-    file in the folder says that it was."""
-    folder, number = Path(task[0]), task[1]
-    marker = folder / "killed"
-    if not folder.exists() or (number % 2 == 0 and not marker.exists()):
-        if folder.exists():
-            marker.touch()
+    """Returns the number. The first process that is given an even one is killed."""
+    marker, number = Path(task[0], "killed"), task[1]
+    if number % 2 == 0 and not marker.exists():
+        marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
