@@ -53,11 +53,6 @@ class Block:
         return match[1]
 
     @property
-    def body(self) -> str:
-        """Returns the lines below the one that names the file."""
-        return self.text.partition("\n")[2]
-
-    @property
     def commands(self) -> list[tuple[list[str], list[str]]]:
         """Returns each command of a console with the lines that it should print."""
         parts = re.split(r"^\$ (.*)\n", self.text, flags=re.MULTILINE)[1:]
@@ -78,7 +73,8 @@ def write(block: Block, folder: Path) -> Path:
         file.write_text(block.text, encoding="utf-8")
         return file
     text = file.read_text(encoding="utf-8")
-    for hunk in re.split(r"^@@.*\n", block.body, flags=re.MULTILINE):
+    hunks = block.text.partition("\n")[2]  # below the line that names the file
+    for hunk in re.split(r"^@@.*\n", hunks, flags=re.MULTILINE):
         old = "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] != "+")
         new = "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] != "-")
         if text.count(old) != 1:
