@@ -1,9 +1,6 @@
-"""Follows a page of the documentation as its reader would, and compares what happens with the page.
+"""Follows the tutorial as its reader would, and compares what happens with the page: some minutes.
 
-    python docs/check_tutorial.py             # the tutorial: every command is run, some minutes
-    python docs/check_tutorial.py --show      # the same, and prints all output
-
-A page is followed from an empty folder, block by block:
+It is followed from an empty folder, block by block:
 
     ```python     whose first line is `# name.py`: the file; and so for ```toml
     ```diff       whose first line is `Index: name.py`: a change of it. Hunks are parted by `@@`
@@ -13,7 +10,6 @@ A page is followed from an empty folder, block by block:
 Other blocks are for readers alone. Seconds, and numbers of passed tests, which grow, are not compared.
 """
 
-import argparse
 import os
 import re
 import shlex
@@ -57,11 +53,6 @@ class Block:
         return match[1]
 
     @property
-    def body(self) -> str:
-        """Returns the lines below the one that names the file."""
-        return self.text.partition("\n")[2]
-
-    @property
     def commands(self) -> list[tuple[list[str], list[str]]]:
         """Returns each command of a console with the lines that it should print."""
         parts = re.split(r"^\$ (.*)\n", self.text, flags=re.MULTILINE)[1:]
@@ -82,7 +73,8 @@ def write(block: Block, folder: Path) -> Path:
         file.write_text(block.text, encoding="utf-8")
         return file
     text = file.read_text(encoding="utf-8")
-    for hunk in re.split(r"^@@.*\n", block.body, flags=re.MULTILINE):
+    hunks = block.text.partition("\n")[2]  # below the line that names the file
+    for hunk in re.split(r"^@@.*\n", hunks, flags=re.MULTILINE):
         old = "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] != "+")
         new = "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] != "-")
         if text.count(old) != 1:
@@ -136,9 +128,9 @@ def run(command: Sequence[str], folder: Path) -> list[str]:
     return ran.stdout.splitlines()
 
 
-def follow(page: Path, folder: Path, shows: bool) -> Iterator[str]:
-    """Follows a page in an empty folder, and yields what differs."""
-    for block in blocks(page.read_text(encoding="utf-8")):
+def follow(folder: Path) -> Iterator[str]:
+    """Follows the tutorial in an empty folder, and yields what differs."""
+    for block in blocks(TUTORIAL.read_text(encoding="utf-8")):
         if block.kind != "console":
             write(block, folder)
             continue
@@ -146,20 +138,15 @@ def follow(page: Path, folder: Path, shows: bool) -> Iterator[str]:
             printed = run(command, folder)
             missing = differs(wanted, printed)
             print(f"line {block.line}: {shlex.join(command)}: {'differs' if missing else 'as printed'}")
-            if missing or shows:
-                print(*printed, sep="\n")
             if missing:
+                print(*printed, sep="\n")
                 yield f"line {block.line}: not printed: {missing}"
 
 
 def main() -> int:
     """Returns 0 if the page is right, else 1."""
-    parser = argparse.ArgumentParser(description="Follows the tutorial and compares what is printed.")
-    parser.add_argument("page", nargs="?", type=Path, default=TUTORIAL)
-    parser.add_argument("--show", action="store_true", help="print the output of every command")
-    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        wrong = list(follow(arguments.page, Path(folder), arguments.show))
+        wrong = list(follow(Path(folder)))
     print(*wrong or ["every block is right"], sep="\n")
     return 1 if wrong else 0
 

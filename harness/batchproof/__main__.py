@@ -65,9 +65,6 @@ COMMANDS = {
     "replay": Command(
         "batchproof.replay.replay_command", "run again a failure that --repro has written"
     ),
-    "compare": Command(
-        "batchproof.bench.compare_files", "say whether the second of two result files is slower"
-    ),
     "checkpoint": Command(
         "batchproof.cli.checkpoint", "write an embedded model to disk, for engines that load their own"
     ),

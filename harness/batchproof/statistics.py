@@ -31,24 +31,6 @@ def mean_estimate(samples: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - margin, mean + margin)
 
 
-def difference_estimate(samples: Sequence[float], others: Sequence[float]) -> Estimate:
-    """Returns `mean(samples) - mean(others)` of two independent runs, with Welch's interval (B. L.
-    Welch, Biometrika 34, 1947): the runs may differ in spread and in length. The degrees of freedom
-    are rounded down, which widens the interval slightly. No interval if a run has one sample."""
-    difference = statistics.fmean(samples) - statistics.fmean(others)
-    runs = (samples, others)
-    if min(map(len, runs)) < 2:
-        return Estimate(difference, None, None)
-    squares = [_standard_error(run) ** 2 for run in runs]
-    total = sum(squares)
-    if total == 0.0:
-        return Estimate(difference, difference, difference)
-    shares = [square / total for square in squares]  # of the variance: squares alone may underflow
-    degrees = 1 / sum(s * s / (len(run) - 1) for s, run in zip(shares, runs, strict=True))
-    margin = student_t_quantile(int(degrees * (1 + 1e-12))) * math.sqrt(total)
-    return Estimate(difference, difference - margin, difference + margin)
-
-
 def slope_estimate(xs: Sequence[float], ys: Sequence[float]) -> Estimate:
     """Returns the slope of the least-squares line through at least three points. Its interval comes
     from the residuals (Student's t with `len(xs) - 2` degrees of freedom). Raises `ValueError` for

@@ -1,7 +1,6 @@
 """The laboratory, which no wheel holds: campaigns that test the suite itself.
 
 `faults_command.py` runs the suite against every planted fault and writes the kill table,
-`honest_command.py` against honest engines; `model_sweep/` tries one engine on every causal LM of
-transformers. Each is a `campaign.Campaign` of tasks in worker processes, and leaves a record and its
-page, of a template in `pages/`.
+`honest_command.py` against honest engines. Each is a `campaign.Campaign` of tasks in worker processes,
+and leaves a record and its page, of a template in `pages/`.
 """

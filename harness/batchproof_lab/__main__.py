@@ -12,14 +12,6 @@ COMMANDS = {
     "honest": Command(
         "batchproof_lab.honest_command", "look for false alarms: honest engines on many workloads"
     ),
-    "mutants": Command(
-        "batchproof_lab.mutants_command",
-        "serve the covering design to generated mutants and write what kills each",
-    ),
-    "models": Command(
-        "batchproof_lab.model_sweep.sweep_command",
-        "find the causal LMs of transformers that an engine serves",
-    ),
     "reports": Command(
         "batchproof_lab.reports_command",
         "write the reports on defects of released libraries to their maintainers",

@@ -6,7 +6,6 @@ as after an interruption. That of other code or another question has another nam
 
 import argparse
 import hashlib
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from typing import Generic, Protocol, TypeVar
 
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
-from batchproof.cli.ray_cluster import RAY, add_runner
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode
 from batchproof.records.journal import JournalKind, JournalWriter
@@ -24,7 +22,6 @@ from batchproof.records.provenance import Provenance, made_now
 from batchproof_lab.worker_pool import LostTask, WorkerPool
 
 TASK_LIMIT_S = 3600.0  # far beyond any session of the suite: a worker that hangs is given up
-MOST_KILLS = 2  # of workers with the same task, which then has that for its outcome
 
 
 class HasKey(Protocol):
@@ -115,7 +112,6 @@ class Campaign(Generic[Task, Outcome]):
     progress: Progress
     size_of: Callable[[Outcome], int] = lambda _: 1
     _is_begun: bool = field(init=False, default=False)  # its sitting is in the journal
-    _kills: Counter[str] = field(init=False, default_factory=Counter)
 
     @contextmanager
     def _journal(self, arguments: argparse.Namespace) -> Iterator[JournalWriter]:
@@ -123,8 +119,6 @@ class Campaign(Generic[Task, Outcome]):
         it."""
         folder = choices.writable(arguments.output / "journals")
         path = folder / f"{self.question.campaign}-{self.question.digest}.jsonl"
-        if arguments.restart:
-            path.unlink(missing_ok=True)
         with CAMPAIGN.append_to(path, self.question) as journal:
             self.state.read(path)
             known = self.state.outcomes.values()
@@ -134,7 +128,6 @@ class Campaign(Generic[Task, Outcome]):
     def run(
         self,
         arguments: argparse.Namespace,
-        time_limit_s: float,
         tasks: Callable[[], Iterable[Task]],
         finish: Callable[[], int],
     ) -> int:
@@ -142,7 +135,7 @@ class Campaign(Generic[Task, Outcome]):
         what `finish` returns, which writes the result, also if the work is stopped."""
         with self._journal(arguments) as journal:
             try:
-                with pool_of(arguments.runner, arguments.jobs, time_limit_s) as pool:
+                with WorkerPool(arguments.jobs, TASK_LIMIT_S) as pool:
                     while self._pass(pool, tasks(), journal):
                         pass
             finally:
@@ -154,46 +147,15 @@ class Campaign(Generic[Task, Outcome]):
         is_any, known = False, self.state.outcomes
         waiting = (each for each in tasks if each.key not in known)
         for task, result in pool.run(self.function, waiting):
-            is_any = True
-            if isinstance(result, LostTask) and result.is_killed and not self._is_given_up(task.key):
-                print(f"{task.key}: {result.why}; another worker does it", file=sys.stderr)
-                continue
-            outcome = self.lost_outcome(task, result) if isinstance(result, LostTask) else result
-            self._keep(task.key, outcome, journal)
+            if not self._is_begun:
+                self.state.sittings.append(made_now())
+                journal.append(Line(sitting=self.state.sittings[-1]))
+            is_any = self._is_begun = True
+            if isinstance(result, LostTask):  # in no journal: the same command tries it again
+                outcome = self.lost_outcome(task, result)
+            else:
+                outcome = result
+                journal.append(Line(task.key, outcome))
+            self.state.add(task.key, outcome)
+            self.progress.step(self.size_of(outcome), task.key)
         return is_any
-
-    def _is_given_up(self, key: str) -> bool:
-        """Counts a worker that was killed from outside. The task is given to another one, once."""
-        self._kills[key] += 1
-        return self._kills[key] >= MOST_KILLS
-
-    def _keep(self, key: str, outcome: Outcome, journal: JournalWriter) -> None:
-        if not self._is_begun:
-            self._is_begun = True
-            self.state.sittings.append(made_now())
-            journal.append(Line(sitting=self.state.sittings[-1]))
-        journal.append(Line(key, outcome))
-        self.state.add(key, outcome)
-        self.progress.step(self.size_of(outcome), key)
-
-
-def pool_of(runner: str, num_workers: int, time_limit_s: float) -> WorkerPool:
-    """Returns the workers. Raises `UsageError` if Ray is asked for and not installed."""
-    if runner == RAY:
-        from batchproof_lab.ray_pool import RayPool  # noqa: PLC0415 - an extra
-
-        return RayPool(num_workers, time_limit_s)
-    return WorkerPool(num_workers, time_limit_s)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds `--restart`, `--runner` and the common options."""
-    parser.add_argument(
-        "--restart",
-        action="store_true",
-        help="forget the journal of the same question and code, which is otherwise continued",
-    )
-    add_runner(
-        parser, "where the workers are: on this machine, or in a cluster of Ray (default: %(default)s)"
-    )
-    choices.add_common(parser)

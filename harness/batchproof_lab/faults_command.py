@@ -18,7 +18,7 @@ from batchproof.cli.result_files import write_result
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS
 from batchproof.run.registry import faults
-from batchproof_lab.campaign import TASK_LIMIT_S, Campaign, CampaignState, Question, add_options
+from batchproof_lab.campaign import Campaign, CampaignState, Question
 from batchproof_lab.fingerprint import code_digest
 from batchproof_lab.kill_table import (
     KILL_TABLE,
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="hunt the named faults only, and put their rows into the existing whole table",
     )
     choices.add_time_limit(parser, 5.0, "seconds after which one call of an engine counts as hung")
-    add_options(parser)
+    choices.add_common(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         lost_outcome=lambda attempt, lost: Hunt(attempt, Kill(own_failures=(lost.why,))),
         progress=progress,
     )
-    return campaign.run(arguments, TASK_LIMIT_S, tasks, finish)
+    return campaign.run(arguments, tasks, finish)
 
 
 def write_table(record: KillTableRecord, output: Path) -> int:

@@ -7,9 +7,9 @@ import hashlib
 import inspect
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
+import batchproof_engines
 from batchproof.places import ROOT
 from batchproof.records.provenance import versions
 from batchproof.records.suite_stamp import suite_digest
@@ -17,17 +17,14 @@ from batchproof.records.suite_stamp import suite_digest
 Definitions = dict[str, ast.stmt]  # of a module: what its top level gives a name to
 
 
-def code_digest(sources: Iterable[Path] = ()) -> str:
-    """Returns a digest of all that the outcome of a task depends on: the suite, engines, these further
-    files and folders, and the versions of the libraries.
+def code_digest() -> str:
+    """Returns a digest of all that the outcome of a task depends on: the suite, the engines, and the
+    versions of the libraries.
     """
-    spec = find_spec("batchproof_engines")
-    engines = [Path(each) for each in (spec.submodule_search_locations or ())] if spec else []
     digest = hashlib.sha256(repr((versions(), suite_digest())).encode())
-    for place in (*engines, *sources):
-        files = [place] if place.is_file() else place.rglob("*")
-        for file in sorted(each for each in files if each.suffix in (".py", ".yaml")):
-            digest.update(str(file.relative_to(place.parent)).encode() + file.read_bytes())
+    engines = Path(batchproof_engines.__file__).parent
+    for file in sorted(each for each in engines.rglob("*") if each.suffix in (".py", ".yaml")):
+        digest.update(str(file.relative_to(engines)).encode() + file.read_bytes())
     return digest.hexdigest()[:16]
 
 

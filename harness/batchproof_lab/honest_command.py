@@ -28,7 +28,7 @@ from batchproof.records.texts import without_machine_paths
 from batchproof.run.engine_names import BY_DEFAULT, ODD_PREFIX
 from batchproof.run.registry import oddities
 from batchproof.validation.yaml_nodes import read_yaml
-from batchproof_lab.campaign import TASK_LIMIT_S, Campaign, CampaignState, Question, add_options
+from batchproof_lab.campaign import Campaign, CampaignState, Question
 from batchproof_lab.conformance_modules import conformance_functions
 from batchproof_lab.fingerprint import code_digest
 from batchproof_lab.pages import page
@@ -257,7 +257,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "examples of a property test in one task; with fewer, more engines, models and tests meet",
     )
     choices.add_seed(parser, 0)
-    add_options(parser)
+    choices.add_common(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -291,7 +291,6 @@ def run(arguments: argparse.Namespace) -> int:
     )
     return campaign.run(
         arguments,
-        TASK_LIMIT_S,
         lambda: plan.tasks(state.outcomes),
         lambda: write_record(record_of(plan, state), arguments.output),
     )

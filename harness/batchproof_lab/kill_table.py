@@ -78,23 +78,16 @@ def make_attempt(attempt: Attempt, time_limit_s: float) -> Hunt:
     """Runs the tests of the promise that the fault breaks and, in a wide attempt that they miss, all
     others. The time limit is in seconds, for one call of the engine.
     """
-    return Hunt(attempt, _found(attempt, time_limit_s))
-
-
-def _found(attempt: Attempt, time_limit_s: float) -> Kill:
     declared = f"promise(id='{known_faults()[attempt.fault].promise.id}')"
     if attempt.only is not None:
         name = attempt.only.rpartition("::")[2]
-        return _kill(attempt, ["-k", name, "--diagnose-for=0"], time_limit_s)
-    by_promise = _kill(attempt, ["-m", declared], time_limit_s)
-    if by_promise.functions or by_promise.own_failures or not attempt.is_wide:
-        return by_promise
-    by_others = _kill(attempt, ["-m", f"not {declared}"], time_limit_s)
-    return replace(
-        by_others,
-        examples=by_promise.examples + by_others.examples,
-        seconds=round(by_promise.seconds + by_others.seconds, 3),
-    )
+        return Hunt(attempt, _kill(attempt, ["-k", name, "--diagnose-for=0"], time_limit_s))
+    kill = _kill(attempt, ["-m", declared], time_limit_s)
+    if attempt.is_wide and not (kill.functions or kill.own_failures):
+        others = _kill(attempt, ["-m", f"not {declared}"], time_limit_s)
+        seconds = round(kill.seconds + others.seconds, 3)
+        kill = replace(others, examples=kill.examples + others.examples, seconds=seconds)
+    return Hunt(attempt, kill)
 
 
 def _kill(attempt: Attempt, selection: list[str], time_limit_s: float) -> Kill:

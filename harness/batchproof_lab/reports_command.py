@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -199,29 +199,9 @@ def read_reports(path: Path) -> UpstreamReports:
     """Returns the file's content. Raises `UsageError` naming the place and what is wrong there."""
     root = read_yaml(path, "the file of reports", "libraries and reports")
     try:
-        found = decode(UpstreamReports, root.value(), is_closed=True)
+        return decode(UpstreamReports, root.value(), is_closed=True)
     except DecodeError as error:
         raise UsageError(f"{path}: {error}") from error
-    for problem in _problems(found, path.parent / "reproductions"):
-        raise UsageError(f"{path}: {problem}")
-    return found
-
-
-def _problems(found: UpstreamReports, scripts: Path) -> Iterator[str]:
-    names = [each.name for each in found.reports]
-    for each in found.reports:
-        if names.count(each.name) > 1:
-            yield f"two reports have the name {each.name!r}"
-        if each.library not in found.libraries:
-            yield f"{each.name}: library {each.library!r} is none of {', '.join(found.libraries)}"
-        if not each.scripts:
-            yield f"{each.name}: no script shows it"
-        for script in each.scripts:
-            if not (scripts / script).is_file():
-                yield f"{each.name}: there is no script {scripts / script}"
-        for thread in each.threads:
-            if len(thread.url.split("/")) != 7:  # https://github.com/owner/name/issues/12
-                yield f"{each.name}: {thread.url!r} is no thread on GitHub"
 
 
 TIME_LIMIT_S = 300.0

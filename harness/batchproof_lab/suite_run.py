@@ -103,7 +103,6 @@ class Catch:
     test: str
     broken: str | None  # the promise the failure names; None: the harness itself broke
     report: str
-    headline: str | None = None  # of that failure
     cause: str | None = None  # what the diagnosis names
     num_runs: int = 0  # workloads given to the engine until it was caught
     seconds: float = 0.0  # from the first test until then
@@ -166,7 +165,6 @@ class Recorder:
                 test=report.nodeid,
                 broken=failure.promise if failure else None,
                 report=report.longreprtext,
-                headline=failure.headline if failure else None,
                 cause=failure.cause if failure else None,
                 num_runs=self.findings.totals["num_runs"],
                 seconds=report.stop - self.began,

@@ -4,7 +4,6 @@ Workers persist, so torch is imported and models are made once in each. They are
 a fork of a process that has used torch may hang.
 """
 
-import pickle
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -23,13 +22,9 @@ _SPAWN = get_context("spawn")
 
 @dataclass(frozen=True, slots=True)
 class LostTask:
-    """Takes the place of a result: the task raised, hung, or ended its process.
-
-    `is_killed`: by SIGKILL, as the system does when memory runs out, a scheduler, or a person.
-    """
+    """Takes the place of a result: the task raised, hung, or ended its process."""
 
     why: str
-    is_killed: bool = False
 
 
 class WorkerPool:
@@ -45,7 +40,7 @@ class WorkerPool:
         """
         self._num_workers = num_workers
         self._time_limit_s = time_limit_s
-        self._idle: list[Any] = []
+        self._idle: list[_Worker] = []
 
     def __enter__(self) -> Self:
         return self
@@ -65,16 +60,16 @@ class WorkerPool:
         iteration early ends the workers that are busy.
         """
         waiting = iter(tasks)
-        busy: dict[Any, Task] = {}
+        busy: dict[_Worker, Task] = {}
         try:
             while True:
                 for task in islice(waiting, self._num_workers - len(busy)):
-                    worker = self._idle.pop() if self._idle else self._new_worker()
+                    worker = self._idle.pop() if self._idle else _Worker(self._time_limit_s)
                     busy[worker] = task
                     worker.begin(function, task)
                 if not busy:
                     return
-                for worker in self._done_first(busy):
+                for worker in _done_first(busy):
                     task, result = busy.pop(worker), worker.result()
                     if worker.is_usable:
                         self._idle.append(worker)
@@ -82,18 +77,6 @@ class WorkerPool:
         finally:
             for worker in busy:
                 worker.kill()
-
-    def _new_worker(self) -> Any:
-        return _Worker(self._time_limit_s)
-
-    @staticmethod
-    def _done_first(busy: Iterable[Any]) -> list[Any]:
-        """Waits for a worker that has sent a result, died or reached its deadline; returns all such."""
-        workers = list(busy)
-        left_s = min(worker.deadline for worker in workers) - time.monotonic()
-        ready = wait([worker.connection for worker in workers], max(0.0, left_s))
-        now = time.monotonic()
-        return [worker for worker in workers if worker.connection in ready or worker.deadline <= now]
 
 
 class _Worker:
@@ -117,13 +100,12 @@ class _Worker:
         try:
             if self.connection.poll():
                 return self.connection.recv()
-            why, is_killed = f"no result within {self._time_limit_s:g} s", False
+            why = f"no result within {self._time_limit_s:g} s"
         except (EOFError, OSError):
             self._process.join()
             why = f"the process died with exit code {self._process.exitcode}"
-            is_killed = self._process.exitcode == -signal.SIGKILL
         self.kill()
-        return LostTask(why, is_killed=is_killed)
+        return LostTask(why)
 
     def kill(self) -> None:
         self.is_usable = False
@@ -132,11 +114,13 @@ class _Worker:
         self.connection.close()
 
 
-def called_pickled(call: bytes) -> bytes:
-    """Returns the pickled result of a pickled (function, task), which a process between two others
-    passes on without importing what they need."""
-    function, task = pickle.loads(call)
-    return pickle.dumps(function(task))
+def _done_first(busy: Iterable[_Worker]) -> list[_Worker]:
+    """Waits for a worker that has sent a result, died or reached its deadline; returns all such."""
+    workers = list(busy)
+    left_s = min(worker.deadline for worker in workers) - time.monotonic()
+    ready = wait([worker.connection for worker in workers], max(0.0, left_s))
+    now = time.monotonic()
+    return [worker for worker in workers if worker.connection in ready or worker.deadline <= now]
 
 
 def _serve(connection: Connection) -> None:

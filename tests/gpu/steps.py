@@ -140,7 +140,7 @@ def measure(shape: str, engine: str, device: torch.device, measures: Measures) -
     began = perf_counter()
     model = build_model(SHAPES[shape].config(), device, dtype)
     costs = ModelCosts.of(model)
-    assert isinstance(costs, ModelCosts), costs
+    assert costs is not None, "the work of the shapes is counted"
     ceilings = measures.ceilings(device, dtype)
     measures.add(f"{shape} load", f"{perf_counter() - began:.1f} s")
     stand = Stand(shape, model, costs, ceilings, FULL if is_cuda else SMALL, measures)

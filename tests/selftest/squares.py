@@ -21,13 +21,10 @@ def squared(number: int) -> int:
 
 
 def killed_at_first(task: tuple[str, int]) -> int:
-    """Returns the number. Its process is killed if that is even or the folder does not exist, until a
-    file in the folder says that it was."""
-    folder, number = Path(task[0]), task[1]
-    marker = folder / "killed"
-    if not folder.exists() or (number % 2 == 0 and not marker.exists()):
-        if folder.exists():
-            marker.touch()
+    """Returns the number. The first process that is given an even one is killed."""
+    marker, number = Path(task[0], "killed"), task[1]
+    if number % 2 == 0 and not marker.exists():
+        marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
@@ -43,16 +40,14 @@ class Number:
         return str(self.task)
 
 
-def squares(
-    folder: Path, tasks: Any = range(50), function: Any = squared, **changes: Any
-) -> CampaignState[int]:
+def squares(folder: Path, tasks: Any = range(50), function: Any = squared) -> CampaignState[int]:
     """Does what is left of the tasks; the outcome of a lost one is -1."""
-    options = {"output": folder, "restart": False, "runner": "processes", "jobs": 1}
+    options = Namespace(output=folder, jobs=1)
     state = CampaignState(int)
     progress = Progress("squares", "number", len(tasks))
     campaign = Campaign(QUESTION, state, partial(_of_task, function), lambda *_: -1, progress)
     numbers = [Number(each) for each in tasks]
-    campaign.run(Namespace(**options | changes), 60.0, lambda: numbers, lambda: 0)
+    campaign.run(options, lambda: numbers, lambda: 0)
     return state
 
 

@@ -25,7 +25,6 @@ WRONG_INPUT = [
     ("lab faults mask_ignores_sequences", "is no planted fault; do you mean mask_ignores_sequence"),
     ("lab faults --seeds 1,1", "'1,1' must be different whole numbers"),
     ("lab faults --output full/file/x", "--output 'full/file/x' cannot be written"),
-    ("lab models lama", "'lama' is no causal LM of this version of transformers; do you mean llama"),
     ("judge matrix static --axis=--dtype=float32,float31", "'float31' is unknown"),
     (
         f"judge matrix static {DTYPES} --pytest --dtype=float16",

@@ -129,6 +129,7 @@ def test_each_defect_has_a_report_a_script_that_shows_it_and_a_page() -> None:
     reproductions = FOLDER / "reproductions"
     known = read_reports(FOLDER / "reports.yaml")
     names = {each.name for each in known.reports}
+    assert len(names) == len(known.reports)
     for issue in read_issues(DEFAULT_ISSUES):
         assert bool(issue.reports) == (issue.kind == "defect"), issue.title
         assert set(issue.reports) <= names, issue.title

@@ -17,8 +17,10 @@ from batchproof.run.engine_names import PEERS, SERVED, served_by
 from batchproof.run.registry import resolve_engine
 from batchproof_engines.reference import reference
 from batchproof_engines.trial_batch import probe_logits, probe_tokens
-from batchproof_lab.model_sweep.toys import Toy
 from tests.selftest.conftest import LaboratoryFor, needs_psutil
+from tests.selftest.tiny_models import tiny
+
+DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 
 
 @pytest.mark.parametrize(
@@ -49,12 +51,6 @@ def test_the_reference_agrees_with_the_librarys_own_generate(name: str) -> None:
         assert tuple(output[0, length:].tolist()) == completion.token_ids
 
 
-def built(name: str) -> PreTrainedModel:
-    """Returns a tiny model of the type; a gpt2 has eager attention."""
-    eager = {"attn_implementation": "eager"} if name == "gpt2" else {}
-    return Toy(name, changes=eager).build(seed=0)
-
-
 @pytest.mark.parametrize(
     ("model", "name", "words"),
     [
@@ -67,13 +63,16 @@ def built(name: str) -> PreTrainedModel:
             *("bloom", "transformers-cb", "BloomForCausalLM: in a batch it chooses tokens"),
             marks=needs_psutil,
         ),
+        ("llama", "static", "its RoPE type 'dynamic' depends on the whole batch"),
+        ("llama", "paged", "its RoPE type 'dynamic' depends on the whole batch"),
     ],
 )
 def test_a_model_that_an_engine_would_answer_wrongly_is_refused(
     model: str, name: str, words: str
 ) -> None:
+    changes = {"rope_parameters": DYNAMIC_ROPE} if model == "llama" else {}
     with pytest.raises(UnsupportedModelError, match=words):
-        resolve_engine(name).factory(built(model), EngineConfig())
+        resolve_engine(name).factory(tiny(model, **changes), EngineConfig())
 
 
 class _Changed:
@@ -119,7 +118,7 @@ def test_a_trial_batch_allows_what_rounding_does_and_no_more(dtype: torch.dtype)
 
 @pytest.mark.parametrize("num_positions", [5, 16])
 def test_a_model_of_few_positions_is_served(num_positions: int) -> None:
-    model = Toy("gpt2", changes={"n_positions": num_positions}).build(seed=0)
+    model = tiny("gpt2", n_positions=num_positions)
     requests = [Request("r", (1, 2), num_positions - 2)]
     first, second = (
         resolve_engine(each).factory(model, EngineConfig()).generate(requests)
@@ -129,13 +128,15 @@ def test_a_model_of_few_positions_is_served(num_positions: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "name"), [("bloom", "static"), ("gpt2", "ragged"), ("gpt2", "ragged-paged")]
+    ("model_type", "name"),
+    [("bloom", "static"), ("gpt2", "ragged"), ("gpt2", "ragged-paged"), ("mamba", "paged")],
 )
-def test_an_unusual_model_is_served_as_by_the_reference(model: str, name: str) -> None:
+def test_an_unusual_model_is_served_as_by_the_reference(model_type: str, name: str) -> None:
+    """Also with eager attention."""
+    model = tiny(model_type, **({"attn_implementation": "eager"} if model_type == "gpt2" else {}))
     config = EngineConfig(max_num_seqs=2)
     requests = [Request("a", (1, 2, 3, 4, 5), 6), Request("b", (9,), 6)]
     first, second = (
-        resolve_engine(each).factory(built(model), config).generate(requests)
-        for each in ("reference", name)
+        resolve_engine(each).factory(model, config).generate(requests) for each in ("reference", name)
     )
     assert first == second

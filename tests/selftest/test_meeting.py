@@ -16,9 +16,12 @@ from batchproof.generators.covering import (
     meetings,
     without,
 )
-from batchproof.run.meeting import Served
+from batchproof.requirements.promises import Promise
+from batchproof.run.failures import ConformanceFailure
+from batchproof.run.meeting import Meetings, Served
+from batchproof.run.registry import resolve_engine
+from batchproof.run.trial import Trial
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
-from batchproof_lab.mutants_command import Mutant, fate
 from tests.selftest.conftest import LaboratoryFor
 
 EVERYTHING = choices_for(frozenset(Capability), frozenset(SamplingParams.__slots__))
@@ -66,10 +69,15 @@ def test_a_preemption_is_met_between_tokens_of_which_two_follow(
     assert Served((), trace, None).interrupted() == places
 
 
-def test_what_is_forgotten_after_an_event_is_met_and_both_are_named(
+def test_what_is_forgotten_after_a_preemption_is_met_and_the_features_are_named(
     laboratory_for: LaboratoryFor,
 ) -> None:
-    mutant = Mutant("a preemption", "frequency_penalty")
-    found = fate(laboratory_for(DEFAULT_TIME_LIMIT_S), mutant, seed=0)
-    assert found.needs is not None
-    assert {"pool=tight", "parameters=penalties"} <= {*found.needs.split(" where ")[1].split(" meets ")}
+    lab = laboratory_for(DEFAULT_TIME_LIMIT_S)
+    spec = resolve_engine("fault:a_preempted_answer_counts_as_prompt")
+    oracle = lab.oracle("gpt2-random")
+    trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P1)
+    with pytest.raises(ConformanceFailure) as caught:
+        Meetings(trial, seed=0).serve_design()
+    appeared = caught.value.failure.finding.appeared
+    assert appeared is not None
+    assert {"pool=tight", "ends=least length"} <= {*appeared.removeprefix("where ").split(" meets ")}

@@ -78,7 +78,7 @@ def _roofline(timed: TimedEngine, terms: Terms) -> dict[str, Any] | None:
     if not (first and first.trace and terms.ceilings):
         return None
     costs = ModelCosts.of(timed.trial.subject.model)
-    if isinstance(costs, str):
+    if costs is None:
         return None
     least = least_time(first.trace, costs, terms.ceilings)
     took_s = median(times_s(timed.rounds, terms.clock))

@@ -26,6 +26,7 @@ from batchproof.bench.hardware import Ceilings
 from batchproof.models.catalogue import NUM_EXPERTS
 
 COUNTED_LAYERS = {"full_attention", "sliding_attention"}
+OTHER_KEYS = ("kv_lora_rank", "num_kv_shared_layers", "attention_chunk_size")  # of configurations
 Window = int | None  # keys that a query sees at most; None: all before it
 
 
@@ -48,11 +49,10 @@ class ModelCosts:
         return self.kv_bytes * sum(num for _, num in self.num_layers)
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> Self | str:
-        """Returns the costs, or the reason why a model's work is not counted."""
-        reason = _why_uncounted(model)
-        if reason is not None:
-            return reason
+    def of(cls, model: PreTrainedModel) -> Self | None:
+        """Returns the costs; None for a model whose work is not counted."""
+        if not _is_counted(model):
+            return None
         config = model.config.get_text_config()
         num_heads: int = config.num_attention_heads
         head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // num_heads
@@ -134,32 +134,33 @@ def pairs(row: RowRecord, window: Window) -> int:
     return growing * context + growing * (growing + 1) // 2 + full
 
 
-def _why_uncounted(model: PreTrainedModel) -> str | None:
-    """Returns why the counts would not hold for this model; None if they do."""
+def _is_counted(model: PreTrainedModel) -> bool:
+    """Returns whether the counts hold for this model.
+
+    They do not for a mixture of experts, whose tokens decide what is read; for a state other than keys
+    and values; for keys and values that are not one pair per layer, head and token; and for a matrix
+    that is in no linear layer.
+    """
     config = model.config.get_text_config()
-    if any((getattr(config, name, None) or 0) > 1 for name in NUM_EXPERTS):
-        return "it is a mixture of experts: how many of them a step reads depends on its tokens"
-    others = sorted(set(getattr(config, "layer_types", None) or ()) - COUNTED_LAYERS)
-    if others or getattr(model, "_is_stateful", False):
-        return f"it keeps a state other than keys and values ({', '.join(others) or 'recurrent'})"
-    for name in ("kv_lora_rank", "num_kv_shared_layers", "attention_chunk_size"):
-        if getattr(config, name, None):
-            return f"its keys and values are not one pair per layer, head and token ({name})"
-    if model.get_output_embeddings() is None:
-        return "it has no language-model head"
-    odd = _uncounted_matrix(model)
-    return None if odd is None else f"its matrix {odd} belongs to no layer whose work is counted"
+    other_layers = set(getattr(config, "layer_types", None) or ()) - COUNTED_LAYERS
+    return not (
+        any((getattr(config, name, None) or 0) > 1 for name in NUM_EXPERTS)
+        or other_layers
+        or getattr(model, "_is_stateful", False)
+        or any(getattr(config, name, None) for name in OTHER_KEYS)
+        or model.get_output_embeddings() is None
+        or _has_other_matrices(model)
+    )
 
 
 def _linears(model: PreTrainedModel) -> Iterator[Any]:
     return (module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D)))
 
 
-def _uncounted_matrix(model: PreTrainedModel) -> str | None:
-    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+def _has_other_matrices(model: PreTrainedModel) -> bool:
+    tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
     known = {id(module.weight) for module in (*_linears(model), *tables)}
-    named = model.named_parameters()
-    return next((name for name, each in named if each.dim() > 1 and id(each) not in known), None)
+    return any(each.dim() > 1 and id(each) not in known for each in model.parameters())
 
 
 def _windows(config: Any) -> list[Window]:

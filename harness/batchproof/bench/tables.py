@@ -77,11 +77,8 @@ def _pair(metrics: Mapping[str, Any], name: str) -> str:
     return "-" if p50 is None else f"{_short(p50)} / {_short(p99)}"
 
 
-def _short(value: float | None) -> str:
-    """Returns the value with three significant digits, or with all digits before the decimal point; a
-    dash for none."""
-    if value is None:
-        return "-"
+def _short(value: float) -> str:
+    """Returns the value with three significant digits, or with all digits before the decimal point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -129,13 +129,13 @@ def build(
 
 
 def build_llama_hash_64() -> LlamaForCausalLM:
-    """Returns `llama-hash-64`: `llama-hash` with heads of 64 dimensions, of which 32 hold something."""
+    """Returns `llama-hash-64`: `llama-hash` with heads of 64 dimensions, of which 32 are used."""
     model: LlamaForCausalLM = build(token_code, OFFSETS, gate_inputs, head_dim=64)
     return model
 
 
 def build_llama_hash_128() -> LlamaForCausalLM:
-    """Returns `llama-hash-128`: `llama-hash` with heads of 128 dimensions, of which 32 hold something."""
+    """Returns `llama-hash-128`: `llama-hash` with heads of 128 dimensions, 32 used."""
     model: LlamaForCausalLM = build(token_code, OFFSETS, gate_inputs, head_dim=128)
     return model
 

@@ -8,7 +8,6 @@ one name, the second engine would run the helper of the first, so that import is
 import hashlib
 import importlib
 import importlib.util
-import inspect
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -68,17 +67,6 @@ def isolated(spec: EngineSpec, device: str) -> EngineSpec:
 
 def engines_module(name: str) -> Any:
     return importlib.import_module(f"{PACKAGE}.{name}")
-
-
-def source_of(spec: EngineSpec) -> Path:
-    """Returns the Python file of an engine's factory, or the folder if that is a package. Raises
-    `UsageError` if the factory has no Python source."""
-    factory = spec.factory.func if isinstance(spec.factory, partial) else spec.factory
-    file = inspect.getsourcefile(sys.modules.get(factory.__module__, type(factory)))
-    if file is None:
-        raise engine_error(spec.name, "its factory has no Python source to change")
-    path = Path(file)
-    return path.parent if path.name == "__init__.py" else path
 
 
 def collection(prefix: str) -> Mapping[str, Any]:

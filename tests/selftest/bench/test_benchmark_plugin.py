@@ -9,7 +9,7 @@ import pytest
 from batchproof.bench import hardware
 from batchproof.places import ROOT
 from batchproof.plugin import selection
-from batchproof.records.benchmark import load
+from batchproof.records.benchmark import BENCHMARK
 from batchproof.run.registry import EngineSpec
 from tests.selftest.conftest import RunSuite as Run
 
@@ -25,7 +25,7 @@ SMALL = [
 ]
 
 
-FILE = "out.json"  # in the folder in which the session inside runs
+FILE = Path("out.json")  # in the folder in which the session inside runs
 INTO_FILE = f"--results={FILE}"
 
 
@@ -48,19 +48,19 @@ def test_engines_are_compared_and_the_file_is_complete(run_benchmark: Run, tmp_p
     assert session.exit_status == 0, session.output
     assert "ragged over static" in session.output
     assert "5 requests over 2 slots" in session.output
-    result = load(FILE)
-    assert result["footer"]["num_comparisons"] == 1
-    assert result["header"]["clock"] == "process"
-    assert result["header"]["made"]["command"].startswith("pytest")
-    rows = result["comparisons"][0]["rows"]
-    assert [row["verdict"] for row in rows] == ["VALID", "VALID"]
+    result = BENCHMARK.read(FILE)
+    assert result.footer is not None
+    assert result.header.clock == "process"
+    assert result.header.made.command.startswith("pytest")
+    (comparison,) = result.comparisons
+    assert [row.verdict for row in comparison.rows] == ["VALID", "VALID"]
     theirs = json.loads((tmp_path / "theirs.json").read_text())
     assert theirs["machine_info"]["batchproof"]["threads"] == 1
-    clock = result["comparisons"][0]["clock"]  # wall, if an engine could not compute for long
-    mine = {row["engine"]: [each[f"{clock}_s"] for each in row["rounds"]] for row in rows}
+    clock = f"{comparison.clock}_s"  # wall, if an engine could not compute for long
+    mine = {row.engine: [getattr(each, clock) for each in row.rounds] for row in comparison.rows}
     for each in theirs["benchmarks"]:
         assert each["stats"]["data"] == mine[each["extra_info"]["engine"]]
-        assert each["extra_info"]["workload_hash"] == result["comparisons"][0]["workload"]["hash"]
+        assert each["extra_info"]["workload_hash"] == comparison.workload.hash
 
 
 def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Run) -> None:
@@ -106,5 +106,5 @@ def test_only_selected_engines_take_part_each_in_a_process_of_its_own_if_asked(
     engines = ("--engine=static", "--engine=ragged", "-k", "static", "--isolate")
     session = run_benchmark(*SMALL, *engines, INTO_FILE)
     assert session.exit_status == 0, session.output
-    assert [row["engine"] for row in load(FILE)["comparisons"][0]["rows"]] == ["static"]
+    assert [row.engine for row in BENCHMARK.read(FILE).comparisons[0].rows] == ["static"]
     assert hosted == ["static", "ragged"]

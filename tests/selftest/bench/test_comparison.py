@@ -4,8 +4,9 @@ looks fast comes out INVALID."""
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from subprocess import PIPE, Popen
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -64,32 +65,29 @@ class Wrapper:
         return self._inner.generate(requests)
 
 
-class Compare:
-    """Compares engines on a laboratory and returns the comparison."""
-
-    def __init__(self, lab: Laboratory) -> None:
-        self._lab = lab
-
-    def __call__(
-        self, *engines: str | EngineSpec | type[Wrapper], spec: BenchSpec = SPEC, terms: Terms = TERMS
-    ) -> dict[str, Any]:
-        subject = self._lab.subject(MODEL)
-        workload = spec.realise(subject.vocab_size, subject.context_len)
-        trials = [_trial(self._lab, each) for each in engines]
-        return compare_engines(trials, workload, terms, lambda _: None)
+Compare = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
 def compare(lab: Laboratory) -> Compare:
-    return Compare(lab)
+    return partial(compared, lab)
 
 
-def _trial(lab: Laboratory, engine: str | EngineSpec | type[Wrapper]) -> Trial:
+def compared(
+    lab: Laboratory, *engines: str | type[Wrapper], spec: BenchSpec = SPEC, terms: Terms = TERMS
+) -> dict[str, Any]:
+    subject = lab.subject(MODEL)
+    workload = spec.realise(subject.vocab_size, subject.context_len)
+    trials = [_trial(lab, each) for each in engines]
+    return compare_engines(trials, workload, terms, lambda _: None)
+
+
+def _trial(lab: Laboratory, engine: str | type[Wrapper]) -> Trial:
     oracle = lab.oracle(MODEL)
     if isinstance(engine, type):
         named = EngineSpec(engine.__name__, engine)
         return Trial(lab, named, oracle, engine.capabilities, Promise.P1)
-    spec = resolve_engine(engine) if isinstance(engine, str) else engine
+    spec = resolve_engine(engine)
     return Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P1)
 
 
@@ -187,7 +185,7 @@ class Damages(Wrapper):
 
 def test_damage_to_the_model_leaves_no_figures_and_blames_its_engine_alone() -> None:
     own = Laboratory(torch.device("cpu"), torch.float32, 60.0)
-    rows = _rows(Compare(own)("static", Damages))
+    rows = _rows(compared(own, "static", Damages))
     assert [row["verdict"] for row in rows.values()] == ["UNVERIFIED", "INVALID"]
     assert all("weights and buffers changed" in row["reason"] for row in rows.values())
     assert rows["static"]["metrics"] is None

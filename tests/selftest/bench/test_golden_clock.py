@@ -15,7 +15,7 @@ import torch
 
 from batchproof.api import Completion, FinishReason, Request, TokenEvent
 from batchproof.bench import drive
-from batchproof.bench.drive import Round, serve_at_once, serve_stepping
+from batchproof.bench.drive import Round, serve_stepping
 from batchproof.bench.metrics import measure
 
 STEP_S = 2.0**-7  # of a decode step
@@ -61,12 +61,7 @@ class SimulatedEngine:
             yield TokenEvent(request.request_id, 7, FinishReason.LENGTH if is_last else None)
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        for request in requests:
-            self.add(request)
-        while self.has_unfinished:
-            self.step()
-        ended = FinishReason.LENGTH
-        return [Completion(r.request_id, (7,) * r.max_new_tokens, ended) for r in requests]
+        raise NotImplementedError
 
 
 def on_simulated_clock(engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch) -> SimulatedEngine:
@@ -105,28 +100,14 @@ def expected_figures(
     return found
 
 
-def wanted(num: int, cap: int) -> tuple[Request, ...]:
-    return tuple(Request(f"r{n}", (1,), cap) for n in range(num))
-
-
 def test_a_long_prompt_delays_the_tokens_of_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = (*wanted(2, cap=2), Request("long", (1,) * 128, 3))
+    requests = (Request("a", (1,), 2), Request("b", (1,), 2), Request("long", (1,) * 128, 3))
     engine = on_simulated_clock(SimulatedEngine(slots=2, prompt_s=STEP_S), monkeypatch)
     served = serve_stepping(engine, requests, CPU, 60.0)
     last = (3 + 1 + 129) * STEP_S  # two prompts of one token, a decode step, the long prompt
     tokens_s = [[3 * STEP_S, 4 * STEP_S]] * 2 + [[last, last + STEP_S, last + 2 * STEP_S]]
     assert served.num_at_once == 2
     assert measure([served], requests) == pytest.approx(expected_figures(requests, tokens_s), rel=1e-12)
-
-
-def test_a_call_of_generate_has_throughput_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = wanted(12, cap=5)
-    engine = on_simulated_clock(SimulatedEngine(slots=3), monkeypatch)
-    served = serve_at_once(engine, requests, CPU, 60.0)
-    found = measure([served], requests)
-    assert served.wall_s == 4 * 5 * STEP_S
-    assert found["output_throughput"] == 60 / (20 * STEP_S)
-    assert found["mean_ttft_ms"] is None
 
 
 def test_a_figure_is_that_of_the_median_round_and_an_unknown_one_is_never_0() -> None:

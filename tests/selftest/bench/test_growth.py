@@ -14,13 +14,12 @@ from batchproof.bench.drive import Round
 from batchproof.bench.growth import Point, PowerLaw, measure_growth
 from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
-from batchproof.run.registry import EngineSpec, resolve_engine
+from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
 
 MODEL = "gpt2-random"
 SIZES = [1, 2, 4, 8, 16, 32, 64]
 POINTS = [Point(num, prompt_len=8, num_steps=4) for num in (1, 2, 4)]
-Serve = Callable[..., Round]
 Measure = Callable[..., list[dict[str, Any]]]
 
 
@@ -61,18 +60,10 @@ def test_two_calls_differ_by_steps_in_which_all_sequences_decode(
     assert len(set(prompts)) == len(prompts), "no two calls share a prompt"
 
 
-def serve_in(fixed_s: float, per_token_s: float) -> Serve:
-    """In place of the clock: what a call takes."""
-
-    def serve(engine: Engine, requests: Sequence[Request], *_: object) -> Round:
-        completions = tuple(engine.generate(requests))
-        seconds = fixed_s + per_token_s * len(requests) * requests[0].max_new_tokens
-        return Round(completions, seconds, seconds)
-
-    return serve
-
-
-STEADY = serve_in(5.0, 0.25)
+def served_steadily(engine: Engine, requests: Sequence[Request], *_: object) -> Round:
+    """In place of the clock: 5 s for a call and 0.25 s for each token."""
+    seconds = 5.0 + 0.25 * len(requests) * requests[0].max_new_tokens
+    return Round(tuple(engine.generate(requests)), seconds, seconds)
 
 
 @pytest.fixture
@@ -80,12 +71,10 @@ def measure(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> Measure:
     """Times are made up, so that no noise hides a point."""
 
     def run(
-        *engines: str | EngineSpec,
-        budget_s: float = 1e6,
-        on_step: Callable[[str], None] = lambda _: None,
+        *engines: str, budget_s: float = 1e6, on_step: Callable[[str], None] = lambda _: None
     ) -> list[dict[str, Any]]:
-        monkeypatch.setattr(growth, "serve_at_once", STEADY)
-        specs = [resolve_engine(each) if isinstance(each, str) else each for each in engines]
+        monkeypatch.setattr(growth, "serve_at_once", served_steadily)
+        specs = map(resolve_engine, engines)
         trials = [Trial(lab, each, lab.oracle(MODEL), frozenset(), Promise.P1) for each in specs]
         return measure_growth(trials, budget_s, 60.0, on_step, POINTS)
 

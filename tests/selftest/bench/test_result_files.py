@@ -1,6 +1,7 @@
 """Result files: valid at any moment, complete only at the end, and damage is named."""
 
 import copy
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,50 +10,60 @@ import pytest
 
 from batchproof.bench.benchmark_run import ResultFile
 from batchproof.errors import UsageError
-from batchproof.records.benchmark import is_complete, load
-from tests.selftest.bench import samples
+from batchproof.places import ROOT
+from batchproof.records.benchmark import BENCHMARK
 
-Result = dict[str, Any]
+HEADER = {
+    "made": {"machine": {"cpu": "Some CPU", "cores": 2}, "versions": {"python": "3.11.9"}},
+    "device": {"type": "cpu", "name": "Some CPU"},
+    "clock": "process",
+}
+COMPARISON: dict[str, Any] = {
+    "workload": {"name": "bimodal", "hash": "0" * 12, "spec": {"slots": 8}, "totals": {}},
+    "model": {"name": "tiny", "dtype": "float32"},
+    "clock": "process",
+    "rows": [],
+    "ratios": [],
+}
+ENTRIES: dict[str, list[dict[str, Any]]] = {
+    "comparisons": [COMPARISON, COMPARISON | {"clock": "wall"}],
+    "growth": [{"engine": "ragged", "words": "grows as n^1"}],
+}
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "result.json"
-
-
-def test_the_file_can_be_read_after_each_addition_and_is_complete_only_at_the_end(path: Path) -> None:
-    result = samples.made()
+def test_the_file_can_be_read_after_each_addition_and_is_complete_only_at_the_end(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "result.json"
     file = ResultFile(path)
     assert not path.exists()
-    file.write(result["header"])
-    assert not is_complete(load(path))
-    for part in ("comparisons", "growth"):
-        for number, entry in enumerate(result[part], start=1):
+    file.write(HEADER)
+    for part, entries in ENTRIES.items():
+        for number, entry in enumerate(entries, start=1):
             given = copy.deepcopy(entry)
             file.add(part, given)
             given.clear()  # what was added stays as it was
-            assert load(path)[part] == result[part][:number]
-            assert not is_complete(load(path))
-    file.finish()
-    read = load(path)
-    result["footer"]["finished"] = read["footer"]["finished"]
-    assert read == result
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if '"workload"' in line]
-    assert len(lines) == len(result["comparisons"]), "git shows which comparison changed"
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
-
-
-def test_what_is_no_number_is_never_written(path: Path) -> None:
-    file = ResultFile(path)
-    file.write(samples.header())
+            assert json.loads(path.read_text())[part] == entries[:number]
+            assert BENCHMARK.read(path).footer is None
     before = path.read_bytes()
     with pytest.raises(ValueError, match="not JSON compliant"):
-        file.add("comparisons", samples.comparison() | {"metrics": {"mean_tpot_ms": math.nan}})
+        file.add("growth", {"seconds": math.nan})
     assert path.read_bytes() == before
-    file.add("growth", samples.growth())  # what was refused is not kept either
-    assert load(path)["comparisons"] == []
+    file.finish()
+    footer = BENCHMARK.read(path).footer
+    assert footer is not None
+    assert (footer.num_comparisons, footer.num_growth) == (2, 1)
+    assert json.loads(path.read_text())["header"] == HEADER
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if '"workload"' in line]
+    assert len(lines) == 2, "git shows which comparison changed"
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
-        ResultFile(tmp_path / "missing" / "result.json").write(samples.header())
+        ResultFile(tmp_path / "missing" / "result.json").write(HEADER)
+
+
+def test_the_files_that_the_docs_cite_can_be_read() -> None:
+    paths = [*(ROOT / "results").glob("20*-cpu-*.json")]
+    assert sum(BENCHMARK.read(path).footer is not None for path in paths) >= 21

@@ -46,7 +46,7 @@ def on_meta(config: PreTrainedConfig) -> PreTrainedModel:
 
 def costs_of(model: PreTrainedModel) -> ModelCosts:
     costs = ModelCosts.of(model)
-    assert isinstance(costs, ModelCosts), costs
+    assert costs is not None
     return costs
 
 
@@ -136,16 +136,13 @@ def test_every_weight_is_read_once_and_only_where_it_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    "config",
     [
-        (MixtralConfig(**SMALL, num_local_experts=4), "mixture of experts"),
-        (MambaConfig(vocab_size=96, hidden_size=32, num_hidden_layers=1), "state other than keys"),
-        (LlamaConfig(**SMALL, attention_chunk_size=16), "attention_chunk_size"),
+        MixtralConfig(**SMALL, num_local_experts=4),
+        MambaConfig(vocab_size=96, hidden_size=32, num_hidden_layers=1),
+        LlamaConfig(**SMALL, attention_chunk_size=16),
     ],
+    ids=lambda config: config.model_type,
 )
-def test_a_model_whose_work_is_not_so_simple_is_refused_with_the_reason(
-    config: PreTrainedConfig, words: str
-) -> None:
-    reason = ModelCosts.of(on_meta(config))
-    assert isinstance(reason, str)
-    assert words in reason
+def test_a_model_whose_work_is_not_so_simple_is_not_counted(config: PreTrainedConfig) -> None:
+    assert ModelCosts.of(on_meta(config)) is None

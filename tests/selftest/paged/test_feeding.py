@@ -12,9 +12,9 @@ from batchproof.errors import UnsupportedModelError
 from batchproof.models.catalogue import load_model, moved
 from batchproof.models.embedded import EMBEDDED, STATE_MODEL
 from batchproof_engines.reference import reference
-from batchproof_lab.model_sweep.toys import quiet, toys_of
 from batchproof_paged import paged
 from batchproof_paged.cached_runner import CachedRunner
+from tests.selftest.tiny_models import tiny
 
 CONFIG = EngineConfig(max_num_seqs=3, block_size=4, max_num_batched_tokens=8)
 REQUESTS = [
@@ -26,11 +26,6 @@ REQUESTS = [
 @pytest.fixture(scope="module")
 def hybrid() -> PreTrainedModel:
     return load_model(STATE_MODEL, torch.device("cpu"), torch.float32).model
-
-
-def toy(model_type: str) -> PreTrainedModel:
-    with quiet():
-        return toys_of(model_type)[0].build(seed=0)
 
 
 def tokens(engine: Any) -> list[tuple[int, ...]]:
@@ -82,12 +77,26 @@ def test_a_way_that_would_be_wrong_is_refused_with_the_reason(hybrid: PreTrained
 
 def test_sixteen_bits_hide_no_wrong_way_from_the_trial_batch() -> None:
     """BART counts positions from its cache: as a packed row it would be wrong in any dtype."""
-    model = moved(toy("plbart"), "cpu", torch.bfloat16)
+    model = moved(tiny("plbart"), "cpu", torch.bfloat16)
     for weight in model.parameters():
         weight.data.mul_(0.5)
     with pytest.raises(UnsupportedModelError, match="in a batch its logits differ"):
         paged(model, CONFIG, feed="packed")
     assert paged(model, CONFIG).notes[0].startswith("the slow way")
+
+
+# In the first transformers has the window in the mask, but does not pass it to the attention function.
+@pytest.mark.parametrize(
+    ("model_type", "change"), [("phimoe", {"sliding_window": 5}), ("bert", {"is_decoder": False})]
+)
+def test_a_mask_that_attention_is_not_told_of_is_refused_and_the_model_keeps_its_attention(
+    model_type: str, change: dict[str, Any]
+) -> None:
+    model = tiny(model_type, **change)
+    before = model.config._attn_implementation
+    with pytest.raises(UnsupportedModelError, match="its mask differs from what the attention"):
+        paged(model, CONFIG, feed="packed")
+    assert model.config._attn_implementation == before
 
 
 def test_a_step_that_failed_is_repeated(hybrid: PreTrainedModel) -> None:
@@ -113,7 +122,7 @@ def test_a_step_that_failed_is_repeated(hybrid: PreTrainedModel) -> None:
 
 
 def test_a_way_that_the_model_itself_refuses_is_passed_over() -> None:
-    assert paged(toy("minimax"), CONFIG).notes[0].startswith("the slow way")
+    assert paged(tiny("minimax"), CONFIG).notes[0].startswith("the slow way")
 
 
 def test_a_way_that_our_own_code_breaks_is_not_passed_over(
@@ -125,9 +134,8 @@ def test_a_way_that_our_own_code_breaks_is_not_passed_over(
         paged(copy.deepcopy(hybrid), CONFIG)
 
 
-@pytest.mark.parametrize("model_type", ["rwkv", "qwen4_exp_text"])
-def test_a_model_that_knows_one_sequence_alone_gets_one_at_a_time(model_type: str) -> None:
-    model = toy(model_type)
+def test_a_model_that_knows_one_sequence_alone_gets_one_at_a_time() -> None:
+    model = tiny("rwkv")
     twins = [Request(f"r{index}", (5 + index, 6, 7), 2 + index) for index in range(3)]
     right, got = (engine(model, CONFIG).generate(twins) for engine in (reference, paged))
     assert [each.token_ids for each in got] == [each.token_ids for each in right]

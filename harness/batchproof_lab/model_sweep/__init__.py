@@ -1,1 +1,0 @@
-"""One engine on every causal-LM type of transformers, each as a tiny random model."""
