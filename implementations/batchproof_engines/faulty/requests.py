@@ -27,23 +27,6 @@ class BadRequestTakesItsNeighboursDown(RaggedEngine):
         return [Completion.refused(request.request_id, refusal) for request in requests]
 
 
-@planted(Promise.P12, Cause.INPUT, "ollama/ollama#3839")
-class PromptCutToTheContext(Scheduler):
-    """A prompt too long for the context silently loses its beginning, and is answered."""
-
-    def refusal(self, request: Request) -> str | None:
-        return super().refusal(self._cut(request))
-
-    def add(self, request: Request) -> Sequence:
-        return super().add(self._cut(request))
-
-    def _cut(self, request: Request) -> Request:
-        surplus = len(request.prompt_token_ids) + request.max_new_tokens - self._limits.max_model_len
-        if not 0 < surplus < len(request.prompt_token_ids):
-            return request
-        return replace(request, prompt_token_ids=request.prompt_token_ids[surplus:])
-
-
 @planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#10583")
 class LiveIdsInARing(Scheduler):
     """The ids of the last 128 live requests are remembered: an older one is taken twice."""

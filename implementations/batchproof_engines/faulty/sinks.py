@@ -46,14 +46,6 @@ class LaterChunksHaveNoSinks(OtherKernels):
         return any(row.context_len and row.query_len > 1 for row in plan.rows)
 
 
-@planted(Promise.P1, Cause.MASK, "kekzl/imp#1345", shows_on=SINK_MODEL)
-class DecodesHaveNoSinks(OtherKernels):
-    """A step of decodes alone runs on a kernel that knows no sinks."""
-
-    def are_used(self, plan: SchedulerOutput) -> bool:
-        return all(row.query_len == 1 for row in plan.rows)
-
-
 @planted(Promise.P1, Cause.SHAPES, "sgl-project/sglang#39939", shows_on=SINK_MODEL)
 class FullStepsDoNotClamp(OtherKernels):
     """A step of eight tokens or more runs its experts on a kernel that does not clamp their gates."""

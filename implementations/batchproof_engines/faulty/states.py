@@ -175,18 +175,6 @@ class StatesOfAPromptAreTransposed(StatesByLane):
         super().write(group, states)
 
 
-@planted_in_states(Promise.P7, "gittensor-ai-lab/sparkinfer#1071", shows_on=DELTA_NET_MODEL)
-class LaterChunksStartWithoutAState(StatesByLane):
-    """Each chunk of a prompt starts with an empty state of a delta net; its convolution goes on."""
-
-    def read(self, group: list[Piece]) -> States | None:
-        states = super().read(group)
-        if states is not None and group[0].query_len > 1:
-            for each in tensors(states, RECURRENCE):
-                each.zero_()
-        return states
-
-
 @planted(Promise.P5, Cause.LEAK, "vllm-project/vllm#51812", shows_on=DELTA_NET_MODEL)
 class GatesAreThoseOfTheRowBefore(StatefulEngine):
     """The rows of a pass are brought into another order, and the gates of a delta net are not."""

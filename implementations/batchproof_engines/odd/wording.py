@@ -142,22 +142,6 @@ class RefusesWithSeparators(_Worded):
 
 
 @odd
-class RefusesAsAnException(_Worded):
-    """Refuses with the text of an exception; it looks at the context before the tokens."""
-
-    texts: ClassVar = {
-        "empty": "ValueError: input_ids has shape (1, 0)",
-        "cap": "ValueError: max_length ({length}{cap:+}) must exceed the input ({length})",
-        "prompt": "ValueError: max_position_embeddings={context}, input_ids.shape=(1, {length})",
-        "context": "ValueError: max_position_embeddings={context}, max_length={total}",
-        "pool": "MemoryError: {needed} of {pool} blocks",
-        "token": "IndexError: {token} is out of bounds for an embedding of {vocab} rows",
-        "parameter": "ValueError: {name}",
-        "duplicate": "KeyError: {id!r}: running",
-    }
-
-
-@odd
 class RefusesInJson(_Worded):
     """Refuses with a JSON object that has all numbers of the request and of the engine."""
 
