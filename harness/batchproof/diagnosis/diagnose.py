@@ -17,7 +17,6 @@ from batchproof.diagnosis.conduct import (
     cause_of_refusal,
     explain_hang,
     of_conduct,
-    stories,
 )
 from batchproof.diagnosis.counterfactual import Suspect
 from batchproof.diagnosis.draws import of_frequencies, of_ignored_seed, of_seed
@@ -78,11 +77,6 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
     An engine call that has begun is not cut short, so the limit may be exceeded by one call.
     """
     rerunner = Rerunner(trial, limit_s)
-    found = _diagnosed(rerunner, failure, limit_s)
-    return replace(found, evidence=(*found.evidence, *stories(rerunner, failure)))
-
-
-def _diagnosed(rerunner: Rerunner, failure: Failure, limit_s: float) -> Diagnosis:
     try:
         if failure.rule in BY_RULE or failure.rule.replay is Replay.CRASH:
             return BY_RULE.get(failure.rule, cause_of_exception)(rerunner, failure)

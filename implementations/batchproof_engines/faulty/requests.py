@@ -188,24 +188,6 @@ class AbortOfAWaitingRequestIgnored(Scheduler):
         return super().abort(request_id)
 
 
-@planted(Promise.P13, Cause.ACCOUNTING, "deepspeedai/DeepSpeed-MII#497")
-class AbortOfAFinishedRequestFreesAgain(Miscounting):
-    """An abort that comes after the last token frees the request's blocks a second time."""
-
-    def __init__(self, limits: Limits, config: EngineConfig) -> None:
-        super().__init__(limits, config)
-        self._freed: dict[str, int] = {}
-
-    def release(self, sequence: Sequence) -> None:
-        self._freed[sequence.request_id] = len(self.blocks.tables[sequence.request_id].blocks)
-        super().release(sequence)
-
-    def abort(self, request_id: str) -> bool:
-        if not self.is_live(request_id):
-            self.lose(-self._freed.pop(request_id, 0))
-        return super().abort(request_id)
-
-
 @planted(Promise.P13, Cause.CANCEL, "NVIDIA/Megatron-LM#6916")
 class LateAbortIsRemembered(RaggedEngine):
     """An abort that comes after the end of its request ends the next request of that id."""

@@ -14,48 +14,17 @@ from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.sampler import GREEDY, SampledRow, Sampler
 
 
-class _DrawsByShares(Sampler):
-    """Draws from the probabilities of the tokens that may be drawn."""
+@odd
+class DrawsByInverseCdf(Sampler):
+    """A draw is the token at which the sum of probabilities passes one uniform number."""
 
     def drawn(self, logits: Tensor, row: SampledRow) -> int:
         asked = row.request.sampling or GREEDY
-        shares = self.truncated(logits / asked.temperature, asked).double().softmax(dim=-1)
-        return self.token_of(shares.numpy(), row)
-
-    def token_of(self, shares: np.ndarray, row: SampledRow) -> int:
-        raise NotImplementedError
-
-
-@odd
-class DrawsByInverseCdf(_DrawsByShares):
-    """A draw is the token at which the sum of probabilities passes one uniform number."""
-
-    def token_of(self, shares: np.ndarray, row: SampledRow) -> int:
-        seed = (row.request.sampling or GREEDY).seed
-        entropy = None if seed is None else (seed, len(row.output_token_ids))
+        kept = self.truncated(logits / asked.temperature, asked)
+        shares = kept.double().softmax(dim=-1).numpy()
+        entropy = None if asked.seed is None else (asked.seed, len(row.output_token_ids))
         number = np.random.default_rng(entropy).random()
         return int((shares.cumsum() > number * shares.sum()).argmax())
-
-
-@odd
-class OneGeneratorForEachRequest(_DrawsByShares):
-    """Each request has a generator that is made with its first token and moves on with each next one.
-    The numbers drawn are kept, for a token may be asked for again."""
-
-    _numbers: dict[str, tuple[np.random.Generator, list[float]]]
-
-    def __init__(self) -> None:
-        self._numbers = {}
-
-    def token_of(self, shares: np.ndarray, row: SampledRow) -> int:
-        request, index = row.request, len(row.output_token_ids)
-        if not index:
-            seed = (request.sampling or GREEDY).seed
-            self._numbers[request.request_id] = np.random.default_rng(seed), []
-        generator, numbers = self._numbers[request.request_id]
-        while len(numbers) <= index:
-            numbers.append(float(generator.random()))
-        return int((shares.cumsum() > numbers[index] * shares.sum()).argmax())
 
 
 @odd
