@@ -90,3 +90,4 @@ def _of_others(own: Answer, right: Ending) -> Iterator[tuple[str, dict[str, Any]
         yield f"it is ended by a stop sequence of {whose}", {"stops": right.stops + stops}
         yield f"the stop sequences of {whose} are looked for, not its own", {"stops": stops}
         yield f"the cap is that of {whose}", {"cap": cap}
+        yield f"the cap is that of {whose}, and is met a token late", {"cap": cap + 1}
