@@ -48,20 +48,6 @@ class NibblesAtPrompts(Scheduler):
 
 
 @odd
-class AdmitsOneAStep(AtWill):
-    """No step admits more than one request."""
-
-    _num_running = 0
-
-    def schedule(self) -> SchedulerOutput:
-        self._num_running = len(self.running)
-        return super().schedule()
-
-    def _has_free_slot(self) -> bool:
-        return len(self.running) <= self._num_running and super()._has_free_slot()
-
-
-@odd
 class ShufflesTheQueue(AtWill):
     """The queue is shuffled before each step, by a generator of its own with a fixed seed."""
 

@@ -54,23 +54,6 @@ class RowsInReverse(RaggedEngine):
 
 
 @odd
-class OneTokenAPass(RaggedEngine):
-    """Each token of a step, of prompts too, is a pass of its own."""
-
-    def _packed_logits(self, plan: SchedulerOutput) -> Tensor:
-        alone = [
-            replace(
-                plan,
-                scheduled=((sequence, 1),),
-                rows=(replace(row, context_len=row.context_len + at, query_len=1),),
-            )
-            for (sequence, _), row in zip(plan.scheduled, plan.rows, strict=True)
-            for at in range(row.query_len)
-        ]
-        return torch.cat([super(OneTokenAPass, self)._packed_logits(each) for each in alone])
-
-
-@odd
 class ContextsInReverse(RaggedEngine):
     """In a pass the cached keys stand in reverse, the last token of the last row first."""
 
