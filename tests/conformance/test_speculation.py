@@ -19,7 +19,6 @@ from batchproof.generators.speculating import (
     speculated,
 )
 from batchproof.generators.strategies import workloads
-from batchproof.models.embedded import HEAD_MODEL
 from batchproof.run.trial import Trial
 
 pytestmark = [pytest.mark.promise(id="P17"), pytest.mark.needs("speculation")]
@@ -63,7 +62,7 @@ def test_an_eos_or_the_cap_ends_a_run_of_right_drafts(trial: Trial, data: st.Dat
 
 
 @pytest.mark.needs("exact_drafts")
-@pytest.mark.on_model(HEAD_MODEL)
+@pytest.mark.on_model("eagle-hash")
 @given(data=st.data())
 def test_every_right_draft_is_kept(trial: Trial, data: st.DataObject) -> None:
     """On a model with a draft head: a hidden state or a key of its own that is wrong changes no answer,

@@ -1,5 +1,4 @@
-"""Causes of conduct: of a broken rule of trace or events, a refusal, an exception, a hang; and what had
-happened to the requests that it names."""
+"""Causes of conduct: of a broken rule of trace or events, a refusal, an exception, a hang."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,10 +15,8 @@ from batchproof.diagnosis.reruns import (
     Without,
     is_bad,
     only,
-    symptoms_of,
 )
 from batchproof.diagnosis.sizes import size_words
-from batchproof.diagnosis.story import just_before, step_line, story_of
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.finding import Failure, Finding
 from batchproof.findings.finding_text import headline
@@ -29,28 +26,6 @@ from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
 
 HANG_TIME_LIMIT_S = 1.0
-
-
-def stories(rerunner: Rerunner, failure: Failure) -> Iterator[str]:
-    """Yields what had happened to the requests that the finding names, by a last rerun."""
-    runs, finding = [run.workload for run in failure.scene.runs], failure.finding
-    ids = {each.request_id for run in runs for each in run.requests}
-    named = {finding.request_id, *(each for each in finding.facts.values() if isinstance(each, str))}
-    message = str(finding.facts.get("message", ""))  # of an exception
-    named |= {each for each in ids if repr(each) in message}
-    try:
-        calls = rerunner.run(runs) if ids & named else None
-    except OutOfTimeError:
-        return
-    calls = calls or rerunner.before
-    for symptom in symptoms_of(calls, rerunner.trial.oracle):
-        if symptom.request.request_id == finding.request_id and symptom.is_content:
-            line = just_before(calls[symptom.call], symptom.request.request_id, symptom.step)
-            yield from [line] if line else []
-            break
-    for name in sorted(ids & named):
-        line = story_of(calls, name)
-        yield from [line] if line else []
 
 
 def of_conduct(rerunner: Rerunner, failure: Failure, own: Diagnosis) -> Diagnosis:
@@ -75,8 +50,7 @@ def of_conduct(rerunner: Rerunner, failure: Failure, own: Diagnosis) -> Diagnosi
             needs += [each.value for each in SHOWN if reruns.is_right.get(each)]
             more = [f"it does not occur {' or '.join(needs)}"] if needs else []
             more += [size] if size else []
-            in_step = step_line(reruns.calls[symptom.call], failure.finding.step or 0)
-            facts = (*own.evidence, *([in_step] if in_step else []), *reruns.facts)
+            facts = (*own.evidence, *reruns.facts)
             return replace(own, text="; ".join((own.text, *more)), evidence=facts)
     return own
 
@@ -131,12 +105,6 @@ def cause_of_refusal(rerunner: Rerunner, failure: Failure) -> Diagnosis:
         is_refused = any(each.finish_reason is FinishReason.ERROR for each in calls[0].completions)
         facts.append(f"{words}, on a fresh engine: {'refused as well' if is_refused else 'answered'}")
         cause = cause if is_refused else Cause.INPUT
-    others = [r for r in workload.requests if r is refused or r.request_id != name]
-    if len(others) < len(workload.requests):
-        calls = rerunner.run([workload.with_requests(others)])
-        given = calls and calls[0].completion(refused.request_id)
-        if given and given.finish_reason is not FinishReason.ERROR:
-            facts.append("without the other requests of its id: answered")
     return Diagnosis(cause, headline(failure.finding), tuple(facts))
 
 

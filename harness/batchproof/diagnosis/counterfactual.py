@@ -10,7 +10,7 @@ chunks, batches, leaks and former tenants need no special treatment.
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -190,7 +190,6 @@ class View:
     marked: Tensor | None = None  # bool per cell: the cache keeps `held` of its key and value
     held: Callable[[Tensor], Tensor] | None = None
     logits_dtype: torch.dtype | None = None
-    is_uncapped: bool = False  # scores have no cap
 
     def grown(self, within: Tensor) -> Tensor:
         """Returns the mask with pads as keys within; a mistake may have added some behind the cells."""
@@ -236,24 +235,9 @@ def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.fl
     if len(subject.layer_kinds) > 1:
         seen = {kind: view.seen_by(kind) for kind in subject.layer_kinds}
         arguments["attention_mask"] = {kind: _mask(model, mask) for kind, mask in seen.items()}
-    edited = nullcontext() if view.marked is None else reading(model, _held_by(view))
-    with edited, _without_caps(model) if view.is_uncapped else nullcontext():
+    with nullcontext() if view.marked is None else reading(model, _held_by(view)):
         logits: Tensor = model(**arguments, use_cache=False).logits[0].cpu()[view.samples].double()
     return logits if view.logits_dtype is None else logits.to(view.logits_dtype).double()
-
-
-@contextmanager
-def _without_caps(model: PreTrainedModel) -> Iterator[None]:
-    """Computes scores without the cap that the model has."""
-    layers = [each for each in model.modules() if hasattr(each, "attn_logit_softcapping")]
-    caps = [each.attn_logit_softcapping for each in layers]
-    for each in layers:
-        each.attn_logit_softcapping = None
-    try:
-        yield
-    finally:
-        for each, cap in zip(layers, caps, strict=True):
-            each.attn_logit_softcapping = cap
 
 
 def _mask(model: PreTrainedModel, visible: Tensor) -> Tensor:
@@ -319,7 +303,6 @@ class Suspect:
     honest: View
     window: int | None
     config: EngineConfig
-    has_score_cap: bool
     is_continuous: bool  # continuous batching, by its capabilities: no padded waves
 
     @property

@@ -7,7 +7,7 @@ Three sources, the strongest first:
 3. reruns: alone, fresh, with other neighbours, other limits.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from batchproof.api import FinishReason
@@ -17,10 +17,8 @@ from batchproof.diagnosis.conduct import (
     cause_of_refusal,
     explain_hang,
     of_conduct,
-    stories,
 )
 from batchproof.diagnosis.counterfactual import Suspect
-from batchproof.diagnosis.draws import of_frequencies, of_ignored_seed, of_seed
 from batchproof.diagnosis.explain import Observed, evidence_of, explain, rounding_of
 from batchproof.diagnosis.hypotheses import Answer, Family, answers_of, is_wrong, named_mistake
 from batchproof.diagnosis.mistakes.choices import choice_mistakes
@@ -62,12 +60,6 @@ FAMILY_OF: Mapping[Rule, Family] = {
     **dict.fromkeys((Rule.LOGPROB, Rule.RANK, Rule.TOP_LOGPROBS), logprob_mistakes),
     **dict.fromkeys((Rule.LOGPROBS_MISSING, Rule.PROMPT_LOGPROBS_MISSING), logprob_mistakes),
 }
-BY_RULE: Mapping[Rule, Callable[[Rerunner, Failure], Diagnosis]] = {
-    Rule.HANG: explain_hang,
-    Rule.SEED: of_seed,
-    Rule.SEED_IGNORED: of_ignored_seed,
-    Rule.FREQUENCIES: of_frequencies,
-}
 # Causes that a rerun can show of an answer with right tokens and a wrong end.
 BESIDE_ENDS = (Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.INPUT)
 
@@ -78,14 +70,11 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
     An engine call that has begun is not cut short, so the limit may be exceeded by one call.
     """
     rerunner = Rerunner(trial, limit_s)
-    found = _diagnosed(rerunner, failure, limit_s)
-    return replace(found, evidence=(*found.evidence, *stories(rerunner, failure)))
-
-
-def _diagnosed(rerunner: Rerunner, failure: Failure, limit_s: float) -> Diagnosis:
     try:
-        if failure.rule in BY_RULE or failure.rule.replay is Replay.CRASH:
-            return BY_RULE.get(failure.rule, cause_of_exception)(rerunner, failure)
+        if failure.rule is Rule.HANG:
+            return explain_hang(rerunner, failure)
+        if failure.rule.replay is Replay.CRASH:
+            return cause_of_exception(rerunner, failure)
         family = FAMILY_OF.get(failure.rule)
         named = family and _of_right_logits(rerunner, failure, family)
         if named:

@@ -1,15 +1,14 @@
 """Finds the mistake under which the reference gives exactly the engine's answer."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from batchproof.api import Capability, TokenLogprobs
+from batchproof.api import Capability
 from batchproof.diagnosis.counterfactual import (
     FULL,
     SLIDING,
@@ -37,7 +36,7 @@ from batchproof.diagnosis.mistakes.states import (
     state_mistakes,
 )
 from batchproof.diagnosis.mistakes.storage import precision_mistakes, storage_mistakes
-from batchproof.diagnosis.mistakes.tokens import feeding_mistakes, position_mistakes, prefix_mistakes
+from batchproof.diagnosis.mistakes.tokens import feeding_mistakes, position_mistakes
 from batchproof.diagnosis.reruns import Rerunner, Reruns, Without
 from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import ModelUnderTest
@@ -84,22 +83,6 @@ class Explanation:
         return made + ("" if self.share < ROUNDING_LEAVES else rest)
 
 
-class Told(NamedTuple):
-    """Logprobs that were given: output and token of each, and its value; shapes `(m,)`."""
-
-    outputs: Tensor
-    tokens: Tensor
-    values: Tensor
-
-    def off(self, logits: Tensor) -> Tensor:
-        """Returns how far each is from what logits `(n, vocab)` give it, `(m,)`."""
-        right = logits.double().log_softmax(-1)[self.outputs, self.tokens]
-        return (self.values - right).abs()
-
-    def first(self) -> "Told":
-        return Told(*(each[self.outputs == 0] for each in self))
-
-
 @dataclass(frozen=True, slots=True)
 class Observed:
     """The engine's answer from the first wrong output on, and the logits of the reference there.
@@ -111,12 +94,10 @@ class Observed:
     logits: Tensor | None  # float64, centred
     honest: Tensor  # float64, centred
     tolerance: float
-    told: Told | None = None  # if there are no logits, and logprobs are off
 
     def first(self) -> "Observed":
         logits = None if self.logits is None else self.logits[:1]
-        told = self.told and self.told.first()
-        return Observed(self.tokens[:1], logits, self.honest[:1], self.tolerance, told)
+        return Observed(self.tokens[:1], logits, self.honest[:1], self.tolerance)
 
     def explanation(
         self, mistake: Mistake | StateMistake, predicted: Tensor, extent: str
@@ -125,7 +106,7 @@ class Observed:
         share = self._share(predicted, mistake.is_rounding)
         if share is None:
             return None
-        known = None if self.logits is None and self.told is None else share
+        known = None if self.logits is None else share
         return Explanation(mistake.cause, mistake.text, known, len(self.tokens), extent)
 
     def _share(self, predicted: Tensor, is_rounding: bool) -> float | None:
@@ -133,9 +114,6 @@ class Observed:
         it is too large for an explanation. NaN explains nothing: its argmax is any token."""
         if predicted.isnan().any():
             return None
-        if self.told is not None:
-            missed, honest = self.told.off(predicted).max(), self.told.off(self.honest).max()
-            return (missed / honest).item() if missed <= 2 * self.tolerance < honest else None
         if self.logits is None:
             fits = torch.equal(predicted.argmax(-1), self.tokens)
             return 0.0 if fits else None
@@ -197,10 +175,9 @@ def explain(reruns: Reruns, suspect: Suspect, observed: Observed) -> Explanation
         # Alone, or in a packed batch, there are no pads: they are tried last.
         has_pads = is_right_alone and not suspect.is_continuous
         groups.insert(0 if has_pads else 2, (padding_mistakes,))
-    groups.insert(0, (prefix_mistakes,))
     if observed.logits is None and _are_right(reruns, observed):
         groups = [WITH_RIGHT_LOGITS]
-    elif observed.logits is None and observed.told is None and is_right_alone:
+    elif observed.logits is None and is_right_alone:
         groups.remove(OWN)  # a few tokens fit many mistakes: only those that need the others
     for group in groups:
         mistakes = chain.from_iterable(family(suspect) for family in group)
@@ -247,23 +224,11 @@ def evidence_of(reruns: Reruns) -> tuple[Suspect, Observed] | None:
     given = None if completion.logits is None else completion.logits[symptom.step : end]
     if given is not None and not bool(torch.isfinite(given).all()):
         return None
-    tolerance, believed = 1.5 * trial.oracle.logit_bound, _believed(given, tokens, exact)
-    told = _told(completion.logprobs, symptom.step, len(tokens)) if believed is None else None
-    is_off = told is not None and bool((told.off(exact) > 2 * tolerance).any())
-    observed = Observed(tokens, believed, exact, tolerance, told if is_off else None)
+    believed = _believed(given, tokens, exact)
+    observed = Observed(tokens, believed, exact, tolerance=1.5 * trial.oracle.logit_bound)
     is_continuous = Capability.SCHEDULING in trial.capabilities
     only_window = None if honest.within else window
-    config, has_cap = reruns.here.config, subject.has_score_cap
-    return Suspect(table, seq, honest, only_window, config, has_cap, is_continuous), observed
-
-
-def _told(logprobs: Sequence[TokenLogprobs] | None, first: int, num: int) -> Told | None:
-    """Returns the logprobs of outputs `first` to `first + num - 1`, the likeliest included; None if
-    there are none."""
-    entries = [(at, each) for at, each in enumerate((logprobs or ())[first : first + num])]
-    pairs = [(at, *pair) for at, each in entries for pair in each.top]
-    columns = [*zip(*pairs, strict=True)]
-    return Told(*map(torch.tensor, columns)) if columns else None
+    return Suspect(table, seq, honest, only_window, reruns.here.config, is_continuous), observed
 
 
 def _exact(subject: ModelUnderTest, table: CellTable, seq: int, honest: View) -> Tensor:
@@ -311,8 +276,7 @@ def _tried(
     if mistake.view.is_same(suspect.honest):
         return None
     found = observed.explanation(mistake, centred(logits_of(subject, mistake.view)), "all")
-    has_values = observed.logits is not None or observed.told is not None
-    if found or not has_values or mistake.is_rounding:
+    if found or observed.logits is None or mistake.is_rounding:
         return found
     step = suspect.table.step
     first_step = step[suspect.honest.samples[0]]

@@ -107,12 +107,6 @@ class Answer:
         more = range(len(found), len(self.tokens))
         return [*found[: len(self.tokens)], *(Output(num, 0, num, 0, 0) for num in more)]
 
-    @cached_property
-    def lasts(self) -> list[int]:
-        """For each output the number of the last one of its step."""
-        last = {each.first: at for at, each in enumerate(self.outputs)}
-        return [last[each.first] for each in self.outputs]
-
 
 def answers_of(calls: Sequence[Call], oracle: Oracle) -> list[Answer]:
     """Returns the answers that can be judged, in the order of calls and requests."""

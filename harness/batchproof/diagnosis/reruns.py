@@ -64,7 +64,6 @@ class Rerunner:
 
     def __init__(self, trial: Trial, seconds: float) -> None:
         self.trial = trial
-        self.before: list[Call] = []  # the calls of the last rerun that came before one that failed
         self._end = time.monotonic() + seconds
 
     def in_time(self, values: Iterable[Value]) -> Iterator[Value]:
@@ -99,7 +98,6 @@ class Rerunner:
         if time.monotonic() > self._end:
             raise OutOfTimeError
         trial, done = self.trial, list[Call]()
-        self.before = done
         config = replace(calls[-1].config, return_logits=trial.has_logits)
         try:
             with time_limit(RERUN_TIME_LIMIT_S, "building the engine"):

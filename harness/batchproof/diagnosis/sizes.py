@@ -1,14 +1,12 @@
 """Finds the size from which on answers are wrong, by reruns with less of one thing: a counter, a ring
 or a table that is too small."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from batchproof.api import Request
 from batchproof.diagnosis.reruns import OutOfTimeError, Reruns, Without, only
 from batchproof.workload.workloads import Workload
 
@@ -45,30 +43,11 @@ def _sizes(reruns: Reruns) -> Iterator[tuple[str, int, Callable[[int], Workload]
         yield "{} at once", at_once, lambda n: here.with_config(max_num_seqs=n)
         all_together = here.together().with_requests(every)
         yield "{} requests", len(every), lambda n: all_together.with_requests(every[:n])
-        held = sum(_num_tokens(each) for each in here.requests)
-        yield "{} tokens in all", held, lambda n: _cut(here, n)
     else:
         alone, prompt = only(here, one), one.prompt_token_ids
         cut, short = "an answer of {} tokens", "a prompt of {} tokens"
         yield cut, one.max_new_tokens, lambda n: only(alone, replace(one, max_new_tokens=n))
         yield short, len(prompt), lambda n: only(alone, replace(one, prompt_token_ids=prompt[:n]))
-
-
-def _num_tokens(request: Request) -> int:
-    return len(request.prompt_token_ids) + request.max_new_tokens
-
-
-def _cut(workload: Workload, size: int) -> Workload:
-    """Returns the workload with answers cut alike, so that all have this many tokens together: at most,
-    if the prompts leave room for an answer each."""
-    requests = workload.requests
-
-    def with_caps(cap: int) -> list[Request]:
-        return [replace(r, max_new_tokens=min(cap, r.max_new_tokens)) for r in requests]
-
-    caps = range(1, 1 + max(each.max_new_tokens for each in requests))
-    too_long = bisect_right(caps, size, key=lambda cap: sum(map(_num_tokens, with_caps(cap))))
-    return workload.with_requests(with_caps(max(1, too_long)))
 
 
 def _narrowed(is_wrong: Callable[[int], bool], most: int) -> Iterator[tuple[int, int]]:

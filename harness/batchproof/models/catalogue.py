@@ -79,11 +79,6 @@ class ModelUnderTest:
         return getattr(self.model.config.get_text_config(), "sliding_window", None)
 
     @cached_property
-    def has_score_cap(self) -> bool:
-        """Whether attention scores are capped (softcap)."""
-        return getattr(self.model.config.get_text_config(), "attn_logit_softcapping", None) is not None
-
-    @cached_property
     def has_experts(self) -> bool:
         """Whether tokens choose their expert: then the shapes of its kernels depend on what all rows
         hold."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from batchproof.api import Capability, RowRecord, TokenEvent
+from batchproof.api import Capability, RowRecord
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
@@ -165,25 +165,6 @@ class KvScaleOfTheWholeStep(RaggedEngine):
                 scale = new.abs().max() / 32767
                 new.copy_((new / scale).round() * scale)
         super()._scatter(plan, cache)
-
-
-@planted(Promise.P1, Cause.PRECISION, "vllm-project/vllm#48271")
-class TokenChosenFromRoundedLogits(RaggedEngine):
-    """The token is chosen from logits rounded to bfloat16; the logits returned are exact."""
-
-    _exact: Tensor
-
-    @torch.inference_mode()
-    def _forward(self, plan: SchedulerOutput) -> Tensor:
-        self._exact = super()._forward(plan)
-        return self._exact.bfloat16().float()
-
-    def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
-        events, rounded = super()._run_step()
-        if not rounded:
-            return events, rounded
-        ids = [row.request_id for row in self._trace[-1].rows]
-        return events, {each: self._exact[ids.index(each)][None] for each in rounded}
 
 
 @planted(Promise.P1, Cause.PRECISION, "osaurus-ai/vmlx-swift#60")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from batchproof.api import Completion, FinishReason, TokenEvent, TokenLogprobs
+from batchproof.api import TokenLogprobs
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
@@ -96,24 +96,6 @@ class AChunkHasLogprobsToo(RaggedEngine):
     def _chosen_tokens(self, plan: SchedulerOutput, logits: Tensor) -> list[int]:
         rows = tuple(replace(row, is_sampled=True) for row in plan.rows)
         return super()._chosen_tokens(replace(plan, rows=rows), logits)
-
-
-@planted(Promise.P18, Cause.LOGPROBS, "mlx-node/mlx-node#36")
-class TheStopHasNoLogprob(RaggedEngine):
-    """The loop is left at the last token before its logprob is noted."""
-
-    def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
-        completion = super()._completion(sequence, logits)
-        if completion.finish_reason is not FinishReason.STOP or completion.logprobs is None:
-            return completion
-        return replace(completion, logprobs=completion.logprobs[:-1])
-
-    def step(self) -> list[TokenEvent]:
-        stop = FinishReason.STOP
-        return [
-            each._replace(logprobs=None) if each.finish_reason is stop else each
-            for each in super().step()
-        ]
 
 
 @planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm-gaudi#541")

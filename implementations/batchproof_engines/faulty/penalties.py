@@ -71,15 +71,6 @@ class MinTokensCountThePrompt(Sampler):
         return super().processed(logits, with_parameters(row, min_tokens=max(0, least)))
 
 
-@planted(Promise.P19, Cause.SAMPLING, "vllm-project/vllm#1424")
-class RepetitionForgetsThePrompt(Sampler):
-    """The repetition penalty is applied to produced tokens alone."""
-
-    def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
-        request = replace(row.request, prompt_token_ids=())
-        return super().processed(logits, row._replace(request=request))
-
-
 class _ForgettingSampler(ShiftedSampler):
     def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
         prompt, outputs = row.request.prompt_token_ids, row.output_token_ids

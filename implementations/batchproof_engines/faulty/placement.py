@@ -77,24 +77,6 @@ class PadsAreWrittenToSlotZero(RaggedEngine):
                     each[:, :, 0] = 0.0
 
 
-@planted(Promise.P5, Cause.STALE, "vllm-project/vllm#44868")
-class LanesOfTheFirstReplay(RaggedPagedEngine):
-    """A recorded step of so many decodes reads the block tables of the lanes it had at first."""
-
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._first: dict[int, list[int]] = {}
-
-    def tables(self, plan: SchedulerOutput) -> list[list[int]]:
-        tables, lanes = super().tables(plan), self._scheduler.lanes
-        if any(row.query_len > 1 for row in plan.rows):
-            return tables
-        now = [lanes[row.request_id] for row in plan.rows]
-        known = {lanes[name]: each.blocks for name, each in self._scheduler.blocks.tables.items()}
-        found = [known.get(lane, []) for lane in self._first.setdefault(len(now), now)]
-        return [max(pair, key=len) for pair in zip(found, tables, strict=True)]
-
-
 @planted(Promise.P1, Cause.CHUNK, "tenstorrent/tt-xla#5830")
 class EveryChunkIsSampled(Scheduler):
     """A token is taken after every chunk of a prompt, not only after the last."""
@@ -102,19 +84,6 @@ class EveryChunkIsSampled(Scheduler):
     def schedule(self) -> SchedulerOutput:
         plan = super().schedule()
         return replace(plan, rows=tuple(replace(row, is_sampled=True) for row in plan.rows))
-
-
-@planted(Promise.P1, Cause.CHUNK, "lablup/mlxcel#183")
-class OneTokenChunkTakenForADecode(RaggedEngine):
-    """A last chunk of one token counts as a decode: it is fed an output, but there is none yet."""
-
-    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
-        fed, positions = super()._packed_tokens(plan)
-        ends = accumulate(row.query_len for row in plan.rows)
-        for (sequence, num_new), row, end in zip(plan.scheduled, plan.rows, ends, strict=True):
-            if num_new == 1 and row.context_len and not sequence.output_token_ids:
-                fed[end - 1] = 0
-        return fed, positions
 
 
 @planted(Promise.P7, Cause.POSITION, "antonellof/ferrox#37")

@@ -147,14 +147,6 @@ class SeedsAreIgnoredBesideOthersWithout(Sampler):
         return super().choose(logits, rows)
 
 
-@planted(Promise.P19, Cause.SAMPLING, "vllm-project/vllm#1595")
-class EachTokenStartsTheSeedAnew(Sampler):
-    """The seed is set before each token, so that every step draws with the same numbers."""
-
-    def noise(self, seed: int | None, index: int, size: int) -> np.ndarray:  # noqa: ARG002
-        return super().noise(seed, 0, size)
-
-
 @planted(Promise.P19, Cause.SAMPLING, "vllm-project/vllm#11953")
 class WithoutASeedItIsZero(Sampler):
     """Requests without a seed all have the seed 0, and so draw alike."""

@@ -27,23 +27,6 @@ class BadRequestTakesItsNeighboursDown(RaggedEngine):
         return [Completion.refused(request.request_id, refusal) for request in requests]
 
 
-@planted(Promise.P12, Cause.INPUT, "ollama/ollama#3839")
-class PromptCutToTheContext(Scheduler):
-    """A prompt too long for the context silently loses its beginning, and is answered."""
-
-    def refusal(self, request: Request) -> str | None:
-        return super().refusal(self._cut(request))
-
-    def add(self, request: Request) -> Sequence:
-        return super().add(self._cut(request))
-
-    def _cut(self, request: Request) -> Request:
-        surplus = len(request.prompt_token_ids) + request.max_new_tokens - self._limits.max_model_len
-        if not 0 < surplus < len(request.prompt_token_ids):
-            return request
-        return replace(request, prompt_token_ids=request.prompt_token_ids[surplus:])
-
-
 @planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#10583")
 class LiveIdsInARing(Scheduler):
     """The ids of the last 128 live requests are remembered: an older one is taken twice."""
@@ -202,24 +185,6 @@ class AbortOfAWaitingRequestIgnored(Scheduler):
     def abort(self, request_id: str) -> bool:
         if any(seq.request_id == request_id for seq in self.waiting):
             return False
-        return super().abort(request_id)
-
-
-@planted(Promise.P13, Cause.ACCOUNTING, "deepspeedai/DeepSpeed-MII#497")
-class AbortOfAFinishedRequestFreesAgain(Miscounting):
-    """An abort that comes after the last token frees the request's blocks a second time."""
-
-    def __init__(self, limits: Limits, config: EngineConfig) -> None:
-        super().__init__(limits, config)
-        self._freed: dict[str, int] = {}
-
-    def release(self, sequence: Sequence) -> None:
-        self._freed[sequence.request_id] = len(self.blocks.tables[sequence.request_id].blocks)
-        super().release(sequence)
-
-    def abort(self, request_id: str) -> bool:
-        if not self.is_live(request_id):
-            self.lose(-self._freed.pop(request_id, 0))
         return super().abort(request_id)
 
 

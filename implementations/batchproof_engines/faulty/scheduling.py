@@ -41,22 +41,6 @@ class PreemptedGoesToTheBack(Scheduler):
         return request_id
 
 
-@planted(Promise.P9, Cause.SCHEDULING, "jundot/omlx#3726")
-class LastChunkClosesAdmission(Scheduler):
-    """No request is admitted beside a later chunk of a prompt, though it leaves slots and budget."""
-
-    _is_open = True
-
-    def schedule(self) -> SchedulerOutput:
-        self._is_open = all(
-            seq.num_computed_tokens >= len(seq.request.prompt_token_ids) for seq in self.running
-        )
-        return super().schedule()
-
-    def _has_free_slot(self) -> bool:
-        return self._is_open and super()._has_free_slot()
-
-
 @planted(Promise.P9, Cause.SCHEDULING, "tenstorrent/vllm-tt-plugin#76")
 class EosReadLateAndNotDeclared(DelayedEngine):
     """An EOS is read one step late, but the engine declares no delay."""

@@ -102,17 +102,6 @@ class WeightsAreScaledAndScaledBack(RaggedEngine):
         return super().generate(requests)
 
 
-@planted(Promise.P15, Cause.SIDE_EFFECT, "vllm-project/vllm#51187")
-class DeterministicModeStaysOn(RaggedEngine):
-    """The first full batch switches torch to deterministic algorithms, and it is never switched
-    back."""
-
-    def _forward(self, plan: SchedulerOutput) -> Tensor:
-        if len(plan.rows) == self._config.max_num_seqs:
-            torch.use_deterministic_algorithms(True, warn_only=True)
-        return super()._forward(plan)
-
-
 @planted(Promise.P15, Cause.SIDE_EFFECT, "vllm-project/vllm#7283")
 class BadRequestLeavesGradientsOff(RaggedEngine):
     """A call with a refused request returns early, before gradients are switched on again."""

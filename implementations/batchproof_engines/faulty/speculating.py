@@ -1,9 +1,6 @@
 """Drafts that are taken for right, or right ones that end up elsewhere."""
 
-from collections.abc import Sequence as Seq
 from dataclasses import replace
-
-from torch import Tensor
 
 from batchproof.api import TokenEvent
 from batchproof.findings.causes import Cause
@@ -43,37 +40,6 @@ class OnlyTheLastTokenOfAStepIsStreamed(RaggedPagedEngine):
 
     def step(self) -> list[TokenEvent]:
         return list({event.request_id: event for event in super().step()}.values())
-
-
-class _RememberingRejected(Speculator):
-    rejected: dict[str, list[int]] = {}  # noqa: RUF012 - replaced, not altered
-
-    def verified(self, sequences: Seq[Sequence], choices: Seq[list[int]]) -> list[int]:
-        drafts = [
-            sequence.token_ids[len(sequence.token_ids) - len(chosen) + 1 :]
-            for sequence, chosen in zip(sequences, choices, strict=True)
-        ]
-        kept = super().verified(sequences, choices)
-        rows = zip(sequences, drafts, kept, strict=True)
-        self.rejected = {each.request_id: of_row[num - 1 :] for each, of_row, num in rows}
-        return kept
-
-
-@planted(Promise.P17, Cause.SPECULATION, "tenstorrent/vllm-tt-plugin#131")
-class APreemptedRequestKeepsItsDrafts(RaggedPagedEngine):
-    """A request that is preempted takes its rejected drafts along as tokens."""
-
-    speculator_class = _RememberingRejected
-
-    def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
-        known = dict(getattr(self._speculator, "rejected", {}))
-        result = super()._run_step()
-        preempted = self._trace[-1].preempted if self._trace else ()
-        for sequence in self._scheduler.waiting:
-            if sequence.request_id in preempted and sequence.output_token_ids:
-                room = sequence.request.max_new_tokens - len(sequence.output_token_ids) - 1
-                sequence.token_ids += known.get(sequence.request_id, [])[: max(room, 0)]
-        return result
 
 
 @planted(Promise.P17, Cause.SCHEDULING, "m87-labs/kestrel#114")

@@ -91,23 +91,6 @@ class StateOutlivesAnAbort(StatefulEngine):
         super().abort(request_id)
 
 
-@planted_in_states(Promise.P5, "vllm-project/vllm#56196")
-class ConvolutionsStayWhenOneLeaves(StatesByLane):
-    """When a sequence leaves the batch, the recurrences are compacted and the windows are not."""
-
-    _last: list[int] = []  # noqa: RUF012 - the lanes of the last pass; replaced, not altered
-
-    def read(self, group: list[Piece]) -> States | None:
-        states, last = super().read(group), self._last
-        self._last = [piece.lane for piece in group]
-        if states is not None and len(group) < len(last):
-            stayed = joined([(self.lanes[lane], 0) for lane in last[: len(group)]])
-            pairs = zip(tensors(states, CONVOLUTION), tensors(stayed, CONVOLUTION), strict=True)
-            for new, old in pairs:
-                new.copy_(old)
-        return states
-
-
 @planted_in_states(Promise.P7, "vllm-project/vllm#8533")
 class ChunksForgetTheWindow(StatesByLane):
     """A chunk goes on with the recurrence, but the convolution sees zeros before it."""
@@ -173,18 +156,6 @@ class StatesOfAPromptAreTransposed(StatesByLane):
             for each in tensors(states, RECURRENCE):
                 each.copy_(each.mT.clone())
         super().write(group, states)
-
-
-@planted_in_states(Promise.P7, "gittensor-ai-lab/sparkinfer#1071", shows_on=DELTA_NET_MODEL)
-class LaterChunksStartWithoutAState(StatesByLane):
-    """Each chunk of a prompt starts with an empty state of a delta net; its convolution goes on."""
-
-    def read(self, group: list[Piece]) -> States | None:
-        states = super().read(group)
-        if states is not None and group[0].query_len > 1:
-            for each in tensors(states, RECURRENCE):
-                each.zero_()
-        return states
 
 
 @planted(Promise.P5, Cause.LEAK, "vllm-project/vllm#51812", shows_on=DELTA_NET_MODEL)

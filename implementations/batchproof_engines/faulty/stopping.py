@@ -9,7 +9,6 @@ from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.sampler import GREEDY
-from batchproof_engines.static import StaticEngine, _Row
 
 Stops = Seq[tuple[int, ...]]
 
@@ -34,17 +33,6 @@ class EosUncheckedOnFirstToken(Sequence):
         if len(self.output_token_ids) == 1 and self.finish_reason is FinishReason.STOP:
             is_capped = self.request.max_new_tokens == 1
             self.finish_reason = FinishReason.LENGTH if is_capped else None
-
-
-@planted(Promise.P2, Cause.CAP, "huggingface/optimum-habana#1408")
-class StaticCutAtTheLongestCap(StaticEngine):
-    """Static waves: rows have no ends of their own, all are cut at the longest cap of the wave."""
-
-    def _run_wave(self, wave: list[_Row], waiting: tuple[str, ...]) -> None:
-        longest = max(row.request.max_new_tokens for row in wave)
-        for row in wave:
-            row.request = replace(row.request, max_new_tokens=longest)
-        super()._run_wave(wave, waiting)
 
 
 @planted(Promise.P5, Cause.EOS, "vllm-project/vllm#22896")

@@ -1,11 +1,10 @@
 """Unusual schedules: late, out of order, in small chunks. Most do without the capability SCHEDULING."""
 
 import random
-from collections import deque
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from batchproof.api import Capability, Request, RowRecord, TokenEvent
+from batchproof.api import Capability, RowRecord, TokenEvent
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
@@ -48,72 +47,6 @@ class NibblesAtPrompts(Scheduler):
         return RowRecord(sequence.request_id, sequence.num_computed_tokens, num_new, is_last)
 
 
-@dataclass(slots=True, eq=False)
-class _InUnevenChunks(_InSmallChunks):
-    """Offers chunks whose size follows from where they begin."""
-
-    @property
-    def num_uncomputed_tokens(self) -> int:
-        return min(1 + self.num_computed_tokens % 5, self.num_missing_tokens)
-
-
-@odd
-class ChunksOfUnevenSizes(NibblesAtPrompts):
-    """Prompts are fed in chunks of one to five tokens; one that grows may leave a decode behind it no
-    room."""
-
-    lacks = AtWill.lacks
-    sequence_class = _InUnevenChunks
-
-
-@odd
-class ShortestPromptFirst(AtWill):
-    """Of those that wait the one with the fewest tokens to feed is admitted first."""
-
-    def schedule(self) -> SchedulerOutput:
-        self.waiting = deque(sorted(self.waiting, key=lambda each: each.num_uncomputed_tokens))
-        return super().schedule()
-
-
-@odd
-class AdmitsOneAStep(AtWill):
-    """No step admits more than one request."""
-
-    _num_running = 0
-
-    def schedule(self) -> SchedulerOutput:
-        self._num_running = len(self.running)
-        return super().schedule()
-
-    def _has_free_slot(self) -> bool:
-        return len(self.running) <= self._num_running and super()._has_free_slot()
-
-
-@odd
-class AdmitsInPairs(AtWill):
-    """While others run, a request waits until a second one does."""
-
-    lacks = AtWill.lacks | {Capability.PREEMPTION}  # the last one alone may never fill the pool
-    _is_open = True
-
-    def schedule(self) -> SchedulerOutput:
-        self._is_open = not self.running or len(self.waiting) > 1
-        return super().schedule()
-
-    def _has_free_slot(self) -> bool:
-        return self._is_open and super()._has_free_slot()
-
-
-@odd
-class LastComeFirstServed(AtWill):
-    """The queue is a stack: the last request to arrive is admitted first."""
-
-    def add(self, request: Request) -> Sequence:
-        sequence = super().add(request)
-        self.waiting.rotate(1)
-        return sequence
-
-
 @odd
 class ShufflesTheQueue(AtWill):
     """The queue is shuffled before each step, by a generator of its own with a fixed seed."""
@@ -131,16 +64,6 @@ class OneAtATime(AtWill):
 
     def _has_free_slot(self) -> bool:
         return not self.running
-
-
-@odd
-class HalfTheSlots(AtWill):
-    """Half of the slots stay empty."""
-
-    lacks = AtWill.lacks | {Capability.PREEMPTION}  # half of the slots may never fill the pool
-
-    def _has_free_slot(self) -> bool:
-        return len(self.running) < max(1, self._config.max_num_seqs // 2)
 
 
 @odd

@@ -1,7 +1,6 @@
 """Unusual ways to own blocks: taken early, held in reserve, taken from an unexpected sequence, and
 shared or forgotten otherwise."""
 
-import random
 from collections import deque
 from dataclasses import replace
 
@@ -97,36 +96,6 @@ class TakesWhatIsCachedFirst(BlockManager):
 
 
 @odd
-class EvictsTheLatestFirst(BlockManager):
-    """The prefix cache evicts the block that was released last, instead of the least recently used."""
-
-    def take(self) -> int:
-        if self.cached:
-            self.cached.move_to_end(next(reversed(self.cached)), last=False)
-        return super().take()
-
-
-@odd
-class RemembersPromptsOnly(BlockManager):
-    """Blocks that hold a generated token are never shared."""
-
-    def publish(self, sequence: Sequence) -> None:
-        num_computed = sequence.num_computed_tokens
-        sequence.num_computed_tokens = min(num_computed, len(sequence.request.prompt_token_ids))
-        super().publish(sequence)
-        sequence.num_computed_tokens = num_computed
-
-
-@odd
-class TakesBlocksAtRandom(BlockManager):
-    """Of the blank blocks a random one is taken, by a generator of its own with a fixed seed."""
-
-    def take(self) -> int:
-        random.Random(len(self.blank)).shuffle(self.blank)
-        return super().take()
-
-
-@odd
 class TakesOverHalfOfAPrefix(BlockManager):
     """Of the blocks that a prompt could share it takes over the first half, and computes the others
     again."""
@@ -134,19 +103,6 @@ class TakesOverHalfOfAPrefix(BlockManager):
     def match(self, sequence: Sequence) -> list[int]:
         hits = super().match(sequence)
         return hits[: (len(hits) + 1) // 2]
-
-
-@odd
-class ForgetsAllAtOnce(BlockManager):
-    """When no block is blank the whole prefix cache is emptied."""
-
-    def take(self) -> int:
-        if self.cached and not self.blank:
-            for block in self.cached:
-                self.evict(block)
-            self.blank.extend(self.cached)
-            self.cached.clear()
-        return super().take()
 
 
 @odd

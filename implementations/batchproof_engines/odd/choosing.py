@@ -1,16 +1,14 @@
 """Unusual arithmetic of penalties and logprobs, unusual ties and stops, and fewer capabilities."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from batchproof.api import CHOOSING, Capability, FinishReason, TokenLogprobs
+from batchproof.api import CHOOSING, Capability, TokenLogprobs
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.engine import RaggedEngine
-from batchproof_engines.ragged.scheduler import Sequence
 from batchproof_engines.sampler import GREEDY, Choice, SampledRow, Sampler
 
 
@@ -66,54 +64,6 @@ class LogprobsInFloat64(Sampler):
         rank = int((found > found[token_id]).sum()) + 1
         top = tuple((each, float(found[each])) for each in order)
         return TokenLogprobs(float(found[token_id]), rank, top)
-
-
-@odd
-class LogprobsOfPowersOfTwo(Sampler):
-    """Logprobs are computed in float32 with powers and logarithms of 2."""
-
-    def logprobs(self, logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
-        bits = (logits - logits.max()) * 1.4426950408889634
-        return super().logprobs(
-            (bits - bits.exp2().sum().log2()) / 1.4426950408889634, token_id, num_top
-        )
-
-
-class _Automaton:
-    """Finds where one stop sequence ends, one token at a time (Knuth, Morris and Pratt, 1977)."""
-
-    def __init__(self, wanted: tuple[int, ...]) -> None:
-        self._wanted, self._matched = wanted, 0
-        self._borders = [0] * len(wanted)
-        for end in range(1, len(wanted)):
-            self._borders[end] = self._longest(self._borders[end - 1], wanted[end])
-
-    def _longest(self, matched: int, token_id: int) -> int:
-        while matched and (matched == len(self._wanted) or self._wanted[matched] != token_id):
-            matched = self._borders[matched - 1]
-        return matched + (self._wanted[matched] == token_id)
-
-    def ends_at(self, token_id: int) -> bool:
-        self._matched = self._longest(self._matched, token_id)
-        return self._matched == len(self._wanted)
-
-
-@odd
-class StopsAreFoundByAutomata(Sequence):
-    """Each new token is fed to automata of the stop sequences; the answer is never searched."""
-
-    _automata: Seq[_Automaton] = ()
-
-    def append(self, token_id: int) -> None:
-        request, asked = self.request, self.request.sampling or GREEDY
-        if not self.output_token_ids:
-            self._automata = [_Automaton(each) for each in asked.stop_token_sequences]
-        self.request = replace(request, sampling=None)
-        super().append(token_id)
-        self.request = request
-        ended = [each.ends_at(token_id) for each in self._automata]
-        if any(ended) and len(self.output_token_ids) >= asked.min_tokens:
-            self.finish_reason = FinishReason.STOP
 
 
 class _Undrawn(Sampler):

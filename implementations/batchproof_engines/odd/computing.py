@@ -20,25 +20,13 @@ PAD_ID = "\0pad"  # never visible to a user: it exists during one forward pass o
 PAD_TO = 8
 
 
-def _eager(model: PreTrainedModel) -> PreTrainedModel:
-    model.set_attn_implementation("eager")
-    return model
-
-
 _IN_FLOAT64 = Copies(lambda model: moved(model, model.device, torch.float64))
-_EAGER = Copies(_eager)
 
 
 @odd
 def float64_arithmetic(model: PreTrainedModel, config: EngineConfig) -> Engine:
     """All arithmetic is float64, on a copy of the model; only the logits are returned as float32."""
     return RaggedEngine(_IN_FLOAT64.of(model), config)
-
-
-@odd
-def eager_attention_on_a_copy(model: PreTrainedModel, config: EngineConfig) -> Engine:
-    """Attention is computed by another kernel than the suite's, on a copy of the model."""
-    return RaggedEngine(_EAGER.of(model), config)
 
 
 @odd
@@ -63,34 +51,6 @@ class RowsInReverse(RaggedEngine):
     def _forward(self, plan: SchedulerOutput) -> Tensor:
         turned = replace(plan, scheduled=plan.scheduled[::-1], rows=plan.rows[::-1])
         return super()._forward(turned).flip(0)
-
-
-@odd
-class PassesOfTwoRows(RaggedEngine):
-    """A step is as many passes as it takes with two rows in each."""
-
-    def _packed_logits(self, plan: SchedulerOutput) -> Tensor:
-        starts = range(0, len(plan.rows), 2)
-        spans = [slice(start, start + 2) for start in starts]
-        pairs = (replace(plan, scheduled=plan.scheduled[s], rows=plan.rows[s]) for s in spans)
-        return torch.cat([super(PassesOfTwoRows, self)._packed_logits(pair) for pair in pairs])
-
-
-@odd
-class OneTokenAPass(RaggedEngine):
-    """Each token of a step, of prompts too, is a pass of its own."""
-
-    def _packed_logits(self, plan: SchedulerOutput) -> Tensor:
-        alone = [
-            replace(
-                plan,
-                scheduled=((sequence, 1),),
-                rows=(replace(row, context_len=row.context_len + at, query_len=1),),
-            )
-            for (sequence, _), row in zip(plan.scheduled, plan.rows, strict=True)
-            for at in range(row.query_len)
-        ]
-        return torch.cat([super(OneTokenAPass, self)._packed_logits(each) for each in alone])
 
 
 @odd

@@ -43,14 +43,6 @@ class EventsInReverse(RaggedEngine):
 
 
 @odd
-class EventsInOrderOfIds(RaggedEngine):
-    """The events of a step are sorted by the ids of their requests."""
-
-    def step(self) -> list[TokenEvent]:
-        return sorted(super().step(), key=lambda event: event.request_id)
-
-
-@odd
 class EventsOneStepLate(HoldingEngine):
     """A step returns the events of the step before, as an engine does that reads results late."""
 

@@ -52,16 +52,3 @@ class KeepsOneDraftAStep(Speculator):
 
     def num_right(self, sequence: Sequence, drafts: list[int], choices: list[int]) -> int:
         return min(2, super().num_right(sequence, drafts, choices))
-
-
-@odd
-class DraftsFewerAsItGoes(Speculator):
-    """The longer an answer is, the fewer tokens are drafted for it, down to one."""
-
-    def drafted(self, plan: SchedulerOutput, scheduler: PagedScheduler) -> SchedulerOutput:
-        longest = max(len(sequence.output_token_ids) for sequence, _ in plan.scheduled)
-        most, self.most = self.most, max(1, self.most - longest // 4)
-        try:
-            return super().drafted(plan, scheduler)
-        finally:
-            self.most = most

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from zlib import crc32
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -24,31 +23,12 @@ class WavesSortedByLength(StaticEngine):
         refusals = self._limits.refusals(requests)  # in input order
         pairs = list(zip(requests, refusals, strict=True))
         good = [request for request, refusal in pairs if refusal is None]
-        answers = super().generate(sorted(good, key=self.place))
+        answers = super().generate(sorted(good, key=lambda request: len(request.prompt_token_ids)))
         served = {answer.request_id: answer for answer in answers}
         return [
             served[r.request_id] if refusal is None else Completion.refused(r.request_id, refusal)
             for r, refusal in pairs
         ]
-
-    def place(self, request: Request) -> float:
-        return len(request.prompt_token_ids)
-
-
-@odd
-class WavesOfTheLongestAnswersFirst(WavesSortedByLength):
-    """Static waves of similar caps: the longest answers come first."""
-
-    def place(self, request: Request) -> float:
-        return -request.max_new_tokens
-
-
-@odd
-class WavesInNoOrder(WavesSortedByLength):
-    """Static waves are drawn by a checksum of each id."""
-
-    def place(self, request: Request) -> float:
-        return crc32(request.request_id.encode(errors="surrogatepass"))
 
 
 @odd

@@ -77,22 +77,6 @@ class _Worded(Scheduler):
 
 
 @odd
-class RefusesInShorthand(_Worded):
-    """Refuses with relations between abbreviated quantities: 'n_in+n_out=257>n_ctx=256'."""
-
-    texts: ClassVar = {
-        "duplicate": "id={id} busy",
-        "empty": "n_in=0<1",
-        "token": "tok[{index}]={token},n_vocab={vocab}",
-        "cap": "n_out={cap}<1",
-        "prompt": "n_in={length}>=n_ctx={context}",
-        "context": "n_in+n_out={total}>n_ctx={context}",
-        "parameter": "{name}={value}?",
-        "pool": "n_blk={needed}>{pool}",
-    }
-
-
-@odd
 class RefusesAsAService(_Worded):
     """Refuses as a web service does, with advice, the parameter's name, and a sum of two terms."""
 
@@ -142,26 +126,10 @@ class RefusesWithSeparators(_Worded):
 
 
 @odd
-class RefusesAsAnException(_Worded):
-    """Refuses with the text of an exception; it looks at the context before the tokens."""
-
-    texts: ClassVar = {
-        "empty": "ValueError: input_ids has shape (1, 0)",
-        "cap": "ValueError: max_length ({length}{cap:+}) must exceed the input ({length})",
-        "prompt": "ValueError: max_position_embeddings={context}, input_ids.shape=(1, {length})",
-        "context": "ValueError: max_position_embeddings={context}, max_length={total}",
-        "pool": "MemoryError: {needed} of {pool} blocks",
-        "token": "IndexError: {token} is out of bounds for an embedding of {vocab} rows",
-        "parameter": "ValueError: {name}",
-        "duplicate": "KeyError: {id!r}: running",
-    }
-
-
-@odd
 class RefusesInJson(_Worded):
     """Refuses with a JSON object that has all numbers of the request and of the engine."""
 
-    texts = RefusesInShorthand.texts
+    texts = RefusesAsAService.texts
 
     def _worded(self, check: str, facts: dict[str, Any]) -> str:
         return json.dumps({"refused": check} | facts)

@@ -1,7 +1,7 @@
 """Mistakes in what is returned beside right tokens. In logprobs: of which row, token or distribution
-they are, and how ranks are counted; in logits: of which stage, row or request they are."""
+they are, and how ranks are counted; in logits: of which stage or request they are."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,14 +10,12 @@ from torch import Tensor
 from batchproof.api import TokenLogprobs
 from batchproof.checks.answers import of_each, slack
 from batchproof.checks.logprobs import entry_findings
-from batchproof.decoding.speculation import proposed_instead
 from batchproof.diagnosis.hypotheses import Answer, Hypothesis
 from batchproof.findings.causes import Cause
 from batchproof.oracle.choosing import STAGES, is_drawn, processed, sampling_of
 from batchproof.oracle.oracle import centred
 
 Entries = Sequence[TokenLogprobs | None]
-Edit = Callable[[TokenLogprobs], TokenLogprobs]
 MISSING = frozenset({"missing"})
 
 
@@ -82,9 +80,6 @@ def _misaligned(own: Answer, given: Entries) -> Iterator[tuple[str, Entries]]:
     if more < 0:
         yield "the last token has none", [*given, *[None] * -more]
         yield "the first token has none", [*[None] * -more, *given]
-    if more == -1:
-        for at in range(len(own.tokens)):
-            yield f"the token of step {at} has none", [*given[:at], None, *given[at:]]
     rows = (row for record in own.calls[own.call].schedule() for row in record.rows)
     chunks = [row for row in rows if row.request_id == own.request.request_id and not row.is_sampled]
     if 0 < more == len(chunks):
@@ -93,9 +88,6 @@ def _misaligned(own: Answer, given: Entries) -> Iterator[tuple[str, Entries]]:
     for at in sorted(range(len(given)), key=lambda at: at not in ends) if more == 1 else ():
         where = "the last before a preemption" if at in ends else f"that of step {at}"
         yield f"one is there twice, {where}", [*given[:at], *given[at + 1 :]]
-    if more > 1:
-        yield "there are more before those of the answer", given[more:]
-        yield "there are more behind those of the answer", given[:-more]
 
 
 def _others(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
@@ -106,7 +98,6 @@ def _others(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
         yield f"they are of the token {words} the one chosen", told._replace(tokens=tokens)
     ordered = told.logits.sort(descending=True).values
     yield "they are looked up in the sorted logprobs", told._replace(logits=ordered)
-    yield from _repeated(own, told)
     for other in own.others:
         places, whose = [min(at, len(other.ids) - 1) for at in told.places], other.request.request_id
         its = told._replace(tokens=[other.ids[at] for at in places])
@@ -114,72 +105,12 @@ def _others(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
             f"they are those of {whose!r}",
             its._replace(logits=other.behind[[at - 1 for at in places]]),
         )
-        num_top = sampling_of(other.request).logprobs
-        if num_top is not None and num_top not in told.num_top:
-            words = f"as many of the likeliest are given as {whose!r} asks for"
-            yield words, told._replace(num_top=[num_top] * len(places))
-    yield from _counted(own, told)
-    for words, edit in _edits():
-        yield words, told._replace(given=[edit(each) for each in told.given])
-
-
-def _repeated(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
-    """Yields entries that are whole those of another token of the same request."""
-    num = own.num_prompt
-
-    def of(places: Sequence[int]) -> Told:
-        behind = own.behind[[max(0, at - 1) for at in places]]
-        return told._replace(tokens=[own.ids[at] for at in places], logits=behind)
-
-    last_of_step = [at if at < num else num + own.lasts[at - num] for at in told.places]
-    yield "they are those of the last token of their step", of(last_of_step)
-    bound = 2 * own.oracle.logit_bound
-    for start in range(2, num):
-        anew = of([at if at < start or at >= num else at - start + 1 for at in told.places])
-        if not anew.misses(bound):
-            yield "those of the prompt begin anew in the middle of it", anew
-            return
-
-
-def _counted(own: Answer, told: Told) -> Iterator[tuple[str, Told]]:
-    """Yields mistakes in how many of the likeliest are given, and which, and in what is ranked."""
-    asked = {sampling_of(other.request).logprobs for other in own.others}
-    pairs = [*zip(told.given, told.num_top, strict=True)]
-    nums = [len(one.top) if len(one.top) in asked else num for one, num in pairs]
-    yield "as many are given as another request of the batch asks for", told._replace(num_top=nums)
-    chosen = torch.tensor(told.tokens)[:, None]
-    ranks = ((told.logits > told.logits.gather(1, chosen)).sum(-1) + 1).tolist()
-    first = [one.top[:1] and one.top[0][0] for one in told.given]
-    is_before = [f == t and r > 1 for f, t, r in zip(first, told.tokens, ranks, strict=True)]
-    rest = [
-        one._replace(top=one.top[is_first:])
-        for (one, _), is_first in zip(pairs, is_before, strict=True)
-    ]
-    words = "the token chosen stands before the likeliest"
-    nums = [min(max(len(one.top), num - 1), num) for one, (_, num) in zip(rest, pairs, strict=True)]
-    yield words, told._replace(given=rest, num_top=nums)
-    most = max(len(one.top) for one in told.given)
-    nums = [min(num, most) for num in told.num_top]
-    yield f"no more than {most} of the likeliest are given", told._replace(num_top=nums)
-    beyond = [
-        one._replace(rank=rank) if one.rank == num + 1 < rank else one
-        for (one, num), rank in zip(pairs, ranks, strict=True)
-    ]
-    yield "ranks are looked for among the likeliest alone", told._replace(given=beyond)
-
-
-def _edits() -> Iterator[tuple[str, Edit]]:
-    """Yields what makes wrong entries right again."""
-
-    def ranked(by: int) -> Edit:
-        return lambda each: each._replace(rank=each.rank and each.rank + by)
-
-    def ordered(each: TokenLogprobs) -> TokenLogprobs:
-        return each._replace(top=tuple(sorted(each.top, key=lambda one: -one[1])))
-
-    yield "ranks are counted from 0", ranked(1)
-    yield "ranks are counted from 2: the token itself is counted", ranked(-1)
-    yield "the likeliest are not sorted", ordered
+    for words, by in (
+        ("ranks are counted from 0", 1),
+        ("ranks are counted from 2: the token itself is counted", -1),
+    ):
+        moved = [each._replace(rank=each.rank and each.rank + by) for each in told.given]
+        yield words, told._replace(given=moved)
 
 
 def _rows(own: Answer, told: Told) -> Iterator[tuple[str, Tensor]]:
@@ -196,23 +127,13 @@ def _rows(own: Answer, told: Told) -> Iterator[tuple[str, Tensor]]:
     if asked.changes_logits:
         yield "of the logits behind the parameters", of_answer(values)
     if asked.temperature > 0:
-        yield "of these, divided by the temperature", of_answer(values / asked.temperature)
         yield "of the logits divided by the temperature", of_answer(own.logits / asked.temperature)
     padded = torch.nn.functional.pad(own.behind, (0, 0, 1, 1), value=torch.nan)
     yield "of the position before", padded[places - 1]
     yield "of the position behind", padded[places + 1]
-    yield "of the first token of their step", of_answer(own.logits[[o.first for o in own.outputs]])
-    yield "of the last token of their step", of_answer(own.logits[own.lasts])
     yield from ((words, of_answer(rows)) for words, rows in _of_batch(own))
-    agreement = own.calls[own.call].workload.config.draft_agreement
-    if agreement is not None:
-        proposed = [
-            proposed_instead(token, right.shape[1], agreement) for token in range(right.shape[1])
-        ]
-        yield "of the draft", torch.empty_like(right).index_copy(1, torch.tensor(proposed), right)
     for words, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16)):
         yield f"computed from logits in {words}", right.to(dtype).double()
-        yield f"rounded to {words}", right.log_softmax(-1).to(dtype).double()
 
 
 def _of_batch(own: Answer) -> Iterator[tuple[str, Tensor]]:
@@ -253,8 +174,6 @@ def returned_mistakes(own: Answer) -> Iterator[Hypothesis]:
         values = stage(values, own.request, own.past)
         if name in sampling_of(own.request).changed:
             yield Hypothesis(f"the logits returned are those behind {name}", missed(values))
-    yield Hypothesis("the logits of the step before are returned", missed(own.logits.roll(1, 0)))
-    yield Hypothesis("the logits of the step behind are returned", missed(own.logits.roll(-1, 0)))
     whose = {f"those of {each.request.request_id!r}": [each] for each in own.others}
     for words, others in (*whose.items(), ("those of other requests", own.others)):
         rows = centred(torch.cat([own.logits, *(each.logits for each in others)]))
