@@ -74,7 +74,6 @@ COMMANDS = {
     "dropin": Command(
         "batchproof.dropin", "write a test file for an engine's own tests, with checkpoint and answers"
     ),
-    "demo": Command("batchproof.demo", "show static waves against continuous batching, step by step"),
     "install": Command(
         "batchproof.cli.install", "install released engines, each into an environment of its own"
     ),
