@@ -28,12 +28,8 @@ PYTEST = "--pytest"
 OF_VERDICTS = {
     "requirements": Command(
         "batchproof.judgement.requirements_command",
-        "list, show and compare the dated sets that an engine can be judged by",
+        "list and show the dated sets that an engine can be judged by",
     ),
-    "verify": Command(
-        "batchproof.judgement.verify_command", "run a random share of a verdict again and compare"
-    ),
-    "badge": Command("batchproof.judgement.badge_command", "turn a verdict into a badge of shields.io"),
     "matrix": Command(
         "batchproof.judgement.matrix_command",
         "judge one engine in several configurations, and say which setting decides",
@@ -41,9 +37,6 @@ OF_VERDICTS = {
     "releases": Command(
         "batchproof.judgement.releases_command",
         "judge releases of one engine, and say which broke or mended which requirement",
-    ),
-    "meetings": Command(
-        "batchproof.judgement.meetings_command", "write which features met on an engine, and how often"
     ),
 }
 COMMANDS = {

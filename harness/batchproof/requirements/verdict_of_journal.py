@@ -48,17 +48,6 @@ class Asked:
     conditions: Conditions = Conditions()
 
 
-@dataclass(frozen=True)
-class Conclusion:
-    """What the results of the promises add up to: their ids by verdict, and the overall verdict."""
-
-    held: tuple[str, ...]
-    broken: tuple[str, ...]
-    differing: tuple[str, ...]
-    untested: tuple[str, ...]
-    verdict: Verdict
-
-
 def verdict_of(
     engine: str,
     entries: Iterable[JournalEntry],
@@ -86,6 +75,10 @@ def verdict_of(
         precision=statement.precision,
         conventions=statement.conventions,
         promises=promises,
+        held=_with("held", promises),
+        broken=_with("broken", promises),
+        differing=_with("differs by design", promises),
+        untested=tuple(p.id for p in Promise if not _is_tried(promises.get(p.id))),
         totals=totals_of(engine, outcomes),
         groups=groups,
         unshown=tuple(each.record for each in known if each not in [issue for issue, _ in found]),
@@ -93,30 +86,24 @@ def verdict_of(
         suite_command=asked.command,
         made=made,
         is_complete=is_whole,
+        verdict=_overall(promises, groups, is_whole),
         requirement_set=asked.requirements.stamp if asked.requirements else None,
         suite=suite_stamp(),
         conditions=asked.conditions,
         outcomes=met.scored,
         unscored=met.unscored,
         failures=tuple(_failures(engine, everything, met, asked)),
-        **vars(conclusion_of(promises, groups, is_whole)),
     )
 
 
-def conclusion_of(
+def _overall(
     promises: Mapping[str, PromiseResult], groups: Iterable[FailureGroup], is_complete: bool
-) -> Conclusion:
-    """Returns what the results of the promises add up to. A run is whole if it is complete and each
-    of its failures names a promise; what is not whole is never "held"."""
+) -> Verdict:
+    """Returns the verdict that the results of the promises add up to. A run is whole if it is complete
+    and each of its failures names a promise; what is not whole is never "held"."""
     is_whole = is_complete and all(group.promises for group in groups)
     verdicts = {each.verdict for each in promises.values()} | (set() if is_whole else {"incomplete"})
-    return Conclusion(
-        held=_with("held", promises),
-        broken=_with("broken", promises),
-        differing=_with("differs by design", promises),
-        untested=tuple(p.id for p in Promise if not _is_tried(promises.get(p.id))),
-        verdict=next((each for each in WORST_FIRST if each in verdicts), "untested"),
-    )
+    return next((each for each in WORST_FIRST if each in verdicts), "untested")
 
 
 def _counted(entry: JournalEntry) -> Outcome:
@@ -137,9 +124,9 @@ def _results(
     cells: Mapping[str, PromiseCell], groups: Sequence[FailureGroup], met: "Outcomes"
 ) -> dict[str, PromiseResult]:
     """Returns the result of each promise that was asked, in their order."""
-    undocumented = undocumented_promises(groups)
+    undocumented = {p for group in groups if not group.is_documented for p in group.promises}
     return {
-        p.id: result_of(
+        p.id: _result(
             cells.get(p.id, PromiseCell("")),
             p.id in undocumented,
             met.undecided.get(p.id, 0),
@@ -150,11 +137,7 @@ def _results(
     }
 
 
-def undocumented_promises(groups: Iterable[FailureGroup]) -> set[str]:
-    return {p for group in groups if not group.is_documented for p in group.promises}
-
-
-def result_of(cell: PromiseCell, is_undocumented: bool, undecided: int, not_run: int) -> PromiseResult:
+def _result(cell: PromiseCell, is_undocumented: bool, undecided: int, not_run: int) -> PromiseResult:
     """Returns the result of a promise. `is_undocumented`: some failure of it is not documented."""
     verdict: Verdict
     if cell.failed:
