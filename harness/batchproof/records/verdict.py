@@ -1,11 +1,10 @@
 """The verdict on one engine, as `judge` and `--verdict` write it: everything that its page states."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal
 
-from batchproof.records.decode import adapter
-from batchproof.records.file_kinds import FileKind, json_lines
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 from batchproof.records.table import Totals
 from batchproof.records.trial_record import FailureRecord
@@ -166,26 +165,3 @@ class EngineVerdict:
 
 
 VERDICT = FileKind("verdict", "batchproof.verdict", 2, EngineVerdict)
-
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def schema_of(kind: FileKind[Any]) -> dict[str, Any]:
-    """Returns the schema of what the writer writes: every key is there."""
-    definitions = adapter(cast(Hashable, kind.record), True).json_schema(mode="serialization")["$defs"]
-    for each in definitions.values():
-        each["required"] = list(each["properties"])
-    whole = definitions.pop(kind.record.__name__)
-    properties = {"schema": {"const": kind.schema}} | whole["properties"]
-    head = {"$schema": DIALECT, **whole, "title": kind.schema}
-    return {**head, "required": list(properties), "properties": properties, "$defs": definitions}
-
-
-def text_of(kind: FileKind[Any]) -> str:
-    """Returns the schema as it is published."""
-    return json_lines(schema_of(kind))
-
-
-if __name__ == "__main__":
-    print(text_of(VERDICT), end="")
