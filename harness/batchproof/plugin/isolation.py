@@ -14,23 +14,20 @@ import re
 import signal
 import sys
 from argparse import BooleanOptionalAction
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
-from traceback import walk_stack
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from batchproof.cli.interrupts import interruptible
-from batchproof.errors import EngineHang, Interrupt
+from batchproof.errors import EngineHang
 from batchproof.findings.finding import Failure, Rule, Run, Scene, found
 from batchproof.findings.finding_text import failure_text
 from batchproof.places import PACKAGE
@@ -38,7 +35,7 @@ from batchproof.plugin.failure_record import FIRST_CONTACT, record_failure
 from batchproof.plugin.items import attach_record
 from batchproof.plugin.scoring import ASKED, forgive
 from batchproof.records.trial_record import Ledger, TrialRecord
-from batchproof.run.call_notes import CallNote, CallNotes, keeping, notes, read_note
+from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
 from batchproof.run.engine_names import BY_DEFAULT, FAULT_PREFIX, ODD_PREFIX, has_own_process
 from batchproof.run.failures import Frame, innermost
 
@@ -122,7 +119,6 @@ def begin(config: pytest.Config) -> None:
         config.pluginmanager.register(Controller(folder), "batchproof-controller")
     else:
         own = CallNotes()
-        own.last_words = partial(end_run, config)
         if config.getoption("collectonly"):  # nothing is lost with it
             own.dump = os.fdopen(os.dup(2), "wb", buffering=0)
         stack.enter_context(keeping(own))
@@ -218,26 +214,6 @@ def ending(path: Path, note: CallNote, node: Any) -> Ending:
     return Ending(Rule.DIED, f"the process {_status(node)} {when}", inner)
 
 
-def end_run(config: pytest.Config, words: str, frame: FrameType | None, status: int) -> None:
-    """Reports the test that an engine does not leave, unless a signal interrupted it, and finishes the
-    session, for a process that ends itself then. All outputs hold what was found so far."""
-    capture = config.pluginmanager.getplugin("capturemanager")
-    capture.suspend_global_capture(in_=True)
-    session = config.pluginmanager.getplugin("session")
-    test, _, _stage = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")
-    if test and Interrupt.sent is None:
-        report = pytest.TestReport(test, (test, None, test), {}, "failed", words, "???")  # type: ignore[arg-type]
-        stack = ((each.f_code, line) for each, line in walk_stack(frame))
-        inner = _engines((code.co_filename, line, code.co_name) for code, line in stack)
-        record = complete_report(report, notes().note, Ending(Rule.HANG, words, inner))
-        if record is not None:
-            forgive(report, record, config.stash.get(ASKED, None))
-        config.hook.pytest_runtest_logreport(report=report)
-    session.shouldfail, session.exitstatus = words, status
-    config.hook.pytest_sessionfinish(session=session, exitstatus=pytest.ExitCode.TESTS_FAILED)
-    sys.stdout.flush()
-
-
 def _status(node: Any) -> str:
     status = None
     with suppress(AttributeError, TimeoutExpired):  # a worker on another machine has no process here
@@ -255,11 +231,7 @@ def _frames(dump: str) -> tuple[Frame, ...]:
     failed = dump.rpartition("Current thread")[2]
     stacks = re.split(r"^Thread .*$", failed, flags=re.MULTILINE)
     found = FRAME.findall(stacks[0 if "Current thread" in dump else -1])
-    return _engines((file, int(line), name) for file, line, name in found)
-
-
-def _engines(frames: Iterable[Frame]) -> tuple[Frame, ...]:
-    """Returns the first of these frames, innermost first, up to one of the harness."""
+    frames = ((file, int(line), name) for file, line, name in found)
     return tuple(takewhile(lambda frame: not frame[0].startswith(str(PACKAGE)), frames))
 
 
