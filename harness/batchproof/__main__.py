@@ -23,7 +23,6 @@ BROKEN_PIPE = 128 + 13  # SIGPIPE
 PURPOSE = "Proves that an LLM engine's batching changes only its speed."
 EPILOG = "In a checkout, `batchproof lab` lists the commands that check the suite itself."
 LAB = "batchproof_lab"  # in no wheel
-PYTEST = "--pytest"
 
 OF_VERDICTS = {
     "requirements": Command(
@@ -102,19 +101,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     if argv[:1] == ["lab"]:
         return _run_lab(argv[1:])
     commands = PLUMBING if argv and argv[0] in PLUMBING else COMMANDS
-    return run_command(commands, _with_dashes(argv), "batchproof", PURPOSE, EPILOG)
-
-
-def _with_dashes(argv: Sequence[str]) -> list[str]:
-    """Returns the arguments with the value of `--pytest` in one with it: argparse takes no value that
-    begins with a dash and has no blank, such as `-x`."""
-    joined: list[str] = []
-    for each in argv:
-        if joined[-1:] == [PYTEST] and each.startswith("-"):
-            joined[-1] = f"{PYTEST}={each}"
-        else:
-            joined.append(each)
-    return joined
+    return run_command(commands, argv, "batchproof", PURPOSE, EPILOG)
 
 
 def _run_lab(argv: Sequence[str]) -> int:

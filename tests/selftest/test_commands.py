@@ -28,7 +28,7 @@ WRONG_INPUT = [
     ("lab models lama", "'lama' is no causal LM of this version of transformers; do you mean llama"),
     ("judge matrix static --axis=--dtype=float32,float31", "'float31' is unknown"),
     (
-        f"judge matrix static {DTYPES} --pytest --dtype=float16",
+        f"judge matrix static {DTYPES} --pytest=--dtype=float16",
         "set by --axis '--dtype' and by --pytest",
     ),
     ("judge matrix static --axis=--dtype", "has no values"),

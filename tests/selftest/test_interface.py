@@ -101,7 +101,7 @@ def test_an_engine_that_shows_nothing_has_passed_nothing(
         ("--engine=broken.py:Choosy", "sampling_fields is a tuple, but must be a set of fields of Sam"),
         ("--model=/nonesuch", "--model '/nonesuch' is neither an embedded model (gpt2-hash"),
         ("--device=warp9", "--device 'warp9' is unknown; choose one of auto, cpu, cuda"),
-        ("--diagnose-for=soon", "--diagnose-for is 'soon', but must be a number of seconds"),
+        ("--diagnose-for=soon", "argument --diagnose-for: invalid float value: 'soon'"),
         ("--xfails=nonesuch", "--xfails 'nonesuch' is no file"),
         ("--artifacts=broken.py/x", "--artifacts 'broken.py/x' cannot be written: Not a directory"),
         ("--repro=broken.py", "--repro 'broken.py' cannot be written: Not a directory"),

@@ -18,7 +18,6 @@ from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED, THREE_MODELS
 from batchproof.oracle.precision import KV_CACHES
 from batchproof.plugin import bench_options, declared, isolation, outputs, problems, recorder, scoring
-from batchproof.plugin.bench_options import seconds
 from batchproof.plugin.configuring import CONFIGURED
 from batchproof.plugin.isolation import pytest_cmdline_main, pytest_xdist_setupnodes
 from batchproof.plugin.selection import SELECTION, Selection, select
@@ -82,7 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--diagnose-for",
-        type=seconds("--diagnose-for"),
+        type=float,
         default=DIAGNOSE_FOR_S,
         metavar="S",
         help="seconds to look for the cause of a failure; 0: not at all (default: %(default)g)",
@@ -98,7 +97,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--engine-time-limit",
-        type=seconds("--engine-time-limit"),
+        type=float,
         default=DEFAULT_TIME_LIMIT_S,
         metavar="S",
         help="seconds after which one call of an engine counts as hung (default: %(default)g)",
@@ -133,8 +132,7 @@ def _configure(config: pytest.Config) -> None:
         import_module(TESTING).begin(config, selection)
         if selection.bench is not None:
             import_module("batchproof.plugin.benchmarks").register(config, selection.bench)
-    of_dtype = [each for each in known_failures if selection.dtype in (each.dtypes or DTYPES)]
-    config.pluginmanager.register(KnownFailures(of_dtype), "batchproof-xfails")
+    config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
     scoring.load_requirements(config)
     recorder.register(config, asked)
 

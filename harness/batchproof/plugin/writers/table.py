@@ -17,7 +17,6 @@ from batchproof.records.verdict import Conditions, EngineVerdict
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.sets import RequirementSet
 from batchproof.requirements.verdict_of_journal import Asked, Outcome, cells_of, totals_of, verdict_of
-from batchproof.run.engine_names import COMMAND_PREFIX
 
 
 @dataclass(frozen=True)
@@ -90,10 +89,9 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
     """Yields the lines of the table, its legend, and the totals of each engine."""
     engines = list(dict.fromkeys(record.engine for _, record in outcomes))
     cells = {engine: cells_of(engine, outcomes) for engine in engines}
-    heads = {engine: head_of(engine, outcomes) for engine in engines}
-    widths = {e: max(7, len(heads[e]), *(len(c.text) for c in cells[e].values())) for e in engines}
+    widths = {e: max(7, len(e), *(len(c.text) for c in cells[e].values())) for e in engines}
     titles = max(len(str(promise)) for promise in Promise)
-    yield " " * titles + "".join(f"  {heads[engine]:>{widths[engine]}}" for engine in engines)
+    yield " " * titles + "".join(f"  {engine:>{widths[engine]}}" for engine in engines)
     for promise in Promise:
         if any(promise.id in row for row in cells.values()):
             texts = (f"  {_text(cells[e].get(promise.id)):>{widths[e]}}" for e in engines)
@@ -101,17 +99,6 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
     yield from LEGEND
     for engine in engines:
         yield totals_line(engine, totals_of(engine, outcomes))
-
-
-def head_of(engine: str, outcomes: Sequence[Outcome]) -> str:
-    """Returns what a column is called: the release of an engine that is a command line, if it is the
-    only one of that release."""
-    if not engine.startswith(COMMAND_PREFIX):
-        return engine
-    released = {(record.ledger.release, record.engine) for _, record in outcomes}
-    own = {release for release, name in released if release and name == engine}
-    others = {release for release, name in released if name != engine}
-    return own.pop() if len(own) == 1 and own.isdisjoint(others) else engine
 
 
 def _text(cell: PromiseCell | None) -> str:
