@@ -25,10 +25,6 @@ EPILOG = "In a checkout, `batchproof lab` lists the commands that check the suit
 LAB = "batchproof_lab"  # in no wheel
 
 OF_VERDICTS = {
-    "requirements": Command(
-        "batchproof.judgement.requirements_command",
-        "list and show the dated sets that an engine can be judged by",
-    ),
     "matrix": Command(
         "batchproof.judgement.matrix_command",
         "judge one engine in several configurations, and say which setting decides",

@@ -13,7 +13,6 @@ WRONG_INPUT = [
     ("lab faulty", "'faulty' is no command; do you mean faults?"),
     ("tets mine.py:Engine", "'tets' is no command; do you mean test?"),
     ("test paged -n many", "-n is 'many', but must be a whole number, 'auto' or 'logical'"),
-    ("judge requirements show", "SET (see `batchproof judge requirements show --help`)"),
     ("checkpoint gpt2-hash out -k parity", "unrecognized arguments: -k"),
     ("checkpoint gpt2-hash out --dtyp float16", "--dtyp"),  # no abbreviation
     ("test -n 2 -q mine.py:Engine", "ENGINE comes first: put 'mine.py:Engine' before all options"),

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from batchproof.judgement.axes import MODEL, Cell
 from batchproof.judgement.output import write_verdict
 from batchproof.judgement.suite_session import ENDED, Session, suite_options
-from batchproof.plugin.scoring import ONE
+from batchproof.plugin.deselection import ONE
 from batchproof.records.journal import entries
 from batchproof.records.matrix import CellRecord
 from batchproof.records.trial_record import TrialRecord

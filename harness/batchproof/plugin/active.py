@@ -17,7 +17,15 @@ from batchproof.cli.option_names import CONFIG, NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED, THREE_MODELS
 from batchproof.oracle.precision import KV_CACHES
-from batchproof.plugin import bench_options, declared, isolation, outputs, problems, recorder, scoring
+from batchproof.plugin import (
+    bench_options,
+    declared,
+    deselection,
+    isolation,
+    outputs,
+    problems,
+    recorder,
+)
 from batchproof.plugin.configuring import CONFIGURED
 from batchproof.plugin.isolation import pytest_cmdline_main, pytest_xdist_setupnodes
 from batchproof.plugin.selection import SELECTION, Selection, select
@@ -89,7 +97,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(declared.SERVES, action="append", metavar="MODEL", help=declared.HELP)
     isolation.add_option(group)
     outputs.add_options(group)
-    scoring.add_options(group)
+    group.addoption(deselection.ONE, action="append", default=[], metavar="ID", help=deselection.HELP)
     text = f"the configuration (default: {OWN}, here or above)"
     group.addoption(CONFIG, dest=DEST, metavar="FILE", help=text)
     group.addoption(
@@ -133,7 +141,6 @@ def _configure(config: pytest.Config) -> None:
         if selection.bench is not None:
             import_module("batchproof.plugin.benchmarks").register(config, selection.bench)
     config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
-    scoring.load_requirements(config)
     recorder.register(config, asked)
 
 

@@ -33,7 +33,6 @@ from batchproof.findings.finding_text import failure_text
 from batchproof.places import PACKAGE
 from batchproof.plugin.failure_record import FIRST_CONTACT, record_failure
 from batchproof.plugin.items import attach_record
-from batchproof.plugin.scoring import ASKED, forgive
 from batchproof.records.trial_record import Ledger, TrialRecord
 from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
 from batchproof.run.engine_names import BY_DEFAULT, FAULT_PREFIX, ODD_PREFIX, has_own_process
@@ -170,11 +169,8 @@ class Controller:
     def pytest_handlecrashitem(self, report: pytest.TestReport) -> None:
         """Turns the last note of the worker into the report of the test it was lost in."""
         node = getattr(report, "node")  # noqa: B009 - xdist puts it there
-        if node.gateway.id not in self._ended:
-            return
-        record = complete_report(report, *self._ended[node.gateway.id])
-        if record is not None:
-            forgive(report, record, node.config.stash.get(ASKED, None))
+        if node.gateway.id in self._ended:
+            complete_report(report, *self._ended[node.gateway.id])
 
 
 FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')

@@ -20,14 +20,12 @@ from batchproof.plugin.deselection import Deselection
 from batchproof.plugin.items import AGAIN_OPTIONS, options_given, record_of
 from batchproof.plugin.outputs import Outputs
 from batchproof.plugin.problems import HEARD, TOLD
-from batchproof.plugin.scoring import ASKED
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.writers.page import FinishedRun, failed_tests, summary_page
 from batchproof.plugin.writers.table import (
     SessionFacts,
     conformance,
     empty_selection,
-    in_words,
     num_compared,
     ordered,
     outcomes_of,
@@ -53,7 +51,6 @@ class SessionEnd:
     is_cut_short: bool = False  # by its failures, as with -x
     signal_status: int | None = None  # of the signal that ended it
     has_problem: bool = False  # that a worker found, which ran no test
-    is_open: bool = False  # requirements that were asked for were not run
 
 
 def exit_status(end: SessionEnd, outcomes: Sequence[Outcome]) -> int:
@@ -69,7 +66,6 @@ def exit_status(end: SessionEnd, outcomes: Sequence[Outcome]) -> int:
         return pytest.ExitCode.TESTS_FAILED if end.num_failed else end.status
     is_clean = end.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     is_failed = is_clean and bool(outcomes) and _proves_little(outcomes)
-    is_failed |= end.status == pytest.ExitCode.OK and end.is_open
     return pytest.ExitCode.TESTS_FAILED if is_failed else end.status
 
 
@@ -146,12 +142,6 @@ class Recorder:
             pass  # what is selected may not be known yet
         elif (words := self._empty_selection(terminalreporter)) is not None:
             write(words, red=not self._entries)
-        asked = self._config.stash[ASKED]
-        if asked is not None and self._verdicts:
-            terminalreporter.section(f"Batchproof: requirement set {asked.name}")
-            for each in self._verdicts:
-                said = in_words(each)
-                write(f"{each.engine}: {said}", red=each.verdict in ("broken", "incomplete"))
         for line in self._files(bool(outcomes)):
             write(line)
 
@@ -166,25 +156,21 @@ class Recorder:
         return ordered(outcomes_of(self._entries), names, selection.model_names)
 
     def _end(self, session: pytest.Session) -> SessionEnd:
-        is_open = any(each.verdict == "incomplete" for each in self._verdicts)
         return SessionEnd(
             status=int(session.exitstatus),
             num_failed=len(failed_tests(self._entries)),
             is_cut_short=bool(session.shouldfail),
             signal_status=self._signal_status,
             has_problem=HEARD in self._config.stash,
-            is_open=is_open and self._config.stash[ASKED] is not None,
         )
 
     def _reach_verdicts(self, is_whole: bool) -> list[EngineVerdict]:
         """Returns the verdict on each engine, if one is asked for: on the tests of the journal too."""
         finished = self._earlier | {each.test: each for each in self._entries}
-        asked, left_out = self._config.stash[ASKED], self._deselection
-        is_asked = self._outputs.verdict is not None or asked is not None
-        if not is_asked or not any(each.record for each in finished.values()):
+        if self._outputs.verdict is None or not any(each.record for each in finished.values()):
             return []
-        if asked is None:  # a set shows by itself whether something is missing
-            is_whole &= not (left_out.is_uncounted or left_out.num_without(finished))
+        left_out = self._deselection
+        is_whole &= not (left_out.is_uncounted or left_out.num_without(finished))
         return verdicts([*finished.values()], self._facts(0, is_whole))
 
     def _facts(self, exit_status: int, is_complete: bool) -> SessionFacts:
@@ -203,7 +189,6 @@ class Recorder:
             ),
             precision=str(selection.precision) or "as the model",
             torch=version("torch"),
-            requirements=config.stash[ASKED],
             exit_status=exit_status,
             is_complete=is_complete,
             num_left_out=self._deselection.num_without(tests),
@@ -251,12 +236,10 @@ def entry_of(reports: Sequence[pytest.TestReport]) -> JournalEntry:
     """Returns the entry of a test that has ended: its last report that did not pass decides."""
     records = [record for record in map(record_of, reports) if record is not None]
     record = records[-1] if records else None
-    is_unscored = record is not None and not record.is_scored
     outcome, text, reason = "passed", "", ""
     for report in reports:
         if not report.passed:
-            is_forgiven = hasattr(report, "wasxfail")
-            outcome = report.outcome if not is_forgiven else "failed" if is_unscored else "known"
+            outcome = "known" if hasattr(report, "wasxfail") else report.outcome
             reason = str(report.wasxfail) if outcome == "known" else ""
             text = _text(report)
     seconds = round(sum(each.duration for each in reports), 3)

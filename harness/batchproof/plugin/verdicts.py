@@ -24,7 +24,6 @@ from batchproof.findings.finding import Failure, Rule, found
 from batchproof.findings.finding_text import failure_text, first_line
 from batchproof.plugin.failure_record import record_failure
 from batchproof.plugin.items import IDENTITY, again, attach_record
-from batchproof.plugin.scoring import ASKED, forgive
 from batchproof.plugin.trials import TRIAL
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.records.trial_record import FailureRecord, TrialRecord
@@ -51,10 +50,7 @@ def pytest_runtest_makereport(
         return report
     if report.when == "call" or not report.passed:
         error = call.excinfo.value if call.excinfo else None
-        record = _judge(item, report, error)
-        attach_record(report, record)
-        if report.failed and known_failure_of(item) is None:
-            forgive(report, record, item.config.stash.get(ASKED, None))
+        attach_record(report, _judge(item, report, error))
     return report
 
 

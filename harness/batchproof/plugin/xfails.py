@@ -18,8 +18,7 @@ from batchproof.cli.option_names import EXPECTED, KEYS
 from batchproof.errors import UsageError
 from batchproof.places import SUITE
 from batchproof.plugin import problems
-from batchproof.plugin.items import INSTALLED_SUITE, name_of, requirement_id, trial_of
-from batchproof.requirements.sets import ANY_MODEL
+from batchproof.plugin.items import ANY_MODEL, INSTALLED_SUITE, name_of, requirement_id, trial_of
 
 REQUIRED = ("test", "reason", "link")
 

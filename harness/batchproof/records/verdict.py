@@ -10,10 +10,9 @@ from batchproof.records.table import Totals
 from batchproof.records.trial_record import FailureRecord
 
 IssueKind = Literal["defect", "documented"]
-Grade = Literal["B", "S", "E", "T"]  # of docs/invariance.md; T: tokens and exact rules
 Verdict = Literal[  # on a promise; on the whole the worst of them, and never one of the second group
     "broken",
-    "incomplete",  # some requirements were not run
+    "incomplete",  # some tests were not run
     "undecided",  # some tests were ended by another promise that broke, or by the harness
     "known failures",
     "differs by design",
@@ -32,7 +31,7 @@ RequirementOutcome = Literal[
     "refused",  # the engine does not serve the model
     "inadequate",  # passed on a model that could not show a fault
     "error",  # the harness failed, or the test did not say why it ended
-    "not run",
+    "not run",  # in a cell of a matrix
 ]
 
 
@@ -46,16 +45,6 @@ class PromiseResult:
     no_cap: int = 0  # the engine lacks a capability
     known: int = 0  # failed, as expected
     undecided: int = 0  # ended by another promise that broke, or by the harness
-    not_run: int = 0
-
-
-@dataclass(frozen=True)
-class SetStamp:
-    """The requirement set that was asked for."""
-
-    name: str
-    date: str
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -151,12 +140,10 @@ class EngineVerdict:
     made: Provenance
     is_complete: bool
     verdict: Verdict
-    requirement_set: SetStamp | None  # none: all that was collected is scored
     suite: SuiteStamp
     conditions: Conditions
     outcomes: Mapping[str, RequirementOutcome]  # by requirement id
-    unscored: Mapping[str, RequirementOutcome]  # not in the set
-    failures: tuple[RequirementFailure, ...]  # of both
+    failures: tuple[RequirementFailure, ...]
 
     @property
     def defects(self) -> tuple[FailureGroup, ...]:
@@ -164,4 +151,4 @@ class EngineVerdict:
         return tuple(group for group in self.groups if not group.is_documented)
 
 
-VERDICT = FileKind("verdict", "batchproof.verdict", 2, EngineVerdict)
+VERDICT = FileKind("verdict", "batchproof.verdict", 3, EngineVerdict)

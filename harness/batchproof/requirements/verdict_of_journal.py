@@ -24,9 +24,9 @@ from batchproof.records.verdict import (
 )
 from batchproof.requirements.issues import KnownIssue, issue_of
 from batchproof.requirements.promises import Promise
-from batchproof.requirements.sets import RequirementSet
 
 Outcome = tuple[str, TrialRecord]  # passed, failed, skipped or known
+MetRequirement = tuple[TrialRecord, RequirementOutcome]
 NOT_TESTED: Mapping[str, Verdict] = {
     "no cap": "no cap",
     "refused": "refused",
@@ -44,7 +44,6 @@ class Asked:
     """What a run of the suite was asked for."""
 
     command: str
-    requirements: RequirementSet | None = None
     conditions: Conditions = Conditions()
 
 
@@ -58,16 +57,15 @@ def verdict_of(
 ) -> EngineVerdict:
     """Returns the verdict on one engine. `engine` is its name on the command line; `is_complete`
     states that no chosen test is missing."""
-    everything = list(entries)
-    met = outcomes_of(everything, asked.requirements)
-    entries = [each for each in everything if each.record is None or each.record.is_scored]
+    entries = list(entries)
+    ended = [(each.record, _outcome(each.outcome, each.record)) for each in entries if each.record]
+    met = {record.requirement: (record, outcome) for record, outcome in ended if outcome}
     outcomes = [_counted(each) for each in entries if each.record]
     statement = _statement([record.ledger for _, record in outcomes])
     known = [each for each in issues if each.is_of(statement.release, engine)]
     found = group_by_issue([e for e in entries if not (e.record and e.record.is_stale)], known)
     groups = tuple(failure_groups(found))
-    promises = _results(cells_of(engine, outcomes), groups, met)
-    is_whole = is_complete and "not run" not in met.scored.values()
+    promises = _results(cells_of(engine, outcomes), groups, undecided_tests(met))
     return EngineVerdict(
         title=title_of(engine, statement.release, statement.precision),
         engine=engine,
@@ -85,14 +83,12 @@ def verdict_of(
         skips=dict(Counter(e.report for e in entries if e.outcome == "skipped").most_common()),
         suite_command=asked.command,
         made=made,
-        is_complete=is_whole,
-        verdict=_overall(promises, groups, is_whole),
-        requirement_set=asked.requirements.stamp if asked.requirements else None,
+        is_complete=is_complete,
+        verdict=_overall(promises, groups, is_complete),
         suite=suite_stamp(),
         conditions=asked.conditions,
-        outcomes=met.scored,
-        unscored=met.unscored,
-        failures=tuple(_failures(engine, everything, met, asked)),
+        outcomes={name: outcome for name, (_, outcome) in met.items()},
+        failures=tuple(_failures(engine, entries, met, asked)),
     )
 
 
@@ -121,45 +117,39 @@ def _with(verdict: str, promises: Mapping[str, PromiseResult]) -> tuple[str, ...
 
 
 def _results(
-    cells: Mapping[str, PromiseCell], groups: Sequence[FailureGroup], met: "Outcomes"
+    cells: Mapping[str, PromiseCell], groups: Sequence[FailureGroup], undecided: Mapping[str, int]
 ) -> dict[str, PromiseResult]:
     """Returns the result of each promise that was asked, in their order."""
     undocumented = {p for group in groups if not group.is_documented for p in group.promises}
     return {
-        p.id: _result(
-            cells.get(p.id, PromiseCell("")),
-            p.id in undocumented,
-            met.undecided.get(p.id, 0),
-            met.not_run.get(p.id, 0),
-        )
+        p.id: _result(cells.get(p.id, PromiseCell("")), p.id in undocumented, undecided.get(p.id, 0))
         for p in Promise
-        if p.id in {*cells, *met.undecided, *met.not_run}
+        if p.id in {*cells, *undecided}
     }
 
 
-def _result(cell: PromiseCell, is_undocumented: bool, undecided: int, not_run: int) -> PromiseResult:
+def _result(cell: PromiseCell, is_undocumented: bool, undecided: int) -> PromiseResult:
     """Returns the result of a promise. `is_undocumented`: some failure of it is not documented."""
     verdict: Verdict
     if cell.failed:
         verdict = "broken" if is_undocumented else "differs by design"
-    elif not_run or undecided:
-        verdict = "incomplete" if not_run else "undecided"
+    elif undecided:
+        verdict = "undecided"
     elif cell.known:
         verdict = "known failures"
     else:
         verdict = "held" if cell.passed else NOT_TESTED.get(cell.text, "untested")
-    return PromiseResult(verdict, cell.passed, cell.failed, cell.no_cap, cell.known, undecided, not_run)
+    return PromiseResult(verdict, cell.passed, cell.failed, cell.no_cap, cell.known, undecided)
 
 
 def _failures(
-    engine: str, entries: Iterable[JournalEntry], met: "Outcomes", asked: Asked
+    engine: str, entries: Iterable[JournalEntry], met: Mapping[str, MetRequirement], asked: Asked
 ) -> Iterable[RequirementFailure]:
-    """Yields what failed, of tests that are scored and that are not."""
+    """Yields what failed."""
     for each in entries:
         record = each.record
-        name = record and record.requirement
-        outcome = name and (met.scored.get(name) or met.unscored.get(name))
-        if record and name and outcome in ("failed", "known", "error"):
+        name = record.requirement if record else ""
+        if record and name in met and met[name][1] in ("failed", "known", "error"):
             headline = record.failure.headline if record.failure else each.report.partition("\n")[0]
             is_ours = (SUITE / f"{name.partition('::')[0]}.py").is_file()
             command = ["batchproof", "test", engine] if is_ours else ["pytest", f"--engine={engine}"]
@@ -256,45 +246,21 @@ def totals_of(engine: str, outcomes: Iterable[Outcome]) -> Totals:
     return Totals(**sums, counters=counters)
 
 
-@dataclass(frozen=True)
-class Outcomes:
-    """Outcomes by requirement id. By promise: how many of its requirements were not run, and how many
-    others say nothing of it, and no more on another model."""
-
-    scored: Mapping[str, RequirementOutcome]
-    unscored: Mapping[str, RequirementOutcome]
-    not_run: Mapping[str, int]
-    undecided: Mapping[str, int]
-
-
-def outcomes_of(entries: Iterable[JournalEntry], asked: RequirementSet | None) -> Outcomes:
-    """Returns the outcomes of the set's requirements, none left out, and of what it lacks. Without a
-    set all that were met are scored."""
-    found = [(each.record, _outcome(each.outcome, each.record)) for each in entries if each.record]
-    met = {record.requirement: (record, outcome) for record, outcome in found if outcome}
-    counted = {name for name, (record, _) in met.items() if record.is_scored}
-    scored: dict[str, RequirementOutcome] = dict.fromkeys(asked.by_id if asked else met, "not run")
+def undecided_tests(met: Mapping[str, MetRequirement]) -> Counter[str]:
+    """Returns by promise how many of its tests say nothing of it, and no more on another model."""
     decided = {
         (promise, _on_any_model(record))
         for record, outcome in met.values()
         for promise in record.promises
         if outcome in DECIDED and not _says_nothing(promise, outcome, record)
     }
-    not_run, undecided = Counter[str](), Counter[str]()
-    for name in asked.by_id if asked else met:
-        if name in counted:
-            record, scored[name] = met[name]
-            promises = (asked.by_id[name].promise,) if asked else record.promises
-            undecided.update(
-                each
-                for each in promises
-                if _says_nothing(each, scored[name], record)
-                and (scored[name] == "error" or (each, _on_any_model(record)) not in decided)
-            )
-        elif asked:
-            not_run[asked.by_id[name].promise] += 1
-    unscored = {name: outcome for name, (_, outcome) in met.items() if name not in counted}
-    return Outcomes(scored, unscored, not_run, undecided)
+    return Counter(
+        promise
+        for record, outcome in met.values()
+        for promise in record.promises
+        if _says_nothing(promise, outcome, record)
+        and (outcome == "error" or (promise, _on_any_model(record)) not in decided)
+    )
 
 
 def _outcome(outcome: str, record: TrialRecord) -> RequirementOutcome | None:

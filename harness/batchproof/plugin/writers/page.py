@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from batchproof.findings.causes import Cause
-from batchproof.plugin.writers.table import LEGEND, SessionFacts, in_words, totals_line
+from batchproof.plugin.writers.table import LEGEND, SessionFacts, totals_line
 from batchproof.records.journal import JournalEntry
 from batchproof.records.table import ConformanceTable
 from batchproof.records.texts import counted, header, line
@@ -17,9 +17,8 @@ from batchproof.requirements.verdict_of_journal import failure_groups, group_by_
 
 
 def failed_tests(finished: Iterable[JournalEntry]) -> tuple[JournalEntry, ...]:
-    """Returns the tests that fail the run: what is not scored fails nothing."""
-    scored = (each for each in finished if each.record is None or each.record.is_scored)
-    return tuple(each for each in scored if each.outcome == "failed")
+    """Returns the tests that fail the run."""
+    return tuple(each for each in finished if each.outcome == "failed")
 
 
 def is_blamed(failed: JournalEntry) -> bool:
@@ -106,13 +105,8 @@ def _verdict(run: FinishedRun, groups: Mapping[str, Sequence[FailureGroup]]) -> 
         words += [f"keeps {counted(num_held, 'promise')}"]
         ran = f", in {run.selection}" if run.selection else ""
         yield f"## Batchproof: {_code(engine)} {' and '.join(words)}{ran}"
-        if verdict and (asked := verdict.requirement_set):
-            said = in_words(verdict)
-            yield f"Requirement set {asked.name} (digest {asked.digest[:12]}): **{said}**.  "
     if not table.is_complete:
         yield "**The run was stopped: some tests are missing.**"
-    elif any(each.requirement_set and each.verdict == "incomplete" for each in run.verdicts.values()):
-        yield "**The run failed: requirements were not run.**"
     elif table.exit_status and not any(groups.values()):
         yield "**The run failed**, though no promise is broken: see below, or the log."
 

@@ -15,7 +15,6 @@ from batchproof.records.table import ConformanceTable, PromiseCell, Totals
 from batchproof.records.texts import counted
 from batchproof.records.verdict import Conditions, EngineVerdict
 from batchproof.requirements.promises import Promise
-from batchproof.requirements.sets import RequirementSet
 from batchproof.requirements.verdict_of_journal import Asked, Outcome, cells_of, totals_of, verdict_of
 
 
@@ -28,7 +27,6 @@ class SessionFacts:
     conditions: Conditions
     precision: str
     torch: str  # its version
-    requirements: RequirementSet | None
     exit_status: int
     is_complete: bool
     num_left_out: int = 0  # tests that were deselected
@@ -42,9 +40,9 @@ LEGEND = (
 
 
 def outcomes_of(finished: Iterable[JournalEntry]) -> Iterator[Outcome]:
-    """Yields the outcome of each conformance test that is scored."""
+    """Yields the outcome of each conformance test."""
     for entry in finished:
-        if entry.record is not None and entry.record.is_scored:
+        if entry.record is not None:
             yield entry.outcome, entry.record
 
 
@@ -173,7 +171,7 @@ def empty_selection(option: Namespace, num_run: int, deselected: Sequence[pytest
 def verdicts(finished: Iterable[JournalEntry], facts: SessionFacts) -> list[EngineVerdict]:
     """Returns the verdict on each engine of the run. Tests without a record count for all."""
     entries = list(finished)
-    asked = Asked(facts.made.command, facts.requirements, facts.conditions)
+    asked = Asked(facts.made.command, facts.conditions)
     return [
         verdict_of(
             engine,
@@ -184,12 +182,3 @@ def verdicts(finished: Iterable[JournalEntry], facts: SessionFacts) -> list[Engi
         )
         for engine in facts.engines
     ]
-
-
-def in_words(verdict: EngineVerdict) -> str:
-    """Returns a line such as "held; of 512 requirements 400 held, 112 no capability"."""
-    words: list[str] = [verdict.verdict]
-    for what, outcomes in (("requirement", verdict.outcomes), ("unscored test", verdict.unscored)):
-        tally = ", ".join(f"{count} {word}" for word, count in Counter(outcomes.values()).items())
-        words += [f"of {counted(len(outcomes), what)} {tally}"] if outcomes else []
-    return "; ".join(words)
