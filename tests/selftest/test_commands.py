@@ -15,7 +15,7 @@ WRONG_INPUT = [
     ("test paged -n many", "-n is 'many', but must be a whole number, 'auto' or 'logical'"),
     ("checkpoint gpt2-hash out -k parity", "unrecognized arguments: -k"),
     ("checkpoint gpt2-hash out --dtyp float16", "--dtyp"),  # no abbreviation
-    ("test -n 2 -q mine.py:Engine", "ENGINE comes first: put 'mine.py:Engine' before all options"),
+    ("test -n 2 -q mine.py:Engine", "no ENGINE is given: name one before all options"),
     *((each, "no ENGINE is given") for each in ("test", "judge", "triage", "bench -k parity")),
     ("judge static static", "'static' is named twice"),
     ("judge static --pytest '", "cannot be split into arguments: No closing quotation"),

@@ -27,7 +27,7 @@ from batchproof.plugin import (
     recorder,
 )
 from batchproof.plugin.configuring import CONFIGURED
-from batchproof.plugin.isolation import pytest_cmdline_main, pytest_xdist_setupnodes
+from batchproof.plugin.isolation import pytest_cmdline_main
 from batchproof.plugin.selection import SELECTION, Selection, select
 from batchproof.plugin.xfails import KnownFailures, read_known_failures
 from batchproof.run.engine_names import BY_DEFAULT, FORMS
@@ -38,7 +38,6 @@ __all__ = [
     "pytest_cmdline_main",
     "pytest_configure",
     "pytest_report_header",
-    "pytest_xdist_setupnodes",
 ]
 DIAGNOSE_FOR_S = 20.0
 TESTING = "batchproof.plugin.testing"  # imports torch

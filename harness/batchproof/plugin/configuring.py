@@ -5,7 +5,6 @@ A key is the long name of an option, with underscores. The file is read where th
 awakens the plugin, and in the process that was started: its workers are given values.
 """
 
-import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -13,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from batchproof.cli.config_file import DEST, ConfigFile, require_no_engine, select_config
+from batchproof.cli.config_file import DEST, ConfigFile, select_config
 from batchproof.cli.option_names import EXPECTED, FLAGS, SERVED
 from batchproof.errors import UsageError
 from batchproof.plugin import bench_options
-from batchproof.records.provenance import TYPED
 
 OF_BENCHMARKS = frozenset(each.replace("-", "_") for each in bench_options.OPTIONS)
 IN_BENCHMARKS = OF_BENCHMARKS | {"engine", "device"}  # the others are about the suite
@@ -31,8 +29,6 @@ def configure(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> 
     typed = Namespace(**dict.fromkeys(map(_dest, FLAGS.values())))  # None: not typed
     parser.parse_known_and_unknown_args(args, typed)
     try:
-        if TYPED in os.environ:  # by a command, which names the folder of tests
-            require_no_engine(typed.file_or_dir[1:])
         file = select_config(getattr(typed, DEST))
         if file is not None:
             words = dict(_arguments(file, parser, typed))

@@ -3,8 +3,7 @@ returns, costs its own test alone.
 
 The worker writes notes of what it does (`batchproof.run.call_notes`). Once it is gone, its last note
 becomes the report of its test, with its stacks and its exit status, and another worker goes on. An
-engine that takes its worker along at first contact is not tried again. With `-n N` on a machine with
-several GPUs, each worker sees one of them, in turn.
+engine that takes its worker along at first contact is not tried again.
 """
 
 from __future__ import annotations
@@ -12,12 +11,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 from argparse import BooleanOptionalAction
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -253,45 +249,3 @@ def complete_report(report: pytest.TestReport, note: CallNote, how: Ending) -> T
     if note.known is not None:
         report.outcome, report.wasxfail = "skipped", note.known
     return record
-
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-DRIVERS = ("nvidia*", "nvmap", "kfd", "dxg")  # in /dev: CUDA, CUDA on Tegra, ROCm, either in WSL
-
-
-def may_have_gpu() -> bool:
-    """Returns False only if torch would find none: then the answer needs no import of it."""
-    is_known = sys.platform == "linux" and "torch" not in sys.modules
-    return not is_known or any(any(Path("/dev").glob(each)) for each in DRIVERS)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
-    """Assigns a GPU to each worker, in the controller and before a worker starts.
-
-    Which GPUs a process can see is settled when it first asks for CUDA, and imports do that. A worker
-    that replaces a dead one has the same specification.
-    """
-    gpus = gpus_for_workers(config)
-    for number, spec in enumerate(specs):
-        if len(gpus) > 1:
-            spec.env = {**(getattr(spec, "env", None) or {}), VISIBLE: gpus[number % len(gpus)]}
-
-
-def gpus_for_workers(config: pytest.Config) -> list[str]:
-    """Returns the GPUs that workers take turns on, as CUDA names them; none if one was asked for by
-    number.
-    """
-    if config.getoption("--device") not in ("auto", "cuda") or not may_have_gpu():
-        return []
-    cuda = import_module("torch").cuda
-    return visible_gpus(cuda.device_count()) if cuda.is_available() else []
-
-
-def visible_gpus(count: int) -> list[str]:
-    """Returns the visible GPUs: those in the environment variable, whose names need not be numbers,
-    else one number for each GPU.
-    """
-    listed = os.environ.get(VISIBLE)
-    names = [str(index) for index in range(count)] if listed is None else listed.split(",")
-    return [name.strip() for name in names][:count]
