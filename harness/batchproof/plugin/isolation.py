@@ -114,6 +114,7 @@ def begin(config: pytest.Config) -> None:
         config.pluginmanager.register(Controller(folder), "batchproof-controller")
     else:
         own = CallNotes()
+        own.uncapture = config.pluginmanager.getplugin("capturemanager").suspend_global_capture
         if config.getoption("collectonly"):  # nothing is lost with it
             own.dump = os.fdopen(os.dup(2), "wb", buffering=0)
         stack.enter_context(keeping(own))

@@ -5,7 +5,7 @@ If the process hangs or dies, the note is all that is left: it becomes the repor
 
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,11 +36,13 @@ class CallNote:
 
 class CallNotes:
     """The note of a process. With a `path` it is written there at each change, for the process that
-    takes its place. With a `dump`, which receives the stacks of a crash, it is expendable."""
+    takes its place. With a `dump`, which receives the stacks of a crash, it is expendable. `uncapture`
+    lets be seen what a process prints that must end itself."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.note = CallNote()
         self.dump: BinaryIO | None = None
+        self.uncapture: Callable[[], None] = lambda: None
         self._fd = -1
         if path is not None:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT)

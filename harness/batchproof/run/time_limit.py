@@ -157,5 +157,6 @@ def _end_process(what: str, words: str) -> NoReturn:
     words = words if sent is None else f"{what} did not return after {sent}"
     words = f"{words}, and swallowed {MOST_TRIES} exceptions that end it: the process ended itself"
     on = f"engine {note.engine} on {note.model}"
+    notes().uncapture()
     print(f"batchproof: {on}: {words} with status {status}", file=sys.__stderr__, flush=True)
     os._exit(status)
