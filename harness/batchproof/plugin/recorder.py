@@ -30,7 +30,7 @@ from batchproof.plugin.writers.table import (
     ordered,
     outcomes_of,
     summary_lines,
-    verdicts,
+    verdict,
 )
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
@@ -88,7 +88,7 @@ class Recorder:
         self._earlier = {each.test: each for each in entries(journal)} if journal else {}
         self._reports: dict[str, list[pytest.TestReport]] = {}  # of tests under way
         self._entries: list[JournalEntry] = []
-        self._verdicts: Sequence[EngineVerdict] = ()
+        self._verdict: EngineVerdict | None = None
         self._signal_status: int | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -116,12 +116,11 @@ class Recorder:
         if ENDED in os.environ:
             Path(os.environ[ENDED]).touch()
         is_whole = ran_to_its_end(session)
-        self._verdicts = self._reach_verdicts(is_whole)
+        self._verdict = self._reach_verdict(is_whole)
         outcomes = self._outcomes()
         session.exitstatus = exit_status(self._end(session), outcomes)
-        if self._outputs.verdict is not None:
-            for reached in self._verdicts:
-                VERDICT.write(without_local_paths(reached), self._outputs.verdict)
+        if self._verdict is not None and self._outputs.verdict is not None:
+            VERDICT.write(without_local_paths(self._verdict), self._outputs.verdict)
         if outcomes and self._outputs.table is not None:
             table = self._write_table(outcomes, int(session.exitstatus), is_whole)
             if self._outputs.artifacts is not None:
@@ -131,7 +130,7 @@ class Recorder:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, exitstatus: int
     ) -> None:
-        """Prints the table engine x promise, what limits its meaning, verdicts and files."""
+        """Prints the table engine x promise, what limits its meaning, and files."""
         outcomes = self._outcomes()
         write = terminalreporter.write_line
         if outcomes:
@@ -164,14 +163,14 @@ class Recorder:
             has_problem=HEARD in self._config.stash,
         )
 
-    def _reach_verdicts(self, is_whole: bool) -> list[EngineVerdict]:
-        """Returns the verdict on each engine, if one is asked for: on the tests of the journal too."""
+    def _reach_verdict(self, is_whole: bool) -> EngineVerdict | None:
+        """Returns the verdict on the engine, if it is asked for: on the tests of the journal too."""
         finished = self._earlier | {each.test: each for each in self._entries}
         if self._outputs.verdict is None or not any(each.record for each in finished.values()):
-            return []
+            return None
         left_out = self._deselection
         is_whole &= not (left_out.is_uncounted or left_out.num_without(finished))
-        return verdicts([*finished.values()], self._facts(0, is_whole))
+        return verdict(finished.values(), self._facts(0, is_whole))
 
     def _facts(self, exit_status: int, is_complete: bool) -> SessionFacts:
         config = self._config
@@ -202,9 +201,8 @@ class Recorder:
         return table
 
     def _finished_run(self, table: ConformanceTable, folder: Path) -> FinishedRun:
-        verdicts = {each.engine: each for each in self._verdicts}
         facts = self._facts(table.exit_status, table.is_complete)
-        return FinishedRun.of(table, self._entries, folder, verdicts, facts)
+        return FinishedRun.of(table, self._entries, folder, self._verdict, facts)
 
     def _empty_selection(self, terminalreporter: pytest.TerminalReporter) -> str | None:
         """Returns that -k and -m left no conformance test; pytest itself prints only what it
@@ -225,7 +223,7 @@ class Recorder:
             lines += [written if has_table else f"{asked.table}: not written, for there is no table"]
         if asked.artifacts is not None:
             lines += [f"artifacts: {asked.artifacts}"]
-        if asked.verdict is not None and not self._verdicts:
+        if asked.verdict is not None and self._verdict is None:
             lines += [f"{asked.verdict}: not written"]
         elif asked.verdict is not None and self._config.get_verbosity() >= 0:  # -q: for a program
             lines += [f"verdict: {asked.verdict}"]

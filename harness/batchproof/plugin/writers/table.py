@@ -1,5 +1,5 @@
 """The table engine x promise, to which the records of tests add up: as text and as a record; and the
-verdict on each engine."""
+verdict on the engine."""
 
 from argparse import Namespace
 from collections import Counter
@@ -168,17 +168,9 @@ def empty_selection(option: Namespace, num_run: int, deselected: Sequence[pytest
     return None
 
 
-def verdicts(finished: Iterable[JournalEntry], facts: SessionFacts) -> list[EngineVerdict]:
-    """Returns the verdict on each engine of the run. Tests without a record count for all."""
-    entries = list(finished)
+def verdict(finished: Iterable[JournalEntry], facts: SessionFacts) -> EngineVerdict:
+    """Returns the verdict on the one engine of the run. Tests without a record count for it."""
+    (engine,) = facts.engines
+    own = [each for each in finished if each.record is None or each.record.engine == engine]
     asked = Asked(facts.made.command, facts.conditions)
-    return [
-        verdict_of(
-            engine,
-            [each for each in entries if each.record is None or each.record.engine == engine],
-            facts.is_complete,
-            facts.made,
-            asked,
-        )
-        for engine in facts.engines
-    ]
+    return verdict_of(engine, own, facts.is_complete, facts.made, asked)
