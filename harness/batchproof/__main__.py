@@ -23,17 +23,8 @@ BROKEN_PIPE = 128 + 13  # SIGPIPE
 PURPOSE = "Proves that an LLM engine's batching changes only its speed."
 EPILOG = "In a checkout, `batchproof lab` lists the commands that check the suite itself."
 LAB = "batchproof_lab"  # in no wheel
-PYTEST = "--pytest"
 
 OF_VERDICTS = {
-    "requirements": Command(
-        "batchproof.judgement.requirements_command",
-        "list, show and compare the dated sets that an engine can be judged by",
-    ),
-    "verify": Command(
-        "batchproof.judgement.verify_command", "run a random share of a verdict again and compare"
-    ),
-    "badge": Command("batchproof.judgement.badge_command", "turn a verdict into a badge of shields.io"),
     "matrix": Command(
         "batchproof.judgement.matrix_command",
         "judge one engine in several configurations, and say which setting decides",
@@ -41,9 +32,6 @@ OF_VERDICTS = {
     "releases": Command(
         "batchproof.judgement.releases_command",
         "judge releases of one engine, and say which broke or mended which requirement",
-    ),
-    "meetings": Command(
-        "batchproof.judgement.meetings_command", "write which features met on an engine, and how often"
     ),
 }
 COMMANDS = {
@@ -71,7 +59,6 @@ COMMANDS = {
     "dropin": Command(
         "batchproof.dropin", "write a test file for an engine's own tests, with checkpoint and answers"
     ),
-    "demo": Command("batchproof.demo", "show static waves against continuous batching, step by step"),
     "install": Command(
         "batchproof.cli.install", "install released engines, each into an environment of its own"
     ),
@@ -107,19 +94,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     if argv[:1] == ["lab"]:
         return _run_lab(argv[1:])
     commands = PLUMBING if argv and argv[0] in PLUMBING else COMMANDS
-    return run_command(commands, _with_dashes(argv), "batchproof", PURPOSE, EPILOG)
-
-
-def _with_dashes(argv: Sequence[str]) -> list[str]:
-    """Returns the arguments with the value of `--pytest` in one with it: argparse takes no value that
-    begins with a dash and has no blank, such as `-x`."""
-    joined: list[str] = []
-    for each in argv:
-        if joined[-1:] == [PYTEST] and each.startswith("-"):
-            joined[-1] = f"{PYTEST}={each}"
-        else:
-            joined.append(each)
-    return joined
+    return run_command(commands, argv, "batchproof", PURPOSE, EPILOG)
 
 
 def _run_lab(argv: Sequence[str]) -> int:

@@ -27,7 +27,6 @@ def test_every_request_gets_exactly_its_own_cap(trial: Trial, data: st.DataObjec
 
 
 @pytest.mark.promise(id="P2")
-@pytest.mark.grade("S")
 @given(data=st.data())
 def test_a_smaller_cap_gives_a_prefix_of_the_answer(trial: Trial, data: st.DataObject) -> None:
     workload = data.draw(workloads(trial.oracle, trial.capabilities, with_eos=False))

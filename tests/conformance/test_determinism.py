@@ -9,7 +9,7 @@ from batchproof.requirements.promises import Promise
 from batchproof.run.relations import require_same_bits
 from batchproof.run.trial import Trial
 
-pytestmark = [pytest.mark.promise(id="P16"), pytest.mark.grade("S"), pytest.mark.one_model]
+pytestmark = [pytest.mark.promise(id="P16"), pytest.mark.one_model]
 
 
 @given(data=st.data())

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.promise(id="P5")
 
 
 @pytest.mark.also_on(STATE_MODEL)
-@pytest.mark.grade("S")
 @pytest.mark.three_models
 @given(data=st.data())
 def test_rewriting_the_neighbours_moves_no_bit(trial: Trial, data: st.DataObject) -> None:

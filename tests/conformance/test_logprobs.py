@@ -10,7 +10,7 @@ from batchproof.generators.strategies import around_powers, workloads
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
-pytestmark = [pytest.mark.promise(id="P18"), pytest.mark.grade("E"), pytest.mark.needs("logprobs")]
+pytestmark = [pytest.mark.promise(id="P18"), pytest.mark.needs("logprobs")]
 
 
 @pytest.mark.three_models

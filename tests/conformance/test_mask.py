@@ -39,7 +39,6 @@ def _window(trial: Trial) -> int | None:
     return getattr(config, "sliding_window", None)
 
 
-@pytest.mark.grade("S")
 @pytest.mark.needs("logits")
 @given(data=st.data())
 def test_one_changed_token_moves_exactly_the_queries_that_may_see_it(

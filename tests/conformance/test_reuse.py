@@ -23,7 +23,6 @@ NUM_BURSTS = 8
 
 
 @pytest.mark.also_on(STATE_MODEL)
-@pytest.mark.grade("S")
 @pytest.mark.three_models
 @given(data=st.data())
 def test_a_used_engine_answers_as_a_fresh_one(trial: Trial, data: st.DataObject) -> None:

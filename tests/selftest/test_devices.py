@@ -1,17 +1,13 @@
-"""Several GPUs: the one that was asked for is used, all that are used are waited for, and workers take
-one each. No machine here has any, so `torch.cuda` is stood in for."""
+"""Several GPUs: the one that was asked for is used, and all that are used are waited for. No machine
+here has any, so `torch.cuda` is stood in for."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
-import execnet
 import pytest
 import torch
 
 from batchproof.bench.hardware import PeakMemory
 from batchproof.errors import UsageError
-from batchproof.plugin.isolation import VISIBLE, pytest_xdist_setupnodes
 from batchproof.run.devices import synchronise
 from tests.selftest.conftest import RunSuite
 
@@ -26,7 +22,6 @@ def three_gpus(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "memory_reserved", reserved.__getitem__)
-    monkeypatch.delenv(VISIBLE, raising=False)
     return monkeypatch
 
 
@@ -67,26 +62,3 @@ def test_the_peaks_of_all_gpus_are_added_up(three_gpus: pytest.MonkeyPatch) -> N
     memory.start()
     assert memory.stop() == 120 - 12
     assert were_reset == [0, 1, 2]
-
-
-def shares(device: str) -> list[Any]:
-    """Returns which GPUs each of four workers sees."""
-    options = {"--device": device, "tx": ["popen"] * 4}
-    config = SimpleNamespace(getoption=lambda name, default=None: options.get(name, default))
-    specs = [execnet.XSpec("popen") for _ in range(4)]
-    pytest_xdist_setupnodes(cast(pytest.Config, config), specs)
-    return [spec.env.get(VISIBLE) for spec in specs]
-
-
-@pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_workers_take_turns_on_the_gpus(three_gpus: pytest.MonkeyPatch, device: str) -> None:
-    """All of them sat on the first."""
-    assert shares(device) == ["0", "1", "2", "0"]
-    three_gpus.setattr(torch.cuda, "device_count", lambda: 2)
-    three_gpus.setenv(VISIBLE, "5,GPU-8932f937")
-    assert shares(device) == ["5", "GPU-8932f937", "5", "GPU-8932f937"]
-    assert shares("cuda:1") == shares("cpu") == [None] * 4, "one is named"
-    three_gpus.setattr(torch.cuda, "device_count", lambda: 1)
-    assert shares(device) == [None] * 4
-    three_gpus.setattr(torch.cuda, "is_available", lambda: False)
-    assert shares("auto") == [None] * 4

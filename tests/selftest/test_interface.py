@@ -101,7 +101,7 @@ def test_an_engine_that_shows_nothing_has_passed_nothing(
         ("--engine=broken.py:Choosy", "sampling_fields is a tuple, but must be a set of fields of Sam"),
         ("--model=/nonesuch", "--model '/nonesuch' is neither an embedded model (gpt2-hash"),
         ("--device=warp9", "--device 'warp9' is unknown; choose one of auto, cpu, cuda"),
-        ("--diagnose-for=soon", "--diagnose-for is 'soon', but must be a number of seconds"),
+        ("--diagnose-for=soon", "argument --diagnose-for: invalid float value: 'soon'"),
         ("--xfails=nonesuch", "--xfails 'nonesuch' is no file"),
         ("--artifacts=broken.py/x", "--artifacts 'broken.py/x' cannot be written: Not a directory"),
         ("--repro=broken.py", "--repro 'broken.py' cannot be written: Not a directory"),
@@ -112,7 +112,6 @@ def test_an_engine_that_shows_nothing_has_passed_nothing(
         ),
         ("--table=.", "--table '.' must name a file that ends in .json"),
         ("--table=t.json --benchmark-only", "--table 't.json' has nothing to write with"),
-        ("--requirements=2000.02", "there is no requirement set '2000.02'; choose 2026.12 or current"),
         ("--requirement=test_x[a]", "--requirement 'test_x[a]' is none of this run"),
     ],
 )

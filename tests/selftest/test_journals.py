@@ -67,7 +67,7 @@ def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:
     with CAMPAIGN.append_to(path, QUESTION) as journal:
         for line in (Line(sitting=SITTING), Line("one", "1")):
             journal.append(line)
-    with pytest.raises(UsageError, match="in task 'one': it is '1', not a whole number"):
+    with pytest.raises(UsageError, match="in task 'one': it is \"1\": input should be a valid integer"):
         CampaignState(int).read(path)
 
 

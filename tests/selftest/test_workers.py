@@ -112,7 +112,6 @@ def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_pa
         (SessionEnd(2, is_cut_short=True), 2),
         (SessionEnd(2, num_failed=1, signal_status=143), 143),
         (SessionEnd(5, has_problem=True), 4),
-        (SessionEnd(0, is_open=True), 1),
         (SessionEnd(0), 0),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from batchproof.cli.option_names import CONFIG, KEYS, SERVED
 from batchproof.errors import UsageError
 from batchproof.places import repository
-from batchproof.run.engine_names import COMMAND_PREFIX, looks_like_engine
+from batchproof.run.engine_names import COMMAND_PREFIX
 from batchproof.validation.toml_tables import TomlTable, read_toml
 
 OWN = "batchproof.toml"
@@ -83,20 +83,12 @@ def select_config(asked: str | None) -> ConfigFile | None:
     return read(Path(asked))
 
 
-def required_engines(config: ConfigFile | None, words: Iterable[str] = ()) -> list[str]:
-    """Returns the engines of the configuration, for a command that was given none, but maybe other
-    words. Raises `UsageError` if there are none."""
+def required_engines(config: ConfigFile | None) -> list[str]:
+    """Returns the engines of the configuration, for a command that was given none. Raises `UsageError`
+    if there are none."""
     if config is None or not config.engines:
-        require_no_engine(words)
         raise UsageError(
-            "no ENGINE is given: name one, such as mine.py:Engine or paged, or write "
+            "no ENGINE is given: name one before all options, such as mine.py:Engine, or write "
             f'engine = "mine.py:Engine" into {config.table.file if config else OWN}'
         )
     return config.engines
-
-
-def require_no_engine(words: Iterable[str]) -> None:
-    """Raises `UsageError` if one of the words, which are behind an option, looks like an engine."""
-    for word in words:
-        if looks_like_engine(word):
-            raise UsageError(f"ENGINE comes first: put {word!r} before all options")

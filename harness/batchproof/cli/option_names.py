@@ -10,7 +10,7 @@ OPTIONS = frozenset(
         *("--engine", "--model", "--device", "--dtype", "--compute-dtype", "--kv-cache-dtype"),
         "--serves",
         *("--xfails", "--diagnose-for", "--repro", "--table", "--journal", "--engine-time-limit"),
-        *("--requirements", "--requirement", "--verdict"),
+        *("--requirement", "--verdict"),
         *("--artifacts", "--isolate", "--no-isolate", CONFIG, NO_CONFIG),
         *("--workload", "--num-requests", "--prompt-len", "--cap", "--slots", "--seed", "--shape"),
         *("--laps", "--verify", "--growth-for"),

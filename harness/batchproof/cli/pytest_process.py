@@ -61,7 +61,7 @@ def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) ->
         rule = "a whole number, 'auto' or 'logical'"  # xdist has no words for it
         raise UsageError(f"-n is {known.numprocesses!r}, but must be {rule}")
     if not known.engine:
-        required_engines(config, arguments[::-1])  # values of options are not the last
+        required_engines(config)
     return _run(tests, [*options, *typed])
 
 

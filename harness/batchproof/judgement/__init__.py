@@ -3,6 +3,5 @@
 `judge_command` is the command line: which engines, where to write. It runs pytest in processes of its
 own, so that an engine that ends its process costs one test, and then failure files again. `output`
 writes the folder of a verdict, without paths of this machine, with its page in Markdown, and the table
-of all verdicts. `requirements_command`, `verify_command` and `badge_command` are
-`batchproof judge requirements`, `verify` and `badge`.
+of all verdicts. `matrix_command` and `releases_command` judge configurations and releases.
 """

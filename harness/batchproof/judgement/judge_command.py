@@ -15,11 +15,9 @@ from batchproof.errors import UsageError
 from batchproof.judgement.output import folder_of, write_index, write_verdict
 from batchproof.judgement.suite_session import ENDED, Session, add_common, suite_options
 from batchproof.places import ROOT
-from batchproof.plugin.scoring import SET
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.verdict import EngineVerdict, FailureGroup
 from batchproof.requirements.issues import KnownIssue, read_issues
-from batchproof.requirements.sets import load
 
 REPLAY = (sys.executable, "-m", "batchproof", "replay")
 NUM_REPLAYS = 2
@@ -29,11 +27,6 @@ REPLAY_WORDS = {0: "not reproduced", 1: "reproduced", 2: "could not be run"}  # 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices.add_engines(parser, f"engines to judge, as for pytest --engine (default: those of {OWN})")
-    parser.add_argument(
-        SET,
-        metavar="SET",
-        help="judge by a dated set of requirements, on its models (default: all tests on all models)",
-    )
     parser.add_argument(
         "--pytest",
         default="",
@@ -60,9 +53,8 @@ def _judge(
     engine: str, arguments: argparse.Namespace, output: Path, issues: Sequence[KnownIssue]
 ) -> EngineVerdict:
     with TemporaryDirectory(prefix="batchproof-") as folder:
-        asked = load(arguments.requirements) if arguments.requirements else None
-        options = suite_options(engine, arguments.pytest, asked)
-        session = Session(engine, options, arguments.jobs, Path(folder), asked)
+        options = suite_options(engine, arguments.pytest)
+        session = Session(engine, options, arguments.jobs, Path(folder))
         has_ended = False
         try:
             has_ended = session.run() in ENDED

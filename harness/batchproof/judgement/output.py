@@ -32,10 +32,7 @@ TITLES = {each.id: each.title for each in Promise}
 def summary(verdict: EngineVerdict) -> Iterator[str]:
     """Yields what a reader has to know before all figures: paragraphs of Markdown."""
     if not verdict.is_complete:
-        num_left = sum(each == "not run" for each in verdict.outcomes.values())
-        stopped = "not all tests were run: it was stopped, or options selected some"
-        left = f"{num_left:,} requirements were not run" if num_left else stopped
-        yield f"**INCOMPLETE**: {left}."
+        yield "**INCOMPLETE**: not all tests were run: it was stopped, or options selected some."
     if not verdict.totals.num_requests:
         yield "**Nothing was compared**: this proves nothing about the engine."
         return
@@ -223,8 +220,6 @@ def verdict_page(verdict: EngineVerdict, depth: int = 1) -> str:
         lines += [each, ""]
     lines += [*verdict.made.lines(), f"* run of the suite: `{verdict.suite_command}`"]
     lines.append(f"* suite: version {verdict.suite.version}, digest {verdict.suite.digest}")
-    if (asked := verdict.requirement_set) is not None:
-        lines.append(f"* requirement set: {asked.name} of {asked.date}, digest {asked.digest}")
     lines.append("")
     if verdict.conventions:
         lines += ["## Conventions and settings", "", *(f"* {each}" for each in verdict.conventions), ""]

@@ -16,12 +16,10 @@ from batchproof.cli.option_names import NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.places import ROOT, SUITE_ARGUMENTS, VERDICTS
 from batchproof.plugin.declared import SERVES
-from batchproof.plugin.scoring import SET
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import made_now
 from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
 from batchproof.requirements.issues import DEFAULT_ISSUES, KnownIssue
-from batchproof.requirements.sets import RequirementSet
 from batchproof.requirements.verdict_of_journal import Asked, verdict_of
 
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)  # of a session that ran to its end
@@ -50,13 +48,11 @@ def split_options(text: str) -> list[str]:
         raise UsageError(f"--pytest {text!r} cannot be split into arguments: {error}") from error
 
 
-def suite_options(engine: str, given: str, asked: RequirementSet | None = None) -> list[str]:
-    """Returns the options of a run: those that `--pytest` gives; all models unless it names some, or a
-    set does; and no configuration, but what it says that the engine serves. Raises `UsageError`."""
+def suite_options(engine: str, given: str) -> list[str]:
+    """Returns the options of a run: those that `--pytest` gives; all models unless it names some; and
+    no configuration, but what it says that the engine serves. Raises `UsageError`."""
     options = split_options(given)
-    if asked is not None:
-        options.append(f"{SET}={asked.name}")
-    elif not any(each.startswith("--model") for each in options):
+    if not any(each.startswith("--model") for each in options):
         options.append("--model=all")
     config = find()
     if config is not None:  # a page is about the whole suite, and expects no failure
@@ -73,7 +69,6 @@ class Session:
     options: Sequence[str]  # more pytest arguments: models, dtype, -k
     jobs: int
     folder: Path
-    requirements: RequirementSet | None = None  # that is scored; it is among the options as well
 
     @property
     def journal(self) -> Path:
@@ -98,8 +93,7 @@ class Session:
     ) -> EngineVerdict:
         """Returns the verdict on the tests that the journal holds."""
         command = shlex.join(["pytest", *self.arguments])
-        options = (each for each in self.options if not each.startswith(f"{SET}="))
-        asked = Asked(command, self.requirements, Conditions(tuple(options)))
+        asked = Asked(command, Conditions(tuple(self.options)))
         is_complete = has_ended and self.is_whole
         return verdict_of(self.engine, found, is_complete, made_now(), asked, issues)
 

@@ -22,7 +22,6 @@ ACTIVE, CONFIGURING = "batchproof.plugin.active", "batchproof.plugin.configuring
 PACKAGES = ("batchproof.suite", "batchproof.benchmarks")
 MARKERS = (
     "promise(id): the promise a conformance test checks, P1 to P20",
-    "grade(letter): the grade of docs/invariance.md by which it does, where it is not T: B, S or E",
     "needs(*capabilities): skipped, by name, for engines without them",
     "shows(*capabilities): as needs, but an engine without a trace runs the test as well, and the "
     "summary says that they are not shown to have happened",

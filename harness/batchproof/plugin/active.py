@@ -17,10 +17,17 @@ from batchproof.cli.option_names import CONFIG, NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED, THREE_MODELS
 from batchproof.oracle.precision import KV_CACHES
-from batchproof.plugin import bench_options, declared, isolation, outputs, problems, recorder, scoring
-from batchproof.plugin.bench_options import seconds
+from batchproof.plugin import (
+    bench_options,
+    declared,
+    deselection,
+    isolation,
+    outputs,
+    problems,
+    recorder,
+)
 from batchproof.plugin.configuring import CONFIGURED
-from batchproof.plugin.isolation import pytest_cmdline_main, pytest_xdist_setupnodes
+from batchproof.plugin.isolation import pytest_cmdline_main
 from batchproof.plugin.selection import SELECTION, Selection, select
 from batchproof.plugin.xfails import KnownFailures, read_known_failures
 from batchproof.run.engine_names import BY_DEFAULT, FORMS
@@ -31,7 +38,6 @@ __all__ = [
     "pytest_cmdline_main",
     "pytest_configure",
     "pytest_report_header",
-    "pytest_xdist_setupnodes",
 ]
 DIAGNOSE_FOR_S = 20.0
 TESTING = "batchproof.plugin.testing"  # imports torch
@@ -82,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--diagnose-for",
-        type=seconds("--diagnose-for"),
+        type=float,
         default=DIAGNOSE_FOR_S,
         metavar="S",
         help="seconds to look for the cause of a failure; 0: not at all (default: %(default)g)",
@@ -90,7 +96,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(declared.SERVES, action="append", metavar="MODEL", help=declared.HELP)
     isolation.add_option(group)
     outputs.add_options(group)
-    scoring.add_options(group)
+    group.addoption(deselection.ONE, action="append", default=[], metavar="ID", help=deselection.HELP)
     text = f"the configuration (default: {OWN}, here or above)"
     group.addoption(CONFIG, dest=DEST, metavar="FILE", help=text)
     group.addoption(
@@ -98,7 +104,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--engine-time-limit",
-        type=seconds("--engine-time-limit"),
+        type=float,
         default=DEFAULT_TIME_LIMIT_S,
         metavar="S",
         help="seconds after which one call of an engine counts as hung (default: %(default)g)",
@@ -133,9 +139,7 @@ def _configure(config: pytest.Config) -> None:
         import_module(TESTING).begin(config, selection)
         if selection.bench is not None:
             import_module("batchproof.plugin.benchmarks").register(config, selection.bench)
-    of_dtype = [each for each in known_failures if selection.dtype in (each.dtypes or DTYPES)]
-    config.pluginmanager.register(KnownFailures(of_dtype), "batchproof-xfails")
-    scoring.load_requirements(config)
+    config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
     recorder.register(config, asked)
 
 

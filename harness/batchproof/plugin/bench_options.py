@@ -3,39 +3,13 @@
 This module imports no torch; `batchproof.plugin.bench_selection` reads what was given.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from batchproof.bench.spec_files import workload_names
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
-
-Number = TypeVar("Number", int, float)
-
-
-def seconds(option: str) -> Callable[[str], float]:
-    """Returns what reads the option's value, for `type=` of `addoption`. That raises
-    `pytest.UsageError`.
-    """
-    return _reader(option, float, "a number of seconds")
-
-
-def whole(option: str) -> Callable[[str], int]:
-    """Returns the same for a whole number."""
-    return _reader(option, int, "a whole number")
-
-
-def _reader(option: str, kind: Callable[[str], Number], rule: str) -> Callable[[str], Number]:
-    def read(text: str) -> Number:
-        try:
-            return kind(text)
-        except ValueError:
-            raise pytest.UsageError(f"{option} is {text!r}, but must be {rule}") from None
-
-    return read
-
 
 DEFAULT_LAPS = 5
 DEFAULT_SHAPE = {"cpu": "tiny", "cuda": "llama-1b"}  # any other device gets the CPU's
@@ -83,7 +57,7 @@ def add_options(parser: pytest.Parser) -> None:
         flag = f"--{name}"
         more: dict[str, Any] = {}
         if metavar in ("N", "S"):
-            more["type"] = whole(flag) if metavar == "N" else seconds(flag)
+            more["type"] = int if metavar == "N" else float
         if name in ("workload", "shape"):
             more["action"] = "append"
         group.addoption(flag, metavar=metavar, help=text, **more)

@@ -15,7 +15,6 @@ from batchproof.findings.finding import Rule
 from batchproof.models.embedded import EMBEDDED
 from batchproof.places import VERDICTS
 from batchproof.plugin.items import trial_of
-from batchproof.plugin.scoring import is_scored
 from batchproof.plugin.selection import Selection
 from batchproof.plugin.xfails import known_failure_of
 from batchproof.records.verdict import VERDICT, EngineVerdict
@@ -82,10 +81,10 @@ def _verdicts_on(engine: str, selection: Selection, paths: Iterable[Path]) -> It
 
 def choose_tests(items: Sequence[pytest.Item]) -> None:
     """Chooses the test that fails if an engine refuses a model that it serves: the first whose failure
-    counts, in all workers the same."""
+    is not expected, in all workers the same."""
     chosen: set[object] = set()
     for item in items:
         pair = trial_of(item)
-        if pair and pair not in chosen and is_scored(item) and known_failure_of(item) is None:
+        if pair and pair not in chosen and known_failure_of(item) is None:
             chosen.add(pair)
             item.stash[SAYS_SO] = True

@@ -16,9 +16,10 @@ from batchproof.places import SUITE
 from batchproof.plugin import problems
 from batchproof.plugin.bench_options import FIXTURES
 from batchproof.plugin.items import INSTALLED_SUITE, is_conformance_test, requirement_id
-from batchproof.plugin.scoring import ONE
 from batchproof.validation.values import near
 
+ONE = "--requirement"
+HELP = "run this requirement alone, repeatable: module::function[model-...]"
 KEY = "batchproof_deselected"  # in a worker's output
 
 
@@ -79,7 +80,7 @@ class Deselection:
             by_id.setdefault(requirement_id(item), []).append(item)
         for each in asked:
             if each not in by_id:
-                hint = near(each, by_id, "`batchproof judge requirements show current`")
+                hint = near(each, by_id, "`--collect-only`")
                 problems.report(self._config, f"{ONE} {each!r} is none of this run; {hint}")
         found = {item for each in asked for item in by_id.get(each, ())}
         return found if asked else None

@@ -3,8 +3,7 @@ returns, costs its own test alone.
 
 The worker writes notes of what it does (`batchproof.run.call_notes`). Once it is gone, its last note
 becomes the report of its test, with its stacks and its exit status, and another worker goes on. An
-engine that takes its worker along at first contact is not tried again. With `-n N` on a machine with
-several GPUs, each worker sees one of them, in turn.
+engine that takes its worker along at first contact is not tried again.
 """
 
 from __future__ import annotations
@@ -12,33 +11,26 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 from argparse import BooleanOptionalAction
-from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
-from traceback import walk_stack
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from batchproof.cli.interrupts import interruptible
-from batchproof.errors import EngineHang, Interrupt
+from batchproof.errors import EngineHang
 from batchproof.findings.finding import Failure, Rule, Run, Scene, found
 from batchproof.findings.finding_text import failure_text
 from batchproof.places import PACKAGE
 from batchproof.plugin.failure_record import FIRST_CONTACT, record_failure
 from batchproof.plugin.items import attach_record
-from batchproof.plugin.scoring import ASKED, forgive
 from batchproof.records.trial_record import Ledger, TrialRecord
-from batchproof.run.call_notes import CallNote, CallNotes, keeping, notes, read_note
+from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
 from batchproof.run.engine_names import BY_DEFAULT, FAULT_PREFIX, ODD_PREFIX, has_own_process
 from batchproof.run.failures import Frame, innermost
 
@@ -122,7 +114,7 @@ def begin(config: pytest.Config) -> None:
         config.pluginmanager.register(Controller(folder), "batchproof-controller")
     else:
         own = CallNotes()
-        own.last_words = partial(end_run, config)
+        own.uncapture = config.pluginmanager.getplugin("capturemanager").suspend_global_capture
         if config.getoption("collectonly"):  # nothing is lost with it
             own.dump = os.fdopen(os.dup(2), "wb", buffering=0)
         stack.enter_context(keeping(own))
@@ -174,11 +166,8 @@ class Controller:
     def pytest_handlecrashitem(self, report: pytest.TestReport) -> None:
         """Turns the last note of the worker into the report of the test it was lost in."""
         node = getattr(report, "node")  # noqa: B009 - xdist puts it there
-        if node.gateway.id not in self._ended:
-            return
-        record = complete_report(report, *self._ended[node.gateway.id])
-        if record is not None:
-            forgive(report, record, node.config.stash.get(ASKED, None))
+        if node.gateway.id in self._ended:
+            complete_report(report, *self._ended[node.gateway.id])
 
 
 FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
@@ -218,26 +207,6 @@ def ending(path: Path, note: CallNote, node: Any) -> Ending:
     return Ending(Rule.DIED, f"the process {_status(node)} {when}", inner)
 
 
-def end_run(config: pytest.Config, words: str, frame: FrameType | None, status: int) -> None:
-    """Reports the test that an engine does not leave, unless a signal interrupted it, and finishes the
-    session, for a process that ends itself then. All outputs hold what was found so far."""
-    capture = config.pluginmanager.getplugin("capturemanager")
-    capture.suspend_global_capture(in_=True)
-    session = config.pluginmanager.getplugin("session")
-    test, _, _stage = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")
-    if test and Interrupt.sent is None:
-        report = pytest.TestReport(test, (test, None, test), {}, "failed", words, "???")  # type: ignore[arg-type]
-        stack = ((each.f_code, line) for each, line in walk_stack(frame))
-        inner = _engines((code.co_filename, line, code.co_name) for code, line in stack)
-        record = complete_report(report, notes().note, Ending(Rule.HANG, words, inner))
-        if record is not None:
-            forgive(report, record, config.stash.get(ASKED, None))
-        config.hook.pytest_runtest_logreport(report=report)
-    session.shouldfail, session.exitstatus = words, status
-    config.hook.pytest_sessionfinish(session=session, exitstatus=pytest.ExitCode.TESTS_FAILED)
-    sys.stdout.flush()
-
-
 def _status(node: Any) -> str:
     status = None
     with suppress(AttributeError, TimeoutExpired):  # a worker on another machine has no process here
@@ -255,11 +224,7 @@ def _frames(dump: str) -> tuple[Frame, ...]:
     failed = dump.rpartition("Current thread")[2]
     stacks = re.split(r"^Thread .*$", failed, flags=re.MULTILINE)
     found = FRAME.findall(stacks[0 if "Current thread" in dump else -1])
-    return _engines((file, int(line), name) for file, line, name in found)
-
-
-def _engines(frames: Iterable[Frame]) -> tuple[Frame, ...]:
-    """Returns the first of these frames, innermost first, up to one of the harness."""
+    frames = ((file, int(line), name) for file, line, name in found)
     return tuple(takewhile(lambda frame: not frame[0].startswith(str(PACKAGE)), frames))
 
 
@@ -285,45 +250,3 @@ def complete_report(report: pytest.TestReport, note: CallNote, how: Ending) -> T
     if note.known is not None:
         report.outcome, report.wasxfail = "skipped", note.known
     return record
-
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-DRIVERS = ("nvidia*", "nvmap", "kfd", "dxg")  # in /dev: CUDA, CUDA on Tegra, ROCm, either in WSL
-
-
-def may_have_gpu() -> bool:
-    """Returns False only if torch would find none: then the answer needs no import of it."""
-    is_known = sys.platform == "linux" and "torch" not in sys.modules
-    return not is_known or any(any(Path("/dev").glob(each)) for each in DRIVERS)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
-    """Assigns a GPU to each worker, in the controller and before a worker starts.
-
-    Which GPUs a process can see is settled when it first asks for CUDA, and imports do that. A worker
-    that replaces a dead one has the same specification.
-    """
-    gpus = gpus_for_workers(config)
-    for number, spec in enumerate(specs):
-        if len(gpus) > 1:
-            spec.env = {**(getattr(spec, "env", None) or {}), VISIBLE: gpus[number % len(gpus)]}
-
-
-def gpus_for_workers(config: pytest.Config) -> list[str]:
-    """Returns the GPUs that workers take turns on, as CUDA names them; none if one was asked for by
-    number.
-    """
-    if config.getoption("--device") not in ("auto", "cuda") or not may_have_gpu():
-        return []
-    cuda = import_module("torch").cuda
-    return visible_gpus(cuda.device_count()) if cuda.is_available() else []
-
-
-def visible_gpus(count: int) -> list[str]:
-    """Returns the visible GPUs: those in the environment variable, whose names need not be numbers,
-    else one number for each GPU.
-    """
-    listed = os.environ.get(VISIBLE)
-    names = [str(index) for index in range(count)] if listed is None else listed.split(",")
-    return [name.strip() for name in names][:count]

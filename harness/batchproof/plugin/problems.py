@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 
-from batchproof.plugin.configuring import located
-
 NAME = "batchproof_problem"  # in a worker's output
 HEARD = pytest.StashKey[str]()  # by a controller, of a worker
 TOLD = pytest.StashKey[bool]()  # by pytest itself, of this process
 
 
 def report(config: pytest.Config, problem: str) -> None:
-    """Raises `pytest.UsageError`, with the place if the value is that of a configuration file; a worker
-    of xdist passes the problem to the controller instead, and runs no test."""
+    """Raises `pytest.UsageError`; a worker of xdist passes the problem to the controller instead, and
+    runs no test."""
     if not hasattr(config, "workeroutput"):
         config.stash[TOLD] = True
-        raise pytest.UsageError(located(config, problem))
+        raise pytest.UsageError(problem)
     config.workeroutput[NAME] = problem
 
 
@@ -54,6 +52,6 @@ class Problems:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the problem."""
-        config = terminalreporter.config
-        if HEARD in config.stash:
-            terminalreporter.write_line(f"ERROR: {located(config, config.stash[HEARD])}", red=True)
+        stash = terminalreporter.config.stash
+        if HEARD in stash:
+            terminalreporter.write_line(f"ERROR: {stash[HEARD]}", red=True)

@@ -20,19 +20,17 @@ from batchproof.plugin.deselection import Deselection
 from batchproof.plugin.items import AGAIN_OPTIONS, options_given, record_of
 from batchproof.plugin.outputs import Outputs
 from batchproof.plugin.problems import HEARD, TOLD
-from batchproof.plugin.scoring import ASKED
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.writers.page import FinishedRun, failed_tests, summary_page
 from batchproof.plugin.writers.table import (
     SessionFacts,
     conformance,
     empty_selection,
-    in_words,
     num_compared,
     ordered,
     outcomes_of,
     summary_lines,
-    verdicts,
+    verdict,
 )
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
@@ -53,7 +51,6 @@ class SessionEnd:
     is_cut_short: bool = False  # by its failures, as with -x
     signal_status: int | None = None  # of the signal that ended it
     has_problem: bool = False  # that a worker found, which ran no test
-    is_open: bool = False  # requirements that were asked for were not run
 
 
 def exit_status(end: SessionEnd, outcomes: Sequence[Outcome]) -> int:
@@ -69,7 +66,6 @@ def exit_status(end: SessionEnd, outcomes: Sequence[Outcome]) -> int:
         return pytest.ExitCode.TESTS_FAILED if end.num_failed else end.status
     is_clean = end.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     is_failed = is_clean and bool(outcomes) and _proves_little(outcomes)
-    is_failed |= end.status == pytest.ExitCode.OK and end.is_open
     return pytest.ExitCode.TESTS_FAILED if is_failed else end.status
 
 
@@ -92,7 +88,7 @@ class Recorder:
         self._earlier = {each.test: each for each in entries(journal)} if journal else {}
         self._reports: dict[str, list[pytest.TestReport]] = {}  # of tests under way
         self._entries: list[JournalEntry] = []
-        self._verdicts: Sequence[EngineVerdict] = ()
+        self._verdict: EngineVerdict | None = None
         self._signal_status: int | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -120,12 +116,11 @@ class Recorder:
         if ENDED in os.environ:
             Path(os.environ[ENDED]).touch()
         is_whole = ran_to_its_end(session)
-        self._verdicts = self._reach_verdicts(is_whole)
+        self._verdict = self._reach_verdict(is_whole)
         outcomes = self._outcomes()
         session.exitstatus = exit_status(self._end(session), outcomes)
-        if self._outputs.verdict is not None:
-            for reached in self._verdicts:
-                VERDICT.write(without_local_paths(reached), self._outputs.verdict)
+        if self._verdict is not None and self._outputs.verdict is not None:
+            VERDICT.write(without_local_paths(self._verdict), self._outputs.verdict)
         if outcomes and self._outputs.table is not None:
             table = self._write_table(outcomes, int(session.exitstatus), is_whole)
             if self._outputs.artifacts is not None:
@@ -135,7 +130,7 @@ class Recorder:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, exitstatus: int
     ) -> None:
-        """Prints the table engine x promise, what limits its meaning, verdicts and files."""
+        """Prints the table engine x promise, what limits its meaning, and files."""
         outcomes = self._outcomes()
         write = terminalreporter.write_line
         if outcomes:
@@ -146,12 +141,6 @@ class Recorder:
             pass  # what is selected may not be known yet
         elif (words := self._empty_selection(terminalreporter)) is not None:
             write(words, red=not self._entries)
-        asked = self._config.stash[ASKED]
-        if asked is not None and self._verdicts:
-            terminalreporter.section(f"Batchproof: requirement set {asked.name}")
-            for each in self._verdicts:
-                said = in_words(each)
-                write(f"{each.engine}: {said}", red=each.verdict in ("broken", "incomplete"))
         for line in self._files(bool(outcomes)):
             write(line)
 
@@ -166,26 +155,22 @@ class Recorder:
         return ordered(outcomes_of(self._entries), names, selection.model_names)
 
     def _end(self, session: pytest.Session) -> SessionEnd:
-        is_open = any(each.verdict == "incomplete" for each in self._verdicts)
         return SessionEnd(
             status=int(session.exitstatus),
             num_failed=len(failed_tests(self._entries)),
             is_cut_short=bool(session.shouldfail),
             signal_status=self._signal_status,
             has_problem=HEARD in self._config.stash,
-            is_open=is_open and self._config.stash[ASKED] is not None,
         )
 
-    def _reach_verdicts(self, is_whole: bool) -> list[EngineVerdict]:
-        """Returns the verdict on each engine, if one is asked for: on the tests of the journal too."""
+    def _reach_verdict(self, is_whole: bool) -> EngineVerdict | None:
+        """Returns the verdict on the engine, if it is asked for: on the tests of the journal too."""
         finished = self._earlier | {each.test: each for each in self._entries}
-        asked, left_out = self._config.stash[ASKED], self._deselection
-        is_asked = self._outputs.verdict is not None or asked is not None
-        if not is_asked or not any(each.record for each in finished.values()):
-            return []
-        if asked is None:  # a set shows by itself whether something is missing
-            is_whole &= not (left_out.is_uncounted or left_out.num_without(finished))
-        return verdicts([*finished.values()], self._facts(0, is_whole))
+        if self._outputs.verdict is None or not any(each.record for each in finished.values()):
+            return None
+        left_out = self._deselection
+        is_whole &= not (left_out.is_uncounted or left_out.num_without(finished))
+        return verdict(finished.values(), self._facts(0, is_whole))
 
     def _facts(self, exit_status: int, is_complete: bool) -> SessionFacts:
         config = self._config
@@ -203,7 +188,6 @@ class Recorder:
             ),
             precision=str(selection.precision) or "as the model",
             torch=version("torch"),
-            requirements=config.stash[ASKED],
             exit_status=exit_status,
             is_complete=is_complete,
             num_left_out=self._deselection.num_without(tests),
@@ -217,9 +201,8 @@ class Recorder:
         return table
 
     def _finished_run(self, table: ConformanceTable, folder: Path) -> FinishedRun:
-        verdicts = {each.engine: each for each in self._verdicts}
         facts = self._facts(table.exit_status, table.is_complete)
-        return FinishedRun.of(table, self._entries, folder, verdicts, facts)
+        return FinishedRun.of(table, self._entries, folder, self._verdict, facts)
 
     def _empty_selection(self, terminalreporter: pytest.TerminalReporter) -> str | None:
         """Returns that -k and -m left no conformance test; pytest itself prints only what it
@@ -240,7 +223,7 @@ class Recorder:
             lines += [written if has_table else f"{asked.table}: not written, for there is no table"]
         if asked.artifacts is not None:
             lines += [f"artifacts: {asked.artifacts}"]
-        if asked.verdict is not None and not self._verdicts:
+        if asked.verdict is not None and self._verdict is None:
             lines += [f"{asked.verdict}: not written"]
         elif asked.verdict is not None and self._config.get_verbosity() >= 0:  # -q: for a program
             lines += [f"verdict: {asked.verdict}"]
@@ -251,12 +234,10 @@ def entry_of(reports: Sequence[pytest.TestReport]) -> JournalEntry:
     """Returns the entry of a test that has ended: its last report that did not pass decides."""
     records = [record for record in map(record_of, reports) if record is not None]
     record = records[-1] if records else None
-    is_unscored = record is not None and not record.is_scored
     outcome, text, reason = "passed", "", ""
     for report in reports:
         if not report.passed:
-            is_forgiven = hasattr(report, "wasxfail")
-            outcome = report.outcome if not is_forgiven else "failed" if is_unscored else "known"
+            outcome = "known" if hasattr(report, "wasxfail") else report.outcome
             reason = str(report.wasxfail) if outcome == "known" else ""
             text = _text(report)
     seconds = round(sum(each.duration for each in reports), 3)

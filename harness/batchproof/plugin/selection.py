@@ -5,10 +5,12 @@ This module imports no torch, unless the device is one that torch alone knows.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -17,7 +19,7 @@ from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, DTYPES, EMBEDDED, THREE_MODELS
 from batchproof.oracle.precision import Precision, resolve_precision
 from batchproof.plugin import bench_options
-from batchproof.plugin.isolation import has_workers, may_have_gpu
+from batchproof.plugin.isolation import has_workers
 from batchproof.run.engine_names import BY_DEFAULT, REFERENCE
 from batchproof.run.registry import EngineSpec, isolated, resolve_engine
 from batchproof.validation.values import one_of
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from batchproof.run.laboratory import Laboratory
 
 LONGEST_TIME_LIMIT_S = 86_400
+DRIVERS = ("nvidia*", "nvmap", "kfd", "dxg")  # in /dev: CUDA, CUDA on Tegra, ROCm, either in WSL
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,15 @@ def _engine(config: pytest.Config, name: str, bench: BenchSelection | None, devi
 
 def _device(name: str) -> str:
     """Returns the device; torch is asked unless its answer is certain."""
-    if name == "cpu" or (name == "auto" and not may_have_gpu()):
+    if name == "cpu" or (name == "auto" and not _may_have_gpu()):
         return "cpu"
     return str(import_module("batchproof.models.catalogue").resolve_device(name))
+
+
+def _may_have_gpu() -> bool:
+    """Returns False only if torch would find none: then the answer needs no import of it."""
+    is_known = sys.platform == "linux" and "torch" not in sys.modules
+    return not is_known or any(any(Path("/dev").glob(each)) for each in DRIVERS)
 
 
 def _bench(config: pytest.Config, device: str) -> BenchSelection | None:

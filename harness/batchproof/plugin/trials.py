@@ -16,7 +16,6 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.plugin.declared import DECLARED, SAYS_SO
 from batchproof.plugin.failure_record import FIRST_CONTACT
 from batchproof.plugin.items import IDENTITY, again, name_of, requirement_id
-from batchproof.plugin.scoring import is_scored
 from batchproof.plugin.selection import LAB, SELECTION, Selection
 from batchproof.plugin.xfails import known_failure_of
 from batchproof.records.trial_record import TrialRecord
@@ -193,7 +192,6 @@ def record_identity(item: pytest.Item, spec: EngineSpec, model_name: str) -> Tri
         parameters={name: value for name, value in given if isinstance(value, str | int | float)},
         name=name_of(item),
         requirement=requirement_id(item),
-        is_scored=is_scored(item),
     )
 
 

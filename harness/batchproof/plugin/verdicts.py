@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from shlex import quote
 
@@ -23,16 +22,13 @@ from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.finding import Failure, Rule, found
 from batchproof.findings.finding_text import failure_text, first_line
-from batchproof.places import ROOT
 from batchproof.plugin.failure_record import record_failure
 from batchproof.plugin.items import IDENTITY, again, attach_record
-from batchproof.plugin.scoring import ASKED, forgive
 from batchproof.plugin.trials import TRIAL
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.records.trial_record import FailureRecord, TrialRecord
 from batchproof.replay.judge import is_shown_again
 from batchproof.replay.record import FailureOrigin, write
-from batchproof.requirements.issues import DEFAULT_ISSUES, issue_of, read_issues
 from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
 from batchproof.run.engine_names import COMMAND_PREFIX
@@ -54,10 +50,7 @@ def pytest_runtest_makereport(
         return report
     if report.when == "call" or not report.passed:
         error = call.excinfo.value if call.excinfo else None
-        record = _judge(item, report, error)
-        attach_record(report, record)
-        if report.failed and known_failure_of(item) is None:
-            forgive(report, record, item.config.stash.get(ASKED, None))
+        attach_record(report, _judge(item, report, error))
     return report
 
 
@@ -81,30 +74,11 @@ def _judge(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
         # Without a trial there is no engine to run again.
         found = _explain(item, failure, trial, record) if trial else report_failure(failure)
         record = replace(record, failure=found.record)
-        report.longrepr = "\n".join([found.text, *_known_cause(record), again(item)])
+        report.longrepr = "\n".join([found.text, again(item)])
         return record
     if report.when != "call":
         forget_known(report)
     return record
-
-
-_read_once = cache(read_issues)
-
-
-def _known_cause(record: TrialRecord) -> list[str]:
-    """Returns a line on what is known of the failure, if it is one of a released engine."""
-    release = record.ledger.release
-    if release is None:
-        return []
-    try:
-        issues = _read_once(DEFAULT_ISSUES)
-    except UsageError as error:
-        return [f"known: nothing, for {error}"]
-    issue = issue_of(record, (each for each in issues if each.is_of(release, record.engine)))
-    if issue is None:
-        return []
-    scripts = [str(DEFAULT_ISSUES.parent.relative_to(ROOT) / each) for each in issue.scripts]
-    return [f"known: {'; '.join([issue.title, *scripts])}"]
 
 
 def _judge_pass(

@@ -3,8 +3,7 @@ Each is run all the same, and is strict: one that passes fails the run, so that 
 bug it stands for.
 
 A test is named as the line `again:` of a failure report prints it; or by its requirement id, which has
-no engine: then the entry is about the engines that the file names, or about all if it names none. With
-`dtype`, it is about runs in these alone.
+no engine: then the entry is about the engines that the file names, or about all if it names none.
 """
 
 import difflib
@@ -17,13 +16,9 @@ import pytest
 from batchproof.cli.config_file import read
 from batchproof.cli.option_names import EXPECTED, KEYS
 from batchproof.errors import UsageError
-from batchproof.models.embedded import DTYPES
 from batchproof.places import SUITE
 from batchproof.plugin import problems
-from batchproof.plugin.items import INSTALLED_SUITE, name_of, requirement_id, trial_of
-from batchproof.requirements.sets import ANY_MODEL
-from batchproof.validation.toml_tables import TomlTable
-from batchproof.validation.values import near
+from batchproof.plugin.items import ANY_MODEL, INSTALLED_SUITE, name_of, requirement_id, trial_of
 
 REQUIRED = ("test", "reason", "link")
 
@@ -36,7 +31,6 @@ class KnownFailure:
     reason: str
     place: str  # file:line
     engines: list[str]  # of the file
-    dtypes: tuple[str, ...]  # that it is about; none: all
 
     @property
     def is_no_more(self) -> str:
@@ -59,28 +53,19 @@ def read_known_failures(name: str | None) -> list[KnownFailure]:
     file = read(Path(name))
     if EXPECTED not in file.table.values:
         return []
-    found: dict[object, KnownFailure] = {}
+    found: dict[str, KnownFailure] = {}
     for table in file.table.tables(EXPECTED, "an expected failure"):
-        for key in table.values.keys() & KEYS - {"dtype"}:
+        for key in table.values.keys() & KEYS:
             words = f"{key} is a key of the file: it must stand above the first [[{EXPECTED}]]"
             raise table.place(key).error(words)
-        table.require_keys((*REQUIRED, "dtype"), REQUIRED)
+        table.require_keys(REQUIRED, REQUIRED)
         test_id, reason, link = map(table.text, REQUIRED)
         place = table.place("test")
-        dtypes = tuple(_dtypes_in(table))
-        known = KnownFailure(test_id, f"{reason} ({link})", str(place), file.engines, dtypes)
-        first = found.setdefault((test_id, dtypes), known)
+        known = KnownFailure(test_id, f"{reason} ({link})", str(place), file.engines)
+        first = found.setdefault(test_id, known)
         if first is not known:
             raise place.error(f"{test_id!r} is listed already, in {first.place}")
     return list(found.values())
-
-
-def _dtypes_in(table: TomlTable) -> list[str]:
-    names = table.texts("dtype") if "dtype" in table.values else []
-    for name in names:
-        if name not in DTYPES:
-            raise table.place("dtype").error(f"dtype {name!r} is unknown; {near(name, DTYPES)}")
-    return names
 
 
 class KnownFailures:

@@ -17,16 +17,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 Record = TypeVar("Record")
-KINDS = {
-    "string_type": "a text",
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "tuple_type": "a list",
-    "dict_type": "an object",
-    "mapping_type": "an object",
-    "dataclass_type": "an object",
-}
 LONGEST_SHOWN = 40  # characters of a value in a message
 
 
@@ -40,11 +30,11 @@ def decode(kind: type[Record], value: object, is_closed: bool = True) -> Record:
 
     Raises `DecodeError` naming the first place that does not fit."""
     text = json.dumps([value], ensure_ascii=False).encode(errors="replace")
-    reader = adapter(cast(Hashable, kind), is_closed)
+    reader = _adapter(cast(Hashable, kind), is_closed)
     try:
         (record,) = reader.validate_json(text)
     except ValidationError as error:
-        raise DecodeError(_sentence(kind, value, error.errors(include_url=False))) from None
+        raise DecodeError(_sentence(error.errors(include_url=False))) from None
     return cast(Record, record)
 
 
@@ -61,7 +51,7 @@ def encode(record: object) -> Any:
 
 
 @cache
-def adapter(kind: Hashable, is_closed: bool) -> TypeAdapter[list[Any]]:
+def _adapter(kind: Hashable, is_closed: bool) -> TypeAdapter[list[Any]]:
     """Returns what reads lists of the record: pydantic takes no configuration for a bare dataclass."""
     return TypeAdapter(
         list[kind],  # type: ignore[valid-type]
@@ -82,60 +72,14 @@ def _key(name: str, hint: Any) -> str:
     return next(aliases, name)
 
 
-def _sentence(kind: type, value: object, errors: Sequence[ErrorDetails]) -> str:
-    """Returns the first problem; an unknown key before a missing one, which it may be meant for."""
+def _sentence(errors: Sequence[ErrorDetails]) -> str:
+    """Returns the first problem, in the words of pydantic; an unknown key before a missing one, which
+    it may be meant for."""
     foreign = (each for each in errors if each["type"] == "unexpected_keyword_argument")
     error = next(foreign, errors[0])
-    place, last = _place(value, error["loc"][1:]), error["loc"][-1]
-    if error["type"] == "missing":
-        return f"{place} has no {last!r}"
-    if error["type"] == "unexpected_keyword_argument":
-        steps = error["loc"][1:-1]
-        known = ", ".join(keys_of(_kind_at(kind, steps)).values()) or "none"
-        return f"{_place(value, steps)} has the key {last!r}, but may have {known}"
-    if error["type"] == "literal_error":
-        choices = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
-        return f"{place} is {_shown(error['input'])}, not one of {choices}"
-    if error["type"] == "value_error":
-        return f"{place} is wrong: {error['ctx']['error']}"
-    alike = [each for each in errors if _place(value, each["loc"][1:]) == place]  # of a union
-    kinds = dict.fromkeys(KINDS.get(each["type"]) or each["msg"] for each in alike)
-    return f"{place} is {_shown(error['input'])}, not {' or '.join(kinds)}"
-
-
-def _kind_at(kind: type, steps: Sequence[int | str]) -> type:
-    """Returns the innermost dataclass on the way to a place."""
-    for step in steps:
-        names = {key: name for name, key in keys_of(kind).items()}
-        if step in names:
-            kind = _dataclass_in(get_type_hints(kind)[names[str(step)]]) or kind
-    return kind
-
-
-def _dataclass_in(hint: Any) -> type | None:
-    if isinstance(hint, type) and is_dataclass(hint):
-        return hint
-    return next(filter(None, map(_dataclass_in, get_args(hint))), None)
-
-
-def _place(value: object, steps: Sequence[int | str]) -> str:
-    """Returns a position in the value, as one would index it. A step that is not there is a name of
-    pydantic's for a kind of value, or a missing key."""
-    path = ""
-    for step in steps:
-        if isinstance(value, list | tuple) and isinstance(step, int):
-            path, value = f"{path}[{step}]", value[step]
-        elif isinstance(value, Mapping) and step in value:
-            path, value = f"{path}.{step}", value[step]
-    return path.lstrip(".") or "it"
-
-
-def _shown(value: object) -> str:
-    """Returns the value itself if it is short, else its kind."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, Mapping):
-        return "an object"
-    if isinstance(value, list | tuple):
-        return "a list"
-    return repr(value) if len(repr(value)) <= LONGEST_SHOWN else "a long text"
+    steps = (f"[{each}]" if isinstance(each, int) else f".{each}" for each in error["loc"][1:])
+    place, what = "".join(steps).lstrip(".") or "it", error["msg"][:1].lower() + error["msg"][1:]
+    if error["type"] in ("unexpected_keyword_argument", "missing"):
+        return f"{place}: {what}"
+    shown = json.dumps(error["input"], default=str)
+    return f"{place} is {shown if len(shown) <= LONGEST_SHOWN else 'long'}: {what}"

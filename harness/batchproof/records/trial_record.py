@@ -101,7 +101,6 @@ class TrialRecord:
     is_own_failure: bool = False  # the harness failed, not the engine
     is_wrong_input: bool = False  # the harness failed because of a wrong case or option
     requirement: str = ""  # its id
-    is_scored: bool = True  # in the requirement set that was asked for, if one was
 
     @property
     def counted_for(self) -> tuple[str, ...]:

@@ -1,20 +1,18 @@
 """The verdict on one engine, as `judge` and `--verdict` write it: everything that its page states."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal
 
-from batchproof.records.decode import adapter
-from batchproof.records.file_kinds import FileKind, json_lines
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 from batchproof.records.table import Totals
 from batchproof.records.trial_record import FailureRecord
 
 IssueKind = Literal["defect", "documented"]
-Grade = Literal["B", "S", "E", "T"]  # of docs/invariance.md; T: tokens and exact rules
 Verdict = Literal[  # on a promise; on the whole the worst of them, and never one of the second group
     "broken",
-    "incomplete",  # some requirements were not run
+    "incomplete",  # some tests were not run
     "undecided",  # some tests were ended by another promise that broke, or by the harness
     "known failures",
     "differs by design",
@@ -33,7 +31,7 @@ RequirementOutcome = Literal[
     "refused",  # the engine does not serve the model
     "inadequate",  # passed on a model that could not show a fault
     "error",  # the harness failed, or the test did not say why it ended
-    "not run",
+    "not run",  # in a cell of a matrix
 ]
 
 
@@ -47,16 +45,6 @@ class PromiseResult:
     no_cap: int = 0  # the engine lacks a capability
     known: int = 0  # failed, as expected
     undecided: int = 0  # ended by another promise that broke, or by the harness
-    not_run: int = 0
-
-
-@dataclass(frozen=True)
-class SetStamp:
-    """The requirement set that was asked for."""
-
-    name: str
-    date: str
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -152,12 +140,10 @@ class EngineVerdict:
     made: Provenance
     is_complete: bool
     verdict: Verdict
-    requirement_set: SetStamp | None  # none: all that was collected is scored
     suite: SuiteStamp
     conditions: Conditions
     outcomes: Mapping[str, RequirementOutcome]  # by requirement id
-    unscored: Mapping[str, RequirementOutcome]  # not in the set
-    failures: tuple[RequirementFailure, ...]  # of both
+    failures: tuple[RequirementFailure, ...]
 
     @property
     def defects(self) -> tuple[FailureGroup, ...]:
@@ -165,27 +151,4 @@ class EngineVerdict:
         return tuple(group for group in self.groups if not group.is_documented)
 
 
-VERDICT = FileKind("verdict", "batchproof.verdict", 2, EngineVerdict)
-
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def schema_of(kind: FileKind[Any]) -> dict[str, Any]:
-    """Returns the schema of what the writer writes: every key is there."""
-    definitions = adapter(cast(Hashable, kind.record), True).json_schema(mode="serialization")["$defs"]
-    for each in definitions.values():
-        each["required"] = list(each["properties"])
-    whole = definitions.pop(kind.record.__name__)
-    properties = {"schema": {"const": kind.schema}} | whole["properties"]
-    head = {"$schema": DIALECT, **whole, "title": kind.schema}
-    return {**head, "required": list(properties), "properties": properties, "$defs": definitions}
-
-
-def text_of(kind: FileKind[Any]) -> str:
-    """Returns the schema as it is published."""
-    return json_lines(schema_of(kind))
-
-
-if __name__ == "__main__":
-    print(text_of(VERDICT), end="")
+VERDICT = FileKind("verdict", "batchproof.verdict", 3, EngineVerdict)

@@ -1,1 +1,1 @@
-"""The promises, dated sets of requirements, and the verdict that finished tests add up to."""
+"""The promises, the sentences of the contract, and the verdict that finished tests add up to."""

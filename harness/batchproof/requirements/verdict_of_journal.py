@@ -24,9 +24,9 @@ from batchproof.records.verdict import (
 )
 from batchproof.requirements.issues import KnownIssue, issue_of
 from batchproof.requirements.promises import Promise
-from batchproof.requirements.sets import RequirementSet
 
 Outcome = tuple[str, TrialRecord]  # passed, failed, skipped or known
+MetRequirement = tuple[TrialRecord, RequirementOutcome]
 NOT_TESTED: Mapping[str, Verdict] = {
     "no cap": "no cap",
     "refused": "refused",
@@ -44,19 +44,7 @@ class Asked:
     """What a run of the suite was asked for."""
 
     command: str
-    requirements: RequirementSet | None = None
     conditions: Conditions = Conditions()
-
-
-@dataclass(frozen=True)
-class Conclusion:
-    """What the results of the promises add up to: their ids by verdict, and the overall verdict."""
-
-    held: tuple[str, ...]
-    broken: tuple[str, ...]
-    differing: tuple[str, ...]
-    untested: tuple[str, ...]
-    verdict: Verdict
 
 
 def verdict_of(
@@ -69,16 +57,15 @@ def verdict_of(
 ) -> EngineVerdict:
     """Returns the verdict on one engine. `engine` is its name on the command line; `is_complete`
     states that no chosen test is missing."""
-    everything = list(entries)
-    met = outcomes_of(everything, asked.requirements)
-    entries = [each for each in everything if each.record is None or each.record.is_scored]
+    entries = list(entries)
+    ended = [(each.record, _outcome(each.outcome, each.record)) for each in entries if each.record]
+    met = {record.requirement: (record, outcome) for record, outcome in ended if outcome}
     outcomes = [_counted(each) for each in entries if each.record]
     statement = _statement([record.ledger for _, record in outcomes])
     known = [each for each in issues if each.is_of(statement.release, engine)]
     found = group_by_issue([e for e in entries if not (e.record and e.record.is_stale)], known)
     groups = tuple(failure_groups(found))
-    promises = _results(cells_of(engine, outcomes), groups, met)
-    is_whole = is_complete and "not run" not in met.scored.values()
+    promises = _results(cells_of(engine, outcomes), groups, undecided_tests(met))
     return EngineVerdict(
         title=title_of(engine, statement.release, statement.precision),
         engine=engine,
@@ -86,37 +73,33 @@ def verdict_of(
         precision=statement.precision,
         conventions=statement.conventions,
         promises=promises,
+        held=_with("held", promises),
+        broken=_with("broken", promises),
+        differing=_with("differs by design", promises),
+        untested=tuple(p.id for p in Promise if not _is_tried(promises.get(p.id))),
         totals=totals_of(engine, outcomes),
         groups=groups,
         unshown=tuple(each.record for each in known if each not in [issue for issue, _ in found]),
         skips=dict(Counter(e.report for e in entries if e.outcome == "skipped").most_common()),
         suite_command=asked.command,
         made=made,
-        is_complete=is_whole,
-        requirement_set=asked.requirements.stamp if asked.requirements else None,
+        is_complete=is_complete,
+        verdict=_overall(promises, groups, is_complete),
         suite=suite_stamp(),
         conditions=asked.conditions,
-        outcomes=met.scored,
-        unscored=met.unscored,
-        failures=tuple(_failures(engine, everything, met, asked)),
-        **vars(conclusion_of(promises, groups, is_whole)),
+        outcomes={name: outcome for name, (_, outcome) in met.items()},
+        failures=tuple(_failures(engine, entries, met, asked)),
     )
 
 
-def conclusion_of(
+def _overall(
     promises: Mapping[str, PromiseResult], groups: Iterable[FailureGroup], is_complete: bool
-) -> Conclusion:
-    """Returns what the results of the promises add up to. A run is whole if it is complete and each
-    of its failures names a promise; what is not whole is never "held"."""
+) -> Verdict:
+    """Returns the verdict that the results of the promises add up to. A run is whole if it is complete
+    and each of its failures names a promise; what is not whole is never "held"."""
     is_whole = is_complete and all(group.promises for group in groups)
     verdicts = {each.verdict for each in promises.values()} | (set() if is_whole else {"incomplete"})
-    return Conclusion(
-        held=_with("held", promises),
-        broken=_with("broken", promises),
-        differing=_with("differs by design", promises),
-        untested=tuple(p.id for p in Promise if not _is_tried(promises.get(p.id))),
-        verdict=next((each for each in WORST_FIRST if each in verdicts), "untested"),
-    )
+    return next((each for each in WORST_FIRST if each in verdicts), "untested")
 
 
 def _counted(entry: JournalEntry) -> Outcome:
@@ -134,49 +117,39 @@ def _with(verdict: str, promises: Mapping[str, PromiseResult]) -> tuple[str, ...
 
 
 def _results(
-    cells: Mapping[str, PromiseCell], groups: Sequence[FailureGroup], met: "Outcomes"
+    cells: Mapping[str, PromiseCell], groups: Sequence[FailureGroup], undecided: Mapping[str, int]
 ) -> dict[str, PromiseResult]:
     """Returns the result of each promise that was asked, in their order."""
-    undocumented = undocumented_promises(groups)
+    undocumented = {p for group in groups if not group.is_documented for p in group.promises}
     return {
-        p.id: result_of(
-            cells.get(p.id, PromiseCell("")),
-            p.id in undocumented,
-            met.undecided.get(p.id, 0),
-            met.not_run.get(p.id, 0),
-        )
+        p.id: _result(cells.get(p.id, PromiseCell("")), p.id in undocumented, undecided.get(p.id, 0))
         for p in Promise
-        if p.id in {*cells, *met.undecided, *met.not_run}
+        if p.id in {*cells, *undecided}
     }
 
 
-def undocumented_promises(groups: Iterable[FailureGroup]) -> set[str]:
-    return {p for group in groups if not group.is_documented for p in group.promises}
-
-
-def result_of(cell: PromiseCell, is_undocumented: bool, undecided: int, not_run: int) -> PromiseResult:
+def _result(cell: PromiseCell, is_undocumented: bool, undecided: int) -> PromiseResult:
     """Returns the result of a promise. `is_undocumented`: some failure of it is not documented."""
     verdict: Verdict
     if cell.failed:
         verdict = "broken" if is_undocumented else "differs by design"
-    elif not_run or undecided:
-        verdict = "incomplete" if not_run else "undecided"
+    elif undecided:
+        verdict = "undecided"
     elif cell.known:
         verdict = "known failures"
     else:
         verdict = "held" if cell.passed else NOT_TESTED.get(cell.text, "untested")
-    return PromiseResult(verdict, cell.passed, cell.failed, cell.no_cap, cell.known, undecided, not_run)
+    return PromiseResult(verdict, cell.passed, cell.failed, cell.no_cap, cell.known, undecided)
 
 
 def _failures(
-    engine: str, entries: Iterable[JournalEntry], met: "Outcomes", asked: Asked
+    engine: str, entries: Iterable[JournalEntry], met: Mapping[str, MetRequirement], asked: Asked
 ) -> Iterable[RequirementFailure]:
-    """Yields what failed, of tests that are scored and that are not."""
+    """Yields what failed."""
     for each in entries:
         record = each.record
-        name = record and record.requirement
-        outcome = name and (met.scored.get(name) or met.unscored.get(name))
-        if record and name and outcome in ("failed", "known", "error"):
+        name = record.requirement if record else ""
+        if record and name in met and met[name][1] in ("failed", "known", "error"):
             headline = record.failure.headline if record.failure else each.report.partition("\n")[0]
             is_ours = (SUITE / f"{name.partition('::')[0]}.py").is_file()
             command = ["batchproof", "test", engine] if is_ours else ["pytest", f"--engine={engine}"]
@@ -273,45 +246,21 @@ def totals_of(engine: str, outcomes: Iterable[Outcome]) -> Totals:
     return Totals(**sums, counters=counters)
 
 
-@dataclass(frozen=True)
-class Outcomes:
-    """Outcomes by requirement id. By promise: how many of its requirements were not run, and how many
-    others say nothing of it, and no more on another model."""
-
-    scored: Mapping[str, RequirementOutcome]
-    unscored: Mapping[str, RequirementOutcome]
-    not_run: Mapping[str, int]
-    undecided: Mapping[str, int]
-
-
-def outcomes_of(entries: Iterable[JournalEntry], asked: RequirementSet | None) -> Outcomes:
-    """Returns the outcomes of the set's requirements, none left out, and of what it lacks. Without a
-    set all that were met are scored."""
-    found = [(each.record, _outcome(each.outcome, each.record)) for each in entries if each.record]
-    met = {record.requirement: (record, outcome) for record, outcome in found if outcome}
-    counted = {name for name, (record, _) in met.items() if record.is_scored}
-    scored: dict[str, RequirementOutcome] = dict.fromkeys(asked.by_id if asked else met, "not run")
+def undecided_tests(met: Mapping[str, MetRequirement]) -> Counter[str]:
+    """Returns by promise how many of its tests say nothing of it, and no more on another model."""
     decided = {
         (promise, _on_any_model(record))
         for record, outcome in met.values()
         for promise in record.promises
         if outcome in DECIDED and not _says_nothing(promise, outcome, record)
     }
-    not_run, undecided = Counter[str](), Counter[str]()
-    for name in asked.by_id if asked else met:
-        if name in counted:
-            record, scored[name] = met[name]
-            promises = (asked.by_id[name].promise,) if asked else record.promises
-            undecided.update(
-                each
-                for each in promises
-                if _says_nothing(each, scored[name], record)
-                and (scored[name] == "error" or (each, _on_any_model(record)) not in decided)
-            )
-        elif asked:
-            not_run[asked.by_id[name].promise] += 1
-    unscored = {name: outcome for name, (_, outcome) in met.items() if name not in counted}
-    return Outcomes(scored, unscored, not_run, undecided)
+    return Counter(
+        promise
+        for record, outcome in met.values()
+        for promise in record.promises
+        if _says_nothing(promise, outcome, record)
+        and (outcome == "error" or (promise, _on_any_model(record)) not in decided)
+    )
 
 
 def _outcome(outcome: str, record: TrialRecord) -> RequirementOutcome | None:

@@ -9,14 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, BinaryIO
 
 from batchproof.findings.finding import Subject
 from batchproof.records.trial_record import TrialRecord
 from batchproof.workload.workloads import Workload
-
-CALL_SIZE = 512  # bytes in the file, of the fields that change with each call
 
 
 @dataclass(frozen=True)
@@ -39,41 +36,32 @@ class CallNote:
 
 class CallNotes:
     """The note of a process. With a `path` it is written there at each change, for the process that
-    takes its place. With a `dump`, which receives the stacks of a crash, it is expendable. `last_words`
-    writes what a process knows that must end itself: why, where the engine was, and the exit status."""
+    takes its place. With a `dump`, which receives the stacks of a crash, it is expendable. `uncapture`
+    lets be seen what a process prints that must end itself."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.note = CallNote()
         self.dump: BinaryIO | None = None
-        self.last_words: Callable[[str, FrameType | None, int], None] = lambda *_: None
+        self.uncapture: Callable[[], None] = lambda: None
         self._fd = -1
         if path is not None:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT)
             self.dump = path.with_suffix(".dump").open("wb", buffering=0)
-            self._note_call()
             self.change()
 
     def change(self, **changes: Any) -> None:
         self.note = replace(self.note, **changes)
-        self._write(self.note, CALL_SIZE)
-
-    def _write(self, value: object, offset: int) -> None:
         if self._fd >= 0:
-            os.pwrite(self._fd, pickle.dumps(value), offset)  # a shorter one leaves an unread tail
+            os.pwrite(self._fd, pickle.dumps(self.note), 0)  # a shorter one leaves an unread tail
 
     @contextmanager
     def calling(self, call: str, limit_s: float) -> Iterator[None]:
         """Notes that the process is in a call as long as the block lasts."""
-        self._note_call(call=call, is_open=True, limit_s=limit_s)
+        self.change(call=call, is_open=True, limit_s=limit_s)
         try:
             yield
         finally:
-            self._note_call(call=call, is_open=False, limit_s=limit_s)
-
-    def _note_call(self, **fields: Any) -> None:
-        """Writes the fields that change with each call apart from the others: there are many calls."""
-        self.note = replace(self.note, **fields)
-        self._write(fields, 0)
+            self.change(is_open=False)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -104,8 +92,7 @@ def keeping(own: CallNotes) -> Iterator[None]:
 def read_note(path: Path) -> CallNote | None:
     """Returns the note in a file; None if it has none, or is just being written."""
     try:
-        written = path.read_bytes()
-        note: CallNote = pickle.loads(written[CALL_SIZE:])
-        return replace(note, **pickle.loads(written))
+        note: CallNote = pickle.loads(path.read_bytes())
+        return note
     except Exception:  # whatever a half-written pickle raises
         return None

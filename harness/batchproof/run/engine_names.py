@@ -6,7 +6,6 @@ No engine is imported.
 import importlib.util
 import inspect
 import json
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,6 @@ ODD_PREFIX = "odd:"
 COARSE_PREFIX = "coarse:"  # honest, but rounds more than the model as it is served
 SET_PREFIX = "set:"  # honest, but set otherwise than asked for
 COMMAND_PREFIX = "cmd:"  # all behind it is a command line: it has no options
-FACTORY = re.compile(r"[^-:\s][^:\s]*:[^:\s]+")  # and fault:NAME, but no id of a test
 FORMS = (
     "a built-in name, fault:NAME, odd:NAME, coarse:NAME, set:NAME, pkg.mod:factory or path.py:factory, "
     "then ?key=value&key=value; or cmd:COMMAND LINE"
@@ -75,12 +73,6 @@ def served_by(engine: str, dtype: str) -> frozenset[str]:
 
 def engine_error(text: str, problem: str) -> UsageError:
     return UsageError(f"--engine {text!r}: {problem}")
-
-
-def looks_like_engine(text: str) -> bool:
-    """Returns whether a word has the form of an engine's name. None is resolved."""
-    name = text.partition("?")[0]
-    return name in BUILT_IN or text.startswith(COMMAND_PREFIX) or bool(FACTORY.fullmatch(name))
 
 
 def has_own_process(text: str) -> bool:

@@ -2,7 +2,6 @@
 needs."""
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -145,8 +144,7 @@ class Meetings:
             self.choices["drafts"].remove("n-grams")
         self.strength = strength
         self.num_served = 0  # workloads
-        # How often each meeting was shown, by its strength: pairs are counted at any.
-        self.counts: dict[int, Counter[Meeting]] = {each: Counter() for each in {2, strength}}
+        self._shown: set[Meeting] = set()
         self._trial = trial
         self._seed = random.Random(f"{seed} {trial.subject.name}").randrange(1 << 30)
         self._block_sizes = block_sizes or trial.block_sizes
@@ -171,9 +169,8 @@ class Meetings:
         if Capability.TRACING not in can:
             return []
         possible = meetings(self.choices, self.strength, self.excluded)
-        shown = self.counts[self.strength]
         free = {value for value, unless in MAY.items() if unless not in can}
-        return [each for each in possible if each not in shown and free.isdisjoint(each)]
+        return [each for each in possible if each not in self._shown and free.isdisjoint(each)]
 
     def serve_design(self, share: float = 1.0) -> None:
         """Serves the covering design, with what shows more by itself, or this share of the design, and
@@ -194,7 +191,7 @@ class Meetings:
         """Serves each meeting by itself that the design did not show. Raises as `serve_design` does."""
         for meeting in self._unshown():
             for _ in range(NUM_TRIES if _is_a_choice(meeting) else 3 * NUM_TRIES):
-                if meeting not in self.counts[self.strength]:
+                if meeting not in self._shown:
                     self._serve(alone(meeting))
         self._judge_draws()
 
@@ -224,8 +221,9 @@ class Meetings:
             self._doubtful.append(values)
         had = sorted(each for each in values.items() if _is_in(each, served))
         moved = served.interrupted()
-        for strength, count in self.counts.items():
-            count.update(each for each in combinations(had, strength) if _met(each, served, moved))
+        self._shown.update(
+            each for each in combinations(had, self.strength) if _met(each, served, moved)
+        )
         self.num_served += 1
 
 

@@ -19,7 +19,6 @@ from batchproof.run.call_notes import notes
 GRACE_S = 5.0  # from the time limit until an expendable process is ended, and between two tries
 MOST_TRIES = 3  # to end a call by an exception
 SWALLOWED_STATUS = 124  # of a process that an engine does not let go of, as of `timeout`
-LAST_WORDS_S = 60.0  # for what such a process writes
 SOON_S = 1e-6  # a timer of 0 s never goes off
 
 
@@ -33,8 +32,8 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
     It uses the interval timer of the process, which exists on POSIX and reaches the main thread
     only; elsewhere there is no limit. An exception that leaves the block after it is the alarm's, of
     which TorchScript makes a `RuntimeError`. An engine that swallows the exception gets it again; after
-    `MOST_TRIES` the process writes what it knows and ends with `SWALLOWED_STATUS`. Native code that
-    never returns to the interpreter is out of reach: only an expendable process (`--isolate`) is ended.
+    `MOST_TRIES` the process ends with `SWALLOWED_STATUS`. Native code that never returns to the
+    interpreter is out of reach: only an expendable process (`--isolate`) is ended.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("default")
@@ -130,7 +129,7 @@ class _Alarm:
             self._outer(signum, frame)  # which may raise
             return
         if self._num_tries == MOST_TRIES:
-            _end_process(self._what, self.words, frame)
+            _end_process(self._what, self.words)
         self._num_tries += 1
         signal.setitimer(signal.ITIMER_REAL, GRACE_S)
         raise Interrupt.sent or EngineHang(self.words)
@@ -151,16 +150,13 @@ def repeat_interrupt() -> None:
         signal.setitimer(signal.ITIMER_REAL, min(left_s, GRACE_S))
 
 
-def _end_process(what: str, words: str, frame: FrameType | None) -> NoReturn:
-    """Ends the process once it has written what it knows. `frame` is where the engine was."""
+def _end_process(what: str, words: str) -> NoReturn:
+    """Ends the process, and says why."""
     sent, note = Interrupt.sent, notes().note
     status = SWALLOWED_STATUS if sent is None else sent.exit_code
     words = words if sent is None else f"{what} did not return after {sent}"
     words = f"{words}, and swallowed {MOST_TRIES} exceptions that end it: the process ended itself"
-    faulthandler.dump_traceback_later(LAST_WORDS_S, exit=True)  # the engine may hold a lock
-    try:
-        notes().last_words(words, frame, status)
-    finally:
-        on = f"engine {note.engine} on {note.model}"
-        print(f"batchproof: {on}: {words} with status {status}", file=sys.__stderr__, flush=True)
-        os._exit(status)
+    on = f"engine {note.engine} on {note.model}"
+    notes().uncapture()
+    print(f"batchproof: {on}: {words} with status {status}", file=sys.__stderr__, flush=True)
+    os._exit(status)

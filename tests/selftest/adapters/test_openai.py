@@ -387,7 +387,7 @@ def test_a_prompt_of_which_a_part_was_cached_is_counted(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("&prompts=texts", "prompts is 'texts', not one of ids, words"),
+        ("&prompts=texts", "prompts is \"texts\": input should be 'ids' or 'words'"),
         ("&concurrency=0", "concurrency is 0, but must be at least 1"),
         ("&timeout_s=-1.5", "timeout_s is -1.5, but must be a number of seconds above 0"),
         ("&extra=[1]", "extra is .*, but must be a JSON object"),

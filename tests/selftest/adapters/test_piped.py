@@ -291,12 +291,15 @@ TOP = {"logprob": -1, "top": [[1.0, 2]]}
 @pytest.mark.parametrize(
     ("answer", "reported"),
     [
-        ({"completions": {}}, "completions is an object, not a list"),
-        ({"completions": [GOOD, {}]}, "completions[1] has no 'request_id'"),
-        ({"tokens": []}, "it has the key 'tokens', but may have completions"),
-        ({"completions": [GOOD | {"token_ids": [True]}]}, "token_ids[0] is true, not a whole number"),
-        ({"completions": [GOOD | {"finish_reason": "aborted"}]}, "'aborted', not one of stop, length"),
-        ({"completions": [GOOD | {"logprobs": [TOP]}]}, "logprobs[0].top[0][0] is 1.0, not a whole"),
+        ({"completions": {}}, "completions is {}: input should be a valid array"),
+        ({"completions": [GOOD, {}]}, "completions[1].request_id: field required"),
+        ({"tokens": []}, "tokens: unexpected keyword argument"),
+        ({"completions": [GOOD | {"token_ids": [True]}]}, "token_ids[0] is true: input should be"),
+        (
+            {"completions": [GOOD | {"finish_reason": "aborted"}]},
+            "be 'stop', 'length' or 'error'",
+        ),
+        ({"completions": [GOOD | {"logprobs": [TOP]}]}, "logprobs[0].top[0][0] is 1.0: input"),
     ],
 )
 def test_a_wrong_answer_is_named_and_the_process_goes_on(
@@ -315,7 +318,7 @@ def test_a_wrong_answer_is_named_and_the_process_goes_on(
     ("change", "error", "reported"),
     [
         ("HELLO['capabilities'] = ['masking']", UsageError, "declares the capability 'masking', but"),
-        ("HELLO['protocol'] = 2", ProgramFailed, "it has the key 'protocol', but may have"),
+        ("HELLO['protocol'] = 2", ProgramFailed, "protocol: unexpected keyword argument"),
         ("def hello(question): return {'error': 'no GPU'}", RuntimeError, "^no GPU$"),
         ("1 / 0", ProgramFailed, "exited with status 1 before it answered 'hello'; the last lines of"),
     ],

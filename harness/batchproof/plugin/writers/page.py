@@ -1,12 +1,12 @@
 """The run as a page in Markdown, for a job summary or a comment on a pull request."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from batchproof.findings.causes import Cause
-from batchproof.plugin.writers.table import LEGEND, SessionFacts, in_words, totals_line
+from batchproof.plugin.writers.table import LEGEND, SessionFacts, totals_line
 from batchproof.records.journal import JournalEntry
 from batchproof.records.table import ConformanceTable
 from batchproof.records.texts import counted, header, line
@@ -17,9 +17,8 @@ from batchproof.requirements.verdict_of_journal import failure_groups, group_by_
 
 
 def failed_tests(finished: Iterable[JournalEntry]) -> tuple[JournalEntry, ...]:
-    """Returns the tests that fail the run: what is not scored fails nothing."""
-    scored = (each for each in finished if each.record is None or each.record.is_scored)
-    return tuple(each for each in scored if each.outcome == "failed")
+    """Returns the tests that fail the run."""
+    return tuple(each for each in finished if each.outcome == "failed")
 
 
 def is_blamed(failed: JournalEntry) -> bool:
@@ -34,14 +33,14 @@ MOST_ROWS = 30
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run as the page shows it: the table engine x promise, all tests that failed, the verdicts by
-    engine, and what was left out."""
+    """A run as the page shows it: the table engine x promise, all tests that failed, the verdict, and
+    what was left out."""
 
     table: ConformanceTable
     failed: tuple[JournalEntry, ...]
     folder: Path  # of the files
     known: tuple[JournalEntry, ...] = ()  # failed as expected
-    verdicts: Mapping[str, EngineVerdict] = field(default_factory=dict)
+    verdict: EngineVerdict | None = None  # of a run of one engine that asked for it
     selection: str = ""  # such as "12 of 510 tests"; empty: all ran
 
     @classmethod
@@ -50,7 +49,7 @@ class FinishedRun:
         table: ConformanceTable,
         finished: Sequence[JournalEntry],
         folder: Path,
-        verdicts: Mapping[str, EngineVerdict],
+        verdict: EngineVerdict | None,
         facts: SessionFacts,
     ) -> Self:
         """Returns the run whose tests have these entries."""
@@ -61,7 +60,7 @@ class FinishedRun:
             selection = f"{counted(num_tests, 'test')}, a selection"
         elif facts.num_left_out:
             selection = f"{num_tests} of {counted(num_tests + facts.num_left_out, 'test')}"
-        return cls(table, failed_tests(finished), folder, known, verdicts, selection)
+        return cls(table, failed_tests(finished), folder, known, verdict, selection)
 
 
 def summary_page(run: FinishedRun) -> str:
@@ -96,23 +95,18 @@ def groups_of(run: FinishedRun) -> Mapping[str, list[FailureGroup]]:
 def _verdict(run: FinishedRun, groups: Mapping[str, Sequence[FailureGroup]]) -> Iterator[str]:
     table = run.table
     for engine in table.engines:
-        cells, verdict = table.cells[engine], run.verdicts.get(engine)
+        cells = table.cells[engine]
         broken = [p for p in Promise if any(p.id in each.promises for each in groups[engine])]
         known = [p for p in Promise if p.id in cells and cells[p.id].known and p not in broken]
         held = [p for p, c in cells.items() if c.passed and not c.failed and not c.known]
-        num_held = len(verdict.held if verdict else held)
+        num_held = len(run.verdict.held if run.verdict else held)
         words = [f"breaks {_promises(broken)}"] if broken else []
         words += [f"has expected failures in {_promises(known)}"] if known else []
         words += [f"keeps {counted(num_held, 'promise')}"]
         ran = f", in {run.selection}" if run.selection else ""
         yield f"## Batchproof: {_code(engine)} {' and '.join(words)}{ran}"
-        if verdict and (asked := verdict.requirement_set):
-            said = in_words(verdict)
-            yield f"Requirement set {asked.name} (digest {asked.digest[:12]}): **{said}**.  "
     if not table.is_complete:
         yield "**The run was stopped: some tests are missing.**"
-    elif any(each.requirement_set and each.verdict == "incomplete" for each in run.verdicts.values()):
-        yield "**The run failed: requirements were not run.**"
     elif table.exit_status and not any(groups.values()):
         yield "**The run failed**, though no promise is broken: see below, or the log."
 

@@ -1,5 +1,5 @@
 """The table engine x promise, to which the records of tests add up: as text and as a record; and the
-verdict on each engine."""
+verdict on the engine."""
 
 from argparse import Namespace
 from collections import Counter
@@ -15,9 +15,7 @@ from batchproof.records.table import ConformanceTable, PromiseCell, Totals
 from batchproof.records.texts import counted
 from batchproof.records.verdict import Conditions, EngineVerdict
 from batchproof.requirements.promises import Promise
-from batchproof.requirements.sets import RequirementSet
 from batchproof.requirements.verdict_of_journal import Asked, Outcome, cells_of, totals_of, verdict_of
-from batchproof.run.engine_names import COMMAND_PREFIX
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,6 @@ class SessionFacts:
     conditions: Conditions
     precision: str
     torch: str  # its version
-    requirements: RequirementSet | None
     exit_status: int
     is_complete: bool
     num_left_out: int = 0  # tests that were deselected
@@ -43,9 +40,9 @@ LEGEND = (
 
 
 def outcomes_of(finished: Iterable[JournalEntry]) -> Iterator[Outcome]:
-    """Yields the outcome of each conformance test that is scored."""
+    """Yields the outcome of each conformance test."""
     for entry in finished:
-        if entry.record is not None and entry.record.is_scored:
+        if entry.record is not None:
             yield entry.outcome, entry.record
 
 
@@ -90,10 +87,9 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
     """Yields the lines of the table, its legend, and the totals of each engine."""
     engines = list(dict.fromkeys(record.engine for _, record in outcomes))
     cells = {engine: cells_of(engine, outcomes) for engine in engines}
-    heads = {engine: head_of(engine, outcomes) for engine in engines}
-    widths = {e: max(7, len(heads[e]), *(len(c.text) for c in cells[e].values())) for e in engines}
+    widths = {e: max(7, len(e), *(len(c.text) for c in cells[e].values())) for e in engines}
     titles = max(len(str(promise)) for promise in Promise)
-    yield " " * titles + "".join(f"  {heads[engine]:>{widths[engine]}}" for engine in engines)
+    yield " " * titles + "".join(f"  {engine:>{widths[engine]}}" for engine in engines)
     for promise in Promise:
         if any(promise.id in row for row in cells.values()):
             texts = (f"  {_text(cells[e].get(promise.id)):>{widths[e]}}" for e in engines)
@@ -101,17 +97,6 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
     yield from LEGEND
     for engine in engines:
         yield totals_line(engine, totals_of(engine, outcomes))
-
-
-def head_of(engine: str, outcomes: Sequence[Outcome]) -> str:
-    """Returns what a column is called: the release of an engine that is a command line, if it is the
-    only one of that release."""
-    if not engine.startswith(COMMAND_PREFIX):
-        return engine
-    released = {(record.ledger.release, record.engine) for _, record in outcomes}
-    own = {release for release, name in released if release and name == engine}
-    others = {release for release, name in released if name != engine}
-    return own.pop() if len(own) == 1 and own.isdisjoint(others) else engine
 
 
 def _text(cell: PromiseCell | None) -> str:
@@ -183,26 +168,9 @@ def empty_selection(option: Namespace, num_run: int, deselected: Sequence[pytest
     return None
 
 
-def verdicts(finished: Iterable[JournalEntry], facts: SessionFacts) -> list[EngineVerdict]:
-    """Returns the verdict on each engine of the run. Tests without a record count for all."""
-    entries = list(finished)
-    asked = Asked(facts.made.command, facts.requirements, facts.conditions)
-    return [
-        verdict_of(
-            engine,
-            [each for each in entries if each.record is None or each.record.engine == engine],
-            facts.is_complete,
-            facts.made,
-            asked,
-        )
-        for engine in facts.engines
-    ]
-
-
-def in_words(verdict: EngineVerdict) -> str:
-    """Returns a line such as "held; of 512 requirements 400 held, 112 no capability"."""
-    words: list[str] = [verdict.verdict]
-    for what, outcomes in (("requirement", verdict.outcomes), ("unscored test", verdict.unscored)):
-        tally = ", ".join(f"{count} {word}" for word, count in Counter(outcomes.values()).items())
-        words += [f"of {counted(len(outcomes), what)} {tally}"] if outcomes else []
-    return "; ".join(words)
+def verdict(finished: Iterable[JournalEntry], facts: SessionFacts) -> EngineVerdict:
+    """Returns the verdict on the one engine of the run. Tests without a record count for it."""
+    (engine,) = facts.engines
+    own = [each for each in finished if each.record is None or each.record.engine == engine]
+    asked = Asked(facts.made.command, facts.conditions)
+    return verdict_of(engine, own, facts.is_complete, facts.made, asked)
