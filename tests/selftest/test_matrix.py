@@ -12,10 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.__main__ import main
-from batchproof.judgement import matrix_command
+from batchproof.judgement import cells, matrix_command
 from batchproof.judgement.axes import Axes, Cell, axes_of, base_of, cell_of, chosen, folder_name
 from batchproof.judgement.cells import CellResult, CellTask
-from batchproof.judgement.deciding import Found, smallest_difference
+from batchproof.judgement.deciding import (
+    Found,
+    Search,
+    change_between,
+    run_searches,
+    smallest_difference,
+)
 from batchproof.judgement.matrix_page import matrix_page
 from batchproof.records.matrix import MATRIX, CellRecord, Settings, told_rows
 from batchproof.records.verdict import PromiseResult, RequirementOutcome
@@ -28,16 +34,17 @@ AXES = {
 ONE, OTHER = "test_parity::test_it[*]", "test_reuse::test_it[*]"
 
 
-def test_in_a_matrix_every_two_values_meet_and_the_base_is_in_it() -> None:
-    rows = chosen(AXES)
+@pytest.mark.parametrize("strength", [1, 2, 3])
+def test_in_a_matrix_every_two_values_meet_and_the_base_is_in_it(strength: int) -> None:
+    rows = chosen(AXES, strength)
     assert rows[0] == base_of(AXES)
-    for names in combinations(AXES, 2):
+    for names in combinations(AXES, strength):
         met = {tuple(row[name] for name in names) for row in rows}
         assert met == set(product(*(AXES[name] for name in names)))
 
 
 def test_one_axis_has_a_cell_for_each_value() -> None:
-    assert chosen({"c": AXES["c"]}) == [{"c": "off"}, {"c": "on"}, {"c": "more"}]
+    assert chosen({"c": AXES["c"]}, 2) == [{"c": "off"}, {"c": "on"}, {"c": "more"}]
 
 
 def test_a_value_sets_options_of_the_engine_and_of_the_suite() -> None:
@@ -73,21 +80,17 @@ def test_an_engine_without_axes_needs_some() -> None:
         axes_of({}, [], "static")
 
 
-def searched(
-    breaking: Settings,
-    holding: Settings,
-    broken: Iterable[Settings],
-    unasked: Settings | None = None,
-) -> Found:
-    """Searches on an engine that breaks where all of one of these settings are."""
+def answered(search: Search, broken: Iterable[Settings], unasked: Settings | None = None) -> Found:
+    """Runs a search on an engine that breaks where all of one of these settings are."""
 
-    def ask(settings: Settings) -> RequirementOutcome:
+    def ask(settings: Settings, names: Collection[str]) -> Mapping[str, RequirementOutcome]:
         if unasked and unasked.items() <= settings.items():
-            return "no capability"
+            return dict.fromkeys(names, "no capability")
         is_broken = any(each.items() <= settings.items() for each in broken)
-        return "failed" if is_broken else "held"
+        return dict.fromkeys(names, "failed" if is_broken else "held")
 
-    return smallest_difference(breaking, holding, ask)
+    ((_, found),) = run_searches({(ONE, 0): search}, ask, 100)
+    return found
 
 
 @given(data=st.data())
@@ -96,7 +99,7 @@ def test_what_is_found_is_the_smallest_difference(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from([*AXES]), min_size=1, unique=True))
     cause = dict.fromkeys(names, "on")
     others = {name: data.draw(st.sampled_from([*AXES[name]])) for name in AXES}
-    found = searched(others | cause, base_of(AXES), [cause])
+    found = answered(smallest_difference(others | cause, base_of(AXES)), [cause])
     assert found.decisive == dict.fromkeys(names, "off")
     assert found.at == base_of(AXES) | cause
     assert not found.unasked
@@ -105,14 +108,16 @@ def test_what_is_found_is_the_smallest_difference(data: st.DataObject) -> None:
 
 def test_of_two_causes_one_is_found_and_it_is_minimal() -> None:
     breaking = {"a": "on", "b": "on", "c": "on", "d": "on"}
-    found = searched(breaking, base_of(AXES), [{"a": "on", "b": "on"}, {"c": "on"}])
+    found = answered(
+        smallest_difference(breaking, base_of(AXES)), [{"a": "on", "b": "on"}, {"c": "on"}]
+    )
     assert found.decisive == {"c": "off"}
 
 
 def test_what_cannot_be_asked_is_not_said_to_hold() -> None:
     breaking = {"a": "on", "b": "on", "c": "off", "d": "off"}
-    broken, unasked = {"a": "on", "b": "on"}, {"a": "off", "b": "on"}
-    found = searched(breaking, base_of(AXES), [broken], unasked)
+    search = smallest_difference(breaking, base_of(AXES))
+    found = answered(search, [{"a": "on", "b": "on"}], unasked={"a": "off", "b": "on"})
     assert (found.decisive, found.unasked) == ({"b": "off"}, {"a": "off"})
 
 
@@ -121,9 +126,42 @@ def test_what_cannot_be_asked_is_not_said_to_hold() -> None:
     [([], "among other tests"), ([{}], "it is failed when it is asked alone")],
 )
 def test_what_is_not_seen_again_alone_is_not_decided(broken: list[Settings], words: str) -> None:
-    found = searched({"a": "on"}, {"a": "off"}, broken)
+    found = answered(smallest_difference({"a": "on"}, {"a": "off"}), broken)
     assert not found.decisive
     assert words in found.note
+
+
+@pytest.mark.parametrize("does_break_first", [False, True])
+@pytest.mark.parametrize("first_changed", range(1, 6))
+def test_a_change_is_dated_by_halving(first_changed: int, does_break_first: bool) -> None:
+    versions = [f"1.{i}" for i in range(6)]
+    changed = [{"release": each} for each in versions[first_changed:]]
+    rest = [{"release": each} for each in versions[:first_changed]]
+    search = change_between("release", versions, does_break_first)
+    found = answered(search, rest if does_break_first else changed)
+    last, first = versions[first_changed - 1], versions[first_changed]
+    broken, held = (last, first) if does_break_first else (first, last)
+    assert (found.at, found.decisive) == ({"release": broken}, {"release": held})
+
+
+def test_a_release_that_cannot_be_asked_is_passed_over() -> None:
+    search = change_between("release", ["1", "2", "3", "4"], does_break_first=False)
+    found = answered(search, [{"release": "4"}], unasked={"release": "2"})
+    assert (found.at, found.decisive) == ({"release": "4"}, {"release": "3"})
+
+
+def test_searches_that_wait_for_one_configuration_are_asked_in_one_run() -> None:
+    runs = []
+
+    def ask(settings: Settings, names: Collection[str]) -> Mapping[str, RequirementOutcome]:
+        runs.append((dict(settings), sorted(names)))
+        return dict.fromkeys(names, "failed" if settings["a"] == "on" else "held")
+
+    searches = {(name, 0): smallest_difference({"a": "on"}, {"a": "off"}) for name in "xy"}
+    assert len([*run_searches(searches, ask, 100)]) == 2
+    assert runs == [({"a": "on"}, ["x", "y"]), ({"a": "off"}, ["x", "y"])]
+    searches = {("x", 0): smallest_difference({"a": "on"}, {"a": "off"})}
+    assert not [*run_searches(searches, ask, 1)], "no more runs than allowed"
 
 
 def played(monkeypatch: pytest.MonkeyPatch, is_broken: Mapping[str, str]) -> list[str]:
@@ -139,12 +177,12 @@ def played(monkeypatch: pytest.MonkeyPatch, is_broken: Mapping[str, str]) -> lis
         options = tuple(task.session(Path()).options)
         result = PromiseResult("broken" if found == "failed" else "held")
         record = CellRecord(
-            task.cell.settings, task.folder.name, task.cell.engine, options, 0.5, 10, {"P1": result}
+            task.cell.settings, task.folder, task.cell.engine, options, 0.5, 10, {"P1": result}
         )
         failed = {ONE: "P1 parity is broken"} if found == "failed" else {}
-        return CellResult(replace(record, failed=failed), {ONE: found})
+        return CellResult(replace(record, failed=failed), {ONE: found}, {"verdict.md": b"page"})
 
-    monkeypatch.setattr(matrix_command, "judge_cell", judge_cell)
+    monkeypatch.setattr(cells, "judge_cell", judge_cell)
     monkeypatch.setattr(
         matrix_command, "asked_alone", lambda task, names: dict.fromkeys(names, outcome(task.cell))
     )
@@ -165,9 +203,8 @@ def test_a_matrix_says_what_decides(
     assert (folder / "README.md").read_text() == matrix_page(record)
     assert f"**{sentence}**: P1 parity is broken. 1 requirement: `{ONE}`" in matrix_page(record)
     assert len(asked) == len(record.cells) == 4
-    command = ["judge", "matrix", "static", *axes, "--probes=1", f"--output={tmp_path}", "--jobs=1"]
-    assert main(command) == 1
-    assert "* Not decided within the allowed runs: 1 set of" in (folder / "README.md").read_text()
+    for cell in record.cells:
+        assert (folder / cell.folder / "verdict.md").read_text() == "page"
 
 
 def test_a_finding_is_one_row_and_its_requirements_are_asked_together(
@@ -175,7 +212,7 @@ def test_a_finding_is_one_row_and_its_requirements_are_asked_together(
 ) -> None:
     """It breaks another requirement in each cell, and none that is asked alone."""
     played(monkeypatch, {})
-    judge_cell = matrix_command.judge_cell
+    judge_cell = cells.judge_cell
 
     def judged(task: CellTask) -> CellResult:
         result, settings = judge_cell(task), task.cell.settings
@@ -190,7 +227,7 @@ def test_a_finding_is_one_row_and_its_requirements_are_asked_together(
         is_broken = len(names) == 2 and task.cell.settings["policy"] == "fcfs"
         return dict.fromkeys(names, "failed" if is_broken else "held")
 
-    monkeypatch.setattr(matrix_command, "judge_cell", judged)
+    monkeypatch.setattr(cells, "judge_cell", judged)
     monkeypatch.setattr(matrix_command, "asked_alone", asked)
     monkeypatch.setattr(matrix_command, "resolve_engine", lambda text: text)
     issues = (SimpleNamespace(title="stale keys"),)
@@ -228,25 +265,31 @@ def test_where_nothing_can_be_asked_an_older_matrix_stays(
     before = (tmp_path / "matrices" / "static" / "README.md").read_text()
 
     def empty(task: CellTask) -> CellResult:
-        settings, engine = task.cell.settings, task.cell.engine
-        record = CellRecord(settings, task.folder.name, engine, (), 0.0, why_not="no")
-        return CellResult(record, {})
+        record = CellRecord(task.cell.settings, task.folder, task.cell.engine, (), 0.0, why_not="no")
+        return CellResult(record, {}, {})
 
-    monkeypatch.setattr(matrix_command, "judge_cell", empty)
+    monkeypatch.setattr(cells, "judge_cell", empty)
     assert main(command) == 2
     assert "'static?policy=sjf' is not judged, since no test was run" in capsys.readouterr().err
     assert (tmp_path / "matrices" / "static" / "README.md").read_text() == before
 
 
+@pytest.mark.parametrize("halving", [[], ["--bisect"]])
 def test_releases_are_dated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    halving: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked = played(monkeypatch, {"release": "3"})
     monkeypatch.setattr(libraries, "interpreter", lambda *_: "python")
     command = ["judge", "releases", "mlx", "1", "2", "3", f"--output={tmp_path}", "--jobs=1"]
-    assert main(command) == 1
+    assert main([*command, *halving]) == 1
     assert "* broken in 3, held in 2: P1 parity is broken" in capsys.readouterr().out
-    assert asked == [f"mlx?release={each}" for each in "123"]
+    assert (
+        asked == [f"mlx?release={each}" for each in ("1", "3" if halving else "2", "3")][: len(asked)]
+    )
+    assert len(asked) == (2 if halving else 3)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
-"""Judges the cells of a matrix, and asks requirements alone."""
+"""Judges the cells of a matrix, here one after another or at once on the machines of a Ray cluster, and
+asks requirements alone."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from batchproof.cli.ray_cluster import RAY, cluster
 from batchproof.judgement.axes import MODEL, Cell
 from batchproof.judgement.output import write_verdict
 from batchproof.judgement.suite_session import ENDED, Session, suite_options
@@ -25,10 +27,10 @@ DEFAULT_OPTIONS = f"{MODEL}=llama-hash --hypothesis-profile=quick"
 
 @dataclass(frozen=True)
 class CellTask:
-    """A cell to judge, and the folder for its page."""
+    """A cell to judge: everything that another process or machine needs."""
 
     cell: Cell
-    folder: Path
+    folder: str
     given: str  # of --pytest
     jobs: int
     issues: tuple[KnownIssue, ...]
@@ -42,43 +44,61 @@ class CellTask:
 
 @dataclass(frozen=True)
 class CellResult:
-    """A judged cell: its line, and the outcomes of its requirements."""
+    """A judged cell: its line, the outcomes of its requirements, and its files by name."""
 
     record: CellRecord
     outcomes: Mapping[str, RequirementOutcome]
+    files: Mapping[str, bytes]
+
+
+def judged(tasks: Sequence[CellTask], runner: str) -> Iterator[CellResult]:
+    """Yields the result of each task as it is done. Raises `UsageError` without Ray."""
+    if runner != RAY:
+        yield from map(judge_cell, tasks)
+        return
+    with cluster(tasks[0].jobs if tasks else 1) as ray:
+        remote = ray.remote(judge_cell)
+        waiting = [remote.options(num_cpus=each.jobs).remote(each) for each in tasks]
+        while waiting:
+            done, waiting = ray.wait(waiting)
+            yield ray.get(done[0])
 
 
 def judge_cell(task: CellTask) -> CellResult:
-    """Runs the suite on one configuration, and writes its page if a test was run."""
+    """Runs the suite on one configuration."""
     with TemporaryDirectory(prefix="batchproof-") as name:
-        start = time.monotonic()
-        session = task.session(Path(name))
+        folder, start = Path(name), time.monotonic()
+        session = task.session(folder)
         has_ended = session.run() in ENDED
         minutes = (time.monotonic() - start) / 60
         cell = task.cell
-        options = tuple(session.options)
-        record = CellRecord(cell.settings, task.folder.name, cell.engine, options, minutes)
+        record = CellRecord(cell.settings, task.folder, cell.engine, tuple(session.options), minutes)
         found = entries(session.journal)
         if not found:
             why = "no test was run: the engine could not be asked in this configuration"
-            return CellResult(replace(record, why_not=why), {})
+            return CellResult(replace(record, why_not=why), {}, {})
         verdict = session.verdict_of(found, has_ended, task.issues)
-        write_verdict(verdict, task.folder, DEPTH)
-    known = [each for each in task.issues if each.is_of(verdict.release, cell.engine)]
-    failed = {
-        cell.without_model(each.record.requirement): issue.title if issue else _promise(each.record)
-        for issue, members in group_by_issue(found, known)
-        for each in members
-        if each.record is not None
-    }
-    record = replace(
-        record,
-        num_requests=verdict.totals.num_requests,
-        promises=verdict.promises,
-        failed=failed,
-        why_not="" if has_ended else "the run did not come to its end",
-    )
-    return CellResult(record, _outcomes_in(cell, verdict))
+        page = write_verdict(verdict, folder / "page", DEPTH)
+        known = [each for each in task.issues if each.is_of(verdict.release, cell.engine)]
+        failed = {
+            cell.without_model(each.record.requirement): issue.title if issue else _promise(each.record)
+            for issue, members in group_by_issue(found, known)
+            for each in members
+            if each.record is not None
+        }
+        files = {
+            str(each.relative_to(page.parent)): each.read_bytes()
+            for each in page.parent.rglob("*")
+            if each.is_file()
+        }
+        record = replace(
+            record,
+            num_requests=verdict.totals.num_requests,
+            promises=verdict.promises,
+            failed=failed,
+            why_not="" if has_ended else "the run did not come to its end",
+        )
+        return CellResult(record, outcomes_in(cell, verdict), files)
 
 
 def _promise(record: TrialRecord) -> str:
@@ -95,9 +115,9 @@ def asked_alone(task: CellTask, requirements: Collection[str]) -> dict[str, Requ
         session.run()
         if not session.verdict.is_file():
             return {}
-        outcomes = _outcomes_in(task.cell, VERDICT.read(session.verdict))
+        outcomes = outcomes_in(task.cell, VERDICT.read(session.verdict))
         return {each: outcomes[each] for each in requirements if each in outcomes}
 
 
-def _outcomes_in(cell: Cell, verdict: EngineVerdict) -> dict[str, RequirementOutcome]:
+def outcomes_in(cell: Cell, verdict: EngineVerdict) -> dict[str, RequirementOutcome]:
     return {cell.without_model(name): outcome for name, outcome in verdict.outcomes.items()}

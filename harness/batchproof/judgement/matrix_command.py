@@ -6,12 +6,12 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from batchproof.cli import choices
+from batchproof.cli.ray_cluster import add_runner
 from batchproof.errors import UsageError
 from batchproof.judgement import suite_session
 from batchproof.judgement.axes import MODEL, Axes, axes_of, base_of, cell_of, chosen, folder_name
@@ -20,10 +20,18 @@ from batchproof.judgement.cells import (
     CellResult,
     CellTask,
     asked_alone,
-    judge_cell,
+    judged,
+    outcomes_in,
 )
-from batchproof.judgement.deciding import NoMoreProbes, smallest_difference
-from batchproof.judgement.matrix_page import matrix_page, summary_lines
+from batchproof.judgement.deciding import (
+    Outcomes,
+    Search,
+    change_between,
+    run_searches,
+    smallest_difference,
+)
+from batchproof.judgement.matrix_page import columns_of, matrix_page, summary_lines
+from batchproof.judgement.matrix_picture import matrix_picture
 from batchproof.judgement.output import RECORD, write_index
 from batchproof.judgement.suite_session import split_options
 from batchproof.models.embedded import DTYPES
@@ -35,10 +43,10 @@ from batchproof.records.matrix import (
     MATRIX,
     MATRIX_FILE,
     PAGE,
+    PICTURE,
     CellRecord,
     Difference,
     MatrixRecord,
-    Row,
     Settings,
     merged_outcome,
     told_rows,
@@ -46,7 +54,7 @@ from batchproof.records.matrix import (
 from batchproof.records.provenance import made_now
 from batchproof.records.suite_stamp import suite_stamp
 from batchproof.records.texts import counted, slug
-from batchproof.records.verdict import RequirementOutcome
+from batchproof.records.verdict import VERDICT, RequirementOutcome
 from batchproof.requirements.issues import read_issues
 from batchproof.run.registry import engines_module, resolve_engine
 from batchproof.validation.values import one_of
@@ -69,6 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "values, the base first; or the NAME of an axis that the engine declares; repeatable (default: "
         "all that it declares)",
     )
+    choices.add_count(
+        parser, "--strength", 2, "how many axes have each combination of their values in some cell"
+    )
     add_common(parser)
 
 
@@ -83,14 +94,20 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     choices.add_count(
         parser, "--probes", 24, "how many runs may ask requirements alone, to find what decides"
     )
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the cells that this suite has judged in full"
+    )
+    add_runner(parser, "judge the cells here, or in the Ray cluster that RAY_ADDRESS names")
     suite_session.add_common(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if no requirement breaks in any cell, else 1. Raises `UsageError`."""
     axes = axes_of(declared_axes(arguments.engine), arguments.axis or (), arguments.engine)
+    if arguments.strength > (most := max(2, len(axes))):
+        raise UsageError(f"--strength is {arguments.strength}, but must be at most {most} here")
     require_options(arguments, axes)
-    return judge_matrix(arguments, axes, chosen(axes), arguments.engine)
+    return judge_matrix(arguments, axes, chosen(axes, arguments.strength), arguments.engine)
 
 
 def require_options(arguments: argparse.Namespace, axes: Axes) -> None:
@@ -122,15 +139,16 @@ def judge_matrix(
     wanted: Sequence[Settings],
     title: str,
     is_ordered: bool = False,
+    is_halved: bool = False,
 ) -> int:
     """Judges the wanted settings and looks for what decides. On an ordered axis neighbours are
-    compared."""
-    matrix = _Matrix(arguments, axes, title, is_ordered)
+    compared; if it is halved, only the first and the last value are judged in full."""
+    matrix = _Matrix(arguments, axes, title, is_ordered, is_halved)
+    with_pages = [wanted[0], wanted[-1]] if is_halved else wanted
     try:
-        for number, settings in enumerate(wanted, start=1):
-            result = judge_cell(matrix.task(settings))
+        for number, result in enumerate(matrix.results(with_pages), start=1):
             matrix.keep(result)
-            print(_line(number, len(wanted), result.record), file=sys.stderr, flush=True)
+            print(_line(number, len(with_pages), result.record), file=sys.stderr, flush=True)
         matrix.decide()
         matrix.remove_others()
         matrix.is_complete = not any(each.why_not for each in matrix.cells)
@@ -149,37 +167,70 @@ def _line(number: int, of: int, cell: CellRecord) -> str:
 
 
 class _Matrix:
-    """The cells that are judged so far, each with its outcomes."""
+    """The cells that are judged so far, in the order of their settings, each with its outcomes."""
 
-    def __init__(self, arguments: argparse.Namespace, axes: Axes, title: str, is_ordered: bool) -> None:
+    def __init__(
+        self, arguments: argparse.Namespace, axes: Axes, title: str, is_ordered: bool, is_halved: bool
+    ) -> None:
         self._arguments = arguments
         self._axes = axes
-        self._is_ordered = is_ordered
+        self._is_ordered, self._is_halved = is_ordered, is_halved
         self._issues = read_issues(arguments.findings)
         self.folder = choices.writable(arguments.output / MATRICES / slug(title)).resolve()
-        self._judged: list[CellResult] = []
+        self._judged: list[tuple[CellRecord, Outcomes]] = []
         self.differences: list[Difference] = []
-        self._asked: dict[frozenset[tuple[str, str]], Mapping[str, RequirementOutcome]] = {}
-        self._probe_s = 0.0
+        self._num_probes, self._probe_s = 0, 0.0
         self.is_complete = False
 
     @property
     def cells(self) -> tuple[CellRecord, ...]:
-        return tuple(each.record for each in self._judged)
+        return tuple(cell for cell, _ in self._judged)
+
+    def results(self, wanted: Iterable[Settings]) -> Iterator[CellResult]:
+        """Yields those that are kept from an earlier run, then each that is judged."""
+        tasks = [self.task(each) for each in wanted]
+        kept = [*self._kept(tasks)] if self._arguments.resume else []
+        names = {each.record.folder for each in kept}
+        yield from kept
+        yield from judged([each for each in tasks if each.folder not in names], self._arguments.runner)
 
     def task(self, settings: Settings) -> CellTask:
         cell = cell_of(self._arguments.engine, self._axes, settings)
-        folder = self.folder / folder_name(settings, base_of(self._axes))
-        return CellTask(cell, folder, self._arguments.pytest, self._arguments.jobs, self._issues)
+        name = folder_name(settings, base_of(self._axes))
+        return CellTask(cell, name, self._arguments.pytest, self._arguments.jobs, self._issues)
+
+    def _kept(self, tasks: Sequence[CellTask]) -> Iterator[CellResult]:
+        """Yields the cells of the matrix that is there, if this suite has judged them in full."""
+        path = self.folder / MATRIX_FILE
+        before = MATRIX.read(path) if path.is_file() else None
+        if before is None or before.suite != suite_stamp():
+            return
+        there = {
+            (each.engine, each.folder, each.options): each for each in before.cells if not each.why_not
+        }
+        for task in tasks:
+            options = tuple(task.session(self.folder).options)
+            record = there.get((task.cell.engine, task.folder, options))
+            if record is not None:
+                verdict = VERDICT.read(self.folder / task.folder / RECORD)
+                yield CellResult(record, outcomes_in(task.cell, verdict), {})
 
     def keep(self, result: CellResult) -> None:
-        """Writes the matrix as far as it is. Raises `UsageError` if nothing could be asked in the first
-        cell: an older matrix stays."""
-        if not self._judged and not result.outcomes and result.record.why_not:
+        """Writes the pages of a cell, and the matrix as far as it is. Raises `UsageError` if nothing
+        could be asked in the first: an older matrix stays."""
+        if not self._judged and not result.files and result.record.why_not:
             raise UsageError(
                 f"{result.record.engine!r} is not judged, since no test was run: see above"
             )
-        self._judged.append(result)
+        folder = self.folder / result.record.folder
+        if result.files:
+            shutil.rmtree(folder, ignore_errors=True)
+        for name, content in result.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        self._judged.append((result.record, result.outcomes))
+        self._judged.sort(key=self._place)
         self.write()
 
     def remove_others(self) -> None:
@@ -189,33 +240,47 @@ class _Matrix:
             if path.parent.name not in kept:
                 shutil.rmtree(path.parent)
 
+    def _place(self, each: tuple[CellRecord, Outcomes]) -> list[int]:
+        settings = each[0].settings
+        return [[*self._axes[axis]].index(value) for axis, value in settings.items()]
+
     def decide(self) -> None:
         """Searches for what decides each set of requirements that break in the same cells."""
         record = self._record()
-        rows = told_rows(record)
+        rows = {str(number): each for number, each in enumerate(told_rows(record).items())}
         together = {
-            row: names[:MOST_TOGETHER] if row[0] in record.findings else [min(names, key=len)]
-            for row, names in rows.items()
+            row: names[:MOST_TOGETHER] if what in record.findings else [min(names, key=len)]
+            for row, ((what, _), names) in rows.items()
         }
-        for row, names in rows.items():
-            shown = together[row][0]
-            for breaking, holding in self._pairs(row[1]):
-                with suppress(NoMoreProbes):
-                    found = smallest_difference(breaking, holding, partial(self._ask, together, row))
-                    self.differences.append(Difference(tuple(names), row[0], shown, **vars(found)))
-            del together[row]
+        searches = {
+            (row, number): search
+            for row, ((_, signs), _) in rows.items()
+            for number, search in enumerate(self._searches(signs))
+        }
+        ask = partial(self._ask, together)
+        for (row, _), found in run_searches(searches, ask, self._arguments.probes):
+            (what, _), names = rows[row]
+            self.differences.append(Difference(tuple(names), what, together[row][0], **vars(found)))
 
-    def _pairs(self, signs: Sequence[RequirementOutcome]) -> Iterator[tuple[Settings, Settings]]:
-        """Yields settings in which a requirement breaks, and in which it holds: those of the base if it
-        holds there, else the nearest two; on an ordered axis two for each change."""
+    def _searches(self, signs: Sequence[RequirementOutcome]) -> Iterator[Search]:
+        """Yields the searches for a requirement that breaks in one cell and holds in another: one to
+        the base if it holds there, else between the nearest two; on an ordered axis one for each
+        change."""
+        if self._is_halved:
+            (axis,) = self._axes
+            yield change_between(axis, [*self._axes[axis]], signs[0] in BREAKS)
+            return
         told = [i for i, sign in enumerate(signs) if sign in DECIDED]
         pairs = [(i, j) for i in told for j in told if signs[i] in BREAKS and signs[j] == "held"]
         if self._is_ordered:
-            pairs = [pair for pair in pairs if {*pair} in map(set, pairwise(told))]
+            changes = [pair for pair in pairs if {*pair} in map(set, pairwise(told))]
+            yield from map(self._between, changes)
         else:
-            pairs = [min(pairs, key=self._distance)]
-        for breaking, holding in pairs:
-            yield self.cells[breaking].settings, self.cells[holding].settings
+            yield self._between(min(pairs, key=self._distance))
+
+    def _between(self, pair: tuple[int, int]) -> Search:
+        breaking, holding = (self.cells[each].settings for each in pair)
+        return smallest_difference(breaking, holding)
 
     def _distance(self, pair: tuple[int, int]) -> tuple[bool, int]:
         breaking, holding = (self.cells[each].settings for each in pair)
@@ -223,35 +288,31 @@ class _Matrix:
         return holding != base_of(self._axes), num_other
 
     def _ask(
-        self, together: Mapping[Row, Sequence[str]], row: Row, settings: Settings
-    ) -> RequirementOutcome:
-        """Returns the outcome of a row. A run asks what stands for all rows that are open still. Raises
-        `NoMoreProbes`."""
-        key = frozenset(settings.items())
-        if key not in self._asked:
-            if len(self._asked) == self._arguments.probes:
-                raise NoMoreProbes
-            self._asked[key] = self._asked_alone(settings, {*chain.from_iterable(together.values())})
-        return merged_outcome([self._asked[key].get(name, "not run") for name in together[row]])
-
-    def _asked_alone(
-        self, settings: Settings, names: Collection[str]
-    ) -> Mapping[str, RequirementOutcome]:
+        self, together: Mapping[str, Sequence[str]], settings: Settings, rows: Collection[str]
+    ) -> Outcomes:
+        """Asks what stands for each row, and returns the outcome of the row."""
+        names = {name for each in rows for name in together[each]}
         start = time.monotonic()
-        task = self.task(settings)
         try:
-            return asked_alone(task, names)
+            found = asked_alone(self.task(settings), names)
+            return {
+                each: merged_outcome([found.get(name, "not run") for name in together[each]])
+                for each in rows
+            }
         finally:
             lasted_s = time.monotonic() - start
+            self._num_probes += 1
             self._probe_s += lasted_s
             asked = f"asked {counted(len(names), 'requirement')} alone"
-            print(f"{asked}: {task.folder.name} ({lasted_s:.0f} s)", file=sys.stderr, flush=True)
+            where = folder_name(settings, base_of(self._axes))
+            print(f"{asked}: {where} ({lasted_s:.0f} s)", file=sys.stderr, flush=True)
 
     def write(self) -> MatrixRecord:
         """Writes record and page, and returns the record."""
         record = self._record()
         MATRIX.write(record, self.folder / MATRIX_FILE)
         replace_text(self.folder / PAGE, matrix_page(record))
+        replace_text(self.folder / PICTURE, matrix_picture(record, columns_of(record)))
         return record
 
     def _record(self) -> MatrixRecord:
@@ -263,11 +324,10 @@ class _Matrix:
             is_ordered=self._is_ordered,
             cells=self.cells,
             outcomes={
-                name: tuple(each.outcomes.get(name, "not run") for each in self._judged)
-                for name in failed
+                name: tuple(each.get(name, "not run") for _, each in self._judged) for name in failed
             },
             differences=tuple(self.differences),
-            num_probes=len(self._asked),
+            num_probes=self._num_probes,
             probe_minutes=self._probe_s / 60,
             made=made_now(),
             suite=suite_stamp(),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from batchproof.judgement.axes import unlike, words_of
 from batchproof.judgement.output import LEGEND, PAGE, signs_of
-from batchproof.records.matrix import Difference, MatrixRecord, is_told, rows_of, told_rows
+from batchproof.records.matrix import PICTURE, Difference, MatrixRecord, is_told, rows_of, told_rows
 from batchproof.records.texts import counted, header, line
 from batchproof.records.verdict import RequirementOutcome
 from batchproof.requirements.promises import Promise
@@ -37,10 +37,10 @@ def matrix_page(record: MatrixRecord) -> str:
     lines += ["", "## Axes", "", "The first value of each is the base.", ""]
     lines += [f"* {name}: {', '.join(values)}" for name, values in record.axes.items()]
     lines += ["", "## Cells", "", *_cells(record), "", LEGEND, ""]
-    decided = [_difference(each, record) for each in _sorted(record.differences)]
-    decided += _unsearched(record)
-    if decided:
-        lines += ["## What a configuration decides", "", *decided, ""]
+    if record.differences:
+        lines += ["## What a configuration decides", ""]
+        lines += [_difference(each, record) for each in _sorted(record.differences)]
+        lines += [*_unsearched(record), ""]
     lines += [*_everywhere(record), *_requirements(record)]
     return "\n".join(lines)
 
@@ -143,7 +143,7 @@ def _requirements(record: MatrixRecord) -> Iterator[str]:
     asked."""
     rows = told_rows(record)
     if rows:
-        yield from ["## Requirements", ""]
+        yield from ["## Requirements", "", f"![What broke in which configuration]({PICTURE})", ""]
         yield from header("what broke", "requirements", *columns_of(record))
         for (what, signs), names in rows.items():
             marks = (OUTCOME_SIGNS.get(each, "") for each in signs)

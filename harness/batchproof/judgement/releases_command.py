@@ -13,6 +13,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "versions", nargs="+", metavar="VERSION", help="the oldest first; each is installed"
     )
+    parser.add_argument(
+        "--bisect",
+        action="store_true",
+        help="judge the first and the last in full, and ask by halving where it changed between them",
+    )
     matrix_command.add_common(parser)
 
 
@@ -33,4 +38,4 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{', '.join(missing)} not installed: `batchproof install {wanted_ones}`")
     wanted = [{RELEASE: version} for version in arguments.versions]
     title = f"{arguments.engine} releases"
-    return matrix_command.judge_matrix(arguments, axes, wanted, title, is_ordered=True)
+    return matrix_command.judge_matrix(arguments, axes, wanted, title, True, arguments.bisect)
