@@ -1,35 +1,15 @@
 """`batchproof demo`: what it shows is what the engines did, and wrong input is one sentence."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from batchproof import demo
 from batchproof.__main__ import main
-from batchproof.api import RowRecord, StepRecord
 from batchproof.demo.experiment import TimedRun
-from batchproof.demo.pages import letters
-from batchproof.run.timeline import assign_slots, build_timeline, num_refills, waves
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def record(
-    rows: Sequence[tuple[str, int, int]] = (),
-    admitted: str = "",
-    finished: str = "",
-    preempted: str = "",
-    waiting: str = "",
-) -> StepRecord:
-    return StepRecord(
-        tuple(RowRecord(*row, is_sampled=True) for row in rows),
-        tuple(waiting),
-        tuple(admitted),
-        tuple(finished),
-        tuple(preempted),
-    )
 
 
 def test_the_demo_shows_what_the_engines_did(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,43 +36,6 @@ def test_the_demo_shows_what_the_engines_did(capsys: pytest.CaptureFixture[str])
     # Wave by wave: 3 x (28 + 21), 3 x (61 + 19), 2 x (22 + 8); without padding and idle rows:
     useful = sum(len(prompt) + cap - 1 for prompt, cap in demo.EXAMPLES)
     assert numbers["token positions computed"] == [str(147 + 240 + 60), str(useful), str(useful)]
-
-
-def test_slots_are_read_from_a_trace() -> None:
-    trace = [
-        record(admitted="ABC"),
-        record(finished="AB"),
-        record(admitted="D"),
-        record(preempted="C"),
-        record(admitted="EC", finished="D"),
-        record(admitted="F"),
-    ]
-    assert assign_slots(trace, 3) == [
-        {"A": 0, "B": 1, "C": 2},
-        {"A": 0, "B": 1, "C": 2},
-        {"C": 2, "D": 0},
-        {"D": 0},
-        {"D": 0, "E": 1, "C": 2},
-        {"E": 1, "C": 2, "F": 0},
-    ]
-    with pytest.raises(ValueError, match="step 1 admits 'C', but all 2 slots are taken"):
-        assign_slots([record(admitted="AB"), record(admitted="C")], 2)
-    waited = [record(finished="A", waiting="C")]
-    filled = [record(admitted="C", finished="BC"), record(waiting="D")]
-    assert num_refills(waited + filled) == (1, 1)
-    assert num_refills([*waited, record()]) == (1, 0)
-    assert waves([record(admitted="A"), record(), record(admitted="B")]) == [range(2), range(2, 3)]
-
-
-def test_a_timeline_tells_prefill_decode_and_pauses() -> None:
-    def drawn(prompt_len: int, *trace: StepRecord) -> str:
-        return letters(build_timeline(trace, 1, {"A": prompt_len}).row(0))
-
-    begun = record([("A", 0, 4)], admitted="A")
-    last_chunk = record([("A", 4, 1)])  # of one token: it is prefill all the same
-    assert drawn(5, begun, last_chunk, record([("A", 5, 1)], finished="A")) == "AAa"
-    fed_again = record([("A", 0, 5)], admitted="A", preempted="A")
-    assert drawn(4, begun, record(), record([("A", 4, 1)]), fed_again) == "A.aA"
 
 
 def test_a_wrong_answer_is_named_and_the_exit_code_is_1(

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -49,10 +50,7 @@ def test_the_reference_agrees_with_the_librarys_own_generate(name: str) -> None:
         assert tuple(output[0, length:].tolist()) == completion.token_ids
 
 
-def built(name: str) -> PreTrainedModel:
-    """Returns a tiny model of the type; a gpt2 has eager attention."""
-    eager = {"attn_implementation": "eager"} if name == "gpt2" else {}
-    return Toy(name, changes=eager).build(seed=0)
+EAGER = {"attn_implementation": "eager"}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +72,7 @@ def test_a_model_that_an_engine_would_answer_wrongly_is_refused(
     model: str, name: str, words: str
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=words):
-        resolve_engine(name).factory(built(model), EngineConfig())
+        resolve_engine(name).factory(Toy(model).build(seed=0), EngineConfig())
 
 
 class _Changed:
@@ -118,25 +116,23 @@ def test_a_trial_batch_allows_what_rounding_does_and_no_more(dtype: torch.dtype)
         probe(other_tokens)
 
 
-@pytest.mark.parametrize("num_positions", [5, 16])
-def test_a_model_of_few_positions_is_served(num_positions: int) -> None:
-    model = Toy("gpt2", changes={"n_positions": num_positions}).build(seed=0)
-    requests = [Request("r", (1, 2), num_positions - 2)]
-    first, second = (
-        resolve_engine(each).factory(model, EngineConfig()).generate(requests)
-        for each in ("reference", "ragged")
-    )
-    assert first == second
-
-
 @pytest.mark.parametrize(
-    ("model", "name"), [("bloom", "static"), ("gpt2", "ragged"), ("gpt2", "ragged-paged")]
+    ("model", "changes", "name"),
+    [
+        ("bloom", {}, "static"),
+        ("gpt2", EAGER, "ragged"),
+        ("gpt2", EAGER, "ragged-paged"),
+        ("gpt2", {"n_positions": 5}, "ragged"),
+        ("gpt2", {"n_positions": 16}, "ragged"),
+    ],
 )
-def test_an_unusual_model_is_served_as_by_the_reference(model: str, name: str) -> None:
-    config = EngineConfig(max_num_seqs=2)
-    requests = [Request("a", (1, 2, 3, 4, 5), 6), Request("b", (9,), 6)]
+def test_an_unusual_model_is_served_as_by_the_reference(
+    model: str, changes: dict[str, Any], name: str
+) -> None:
+    toy = Toy(model, changes=changes).build(seed=0)
+    requests = [Request("a", (1, 2, 3), 2), Request("b", (9,), 4)]
     first, second = (
-        resolve_engine(each).factory(built(model), config).generate(requests)
+        resolve_engine(each).factory(toy, EngineConfig(max_num_seqs=2)).generate(requests)
         for each in ("reference", name)
     )
     assert first == second
