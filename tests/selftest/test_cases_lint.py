@@ -72,7 +72,6 @@ WRONG_FILES = [
 WRONG_KEYS = [
     ("promis: P1", "a case: key 'promis' is unknown; choose one of name, promise, why, link"),
     ("link: http://example.org", "link is 'http://example.org', but must be an https URL"),
-    ("needs: [steping]", "capability 'steping' is unknown; choose one of stepping, tracing, logits"),
     ("config: {max_num_seqs: 0}", "EngineConfig.max_num_seqs is 0, but must be at least 1"),
     (
         "expect: {preemption: false}",
@@ -94,10 +93,6 @@ WRONG_REQUESTS = [
         "eos ref[4] is out of range: max_new_tokens is 4",
     ),
     (f"{ONE}, arrive: 1000000000", "arrive is 1000000000, but must be at most 10000: it counts steps"),
-    (
-        f"{ONE}, expect: {{finish: done}}",
-        "finish 'done' is unknown; choose one of stop, length, aborted, error",
-    ),
 ]
 
 

@@ -118,12 +118,13 @@ def test_where_an_answer_ends(
             {"allowed_token_ids": frozenset({4}), "min_tokens": 1},
             "allowed_token_ids [4] leave no token",
         ),
+        ({"min_tokens": 4}, "min_tokens is 4, above max_new_tokens 3"),
     ],
 )
 def test_parameters_out_of_range_are_refused_by_value_and_rule(
     fields: dict[str, object], words: str
 ) -> None:
-    """Those that no conformance test asks for."""
+    """Those at a bound, and those that no conformance test asks for."""
     asked = SamplingParams(**fields)  # type: ignore[arg-type]
     assert words in str(asked.refusal(9, 3, frozenset({4})))
     assert SamplingParams().refusal(9, 3, frozenset()) is None

@@ -65,7 +65,6 @@ def test_a_value_sets_options_of_the_engine_and_of_the_suite() -> None:
     ("asked", "words"),
     [
         (["kw"], "declares no axis of that name (do you mean kv?)"),
-        (["a=1"], "two or more different values"),
         (["a=1,1"], "two or more different values"),
         (["a=1,2", "a=1,3"], "given twice"),
     ],

@@ -43,7 +43,6 @@ def test_the_results_are_whole_hold_nothing_wrong_and_are_those_of_their_page() 
         ("mamba", "paged", ToyVerdict.SERVED, "it carries states"),
         ("lfm3", "ragged", ToyVerdict.REFUSED, "layers of type conv"),
         ("bart", "paged?feed=packed", ToyVerdict.REFUSED, "in a batch its logits differ"),
-        ("phi3, longrope", "paged", ToyVerdict.REFUSED, "'longrope' depends on the whole batch"),
         ("llama, dynamic RoPE", "static", ToyVerdict.REFUSED, "'dynamic' depends on the whole batch"),
         ("moshi", "reference", ToyVerdict.UNPROVEN, "off one float64 pass"),
         ("musicgen", "paged", ToyVerdict.UNBUILDABLE, "has no attribute 'dropout'"),
