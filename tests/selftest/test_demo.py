@@ -7,7 +7,9 @@ import pytest
 
 from batchproof import demo
 from batchproof.__main__ import main
+from batchproof.api import RowRecord
 from batchproof.demo.experiment import TimedRun
+from batchproof.run.timeline import is_prefill
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -24,6 +26,7 @@ def test_the_demo_shows_what_the_engines_did(capsys: pytest.CaptureFixture[str])
     assert [place - 15 for place, each in enumerate(ruler) if each == "^"] == [21, 41]
     slots = [line.split()[2] for line in lines if re.match(r" +slot \d", line)]
     assert [len(slot) for slot in slots] == [51, 51, 51, 31, 31, 31, 31, 31, 31]
+    assert [slot[0] for slot in slots] == ["A", "B", "C"] * 3, "each takes the lowest free slot"
     for group in (slots[:3], slots[3:6], slots[6:]):
         for letter, (_, cap) in zip("ABCDEFGH", demo.EXAMPLES, strict=True):
             owned = [each for slot in group for each in slot if each.upper() == letter]
@@ -36,6 +39,11 @@ def test_the_demo_shows_what_the_engines_did(capsys: pytest.CaptureFixture[str])
     # Wave by wave: 3 x (28 + 21), 3 x (61 + 19), 2 x (22 + 8); without padding and idle rows:
     useful = sum(len(prompt) + cap - 1 for prompt, cap in demo.EXAMPLES)
     assert numbers["token positions computed"] == [str(147 + 240 + 60), str(useful), str(useful)]
+
+
+def test_the_last_chunk_of_a_prompt_is_prefill_though_it_be_one_token() -> None:
+    assert is_prefill(RowRecord("A", 4, 1, True), prompt_len=5)
+    assert not is_prefill(RowRecord("A", 5, 1, True), prompt_len=5)
 
 
 def test_a_wrong_answer_is_named_and_the_exit_code_is_1(
