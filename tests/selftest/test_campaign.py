@@ -61,12 +61,12 @@ def whole(table: KillTable) -> KillTableRecord:
 def test_a_small_kill_table_is_made_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--model=gpt2-random", "--seeds=1,2", "--jobs=1", f"--output={tmp_path}"]
+    options = ["--model=gpt2-random", "--seeds=1", "--jobs=1", f"--output={tmp_path}"]
     exit_code = main(["lab", "faults", *SMALL, *options])
     record = KILL_TABLE.read(tmp_path / "faults-partial.json")
     assert list(record.faults) == list(SMALL)
     for row in record.faults.values():
-        assert [(kill.seed, kill.broken) for kill in row.kills] == [(1, row.promise), (2, row.promise)]
+        assert [(kill.seed, kill.broken) for kill in row.kills] == [(1, row.promise)]
         assert not row.own_failures
     assert "a part only" in (tmp_path / "faults-partial.md").read_text(encoding="utf-8")
     assert "2 of 2 faults caught" in capsys.readouterr().out

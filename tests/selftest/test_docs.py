@@ -18,7 +18,6 @@ from batchproof_lab.reports_command import (
     read_recording,
     read_reports,
     recording_of,
-    standalone,
 )
 from batchproof_lab.suite_run import run_suite
 from docs.check_tutorial import TUTORIAL, blocks, differs, write
@@ -139,14 +138,3 @@ def test_each_defect_has_a_report_a_script_that_shows_it_and_a_page() -> None:
     assert kept == {recording_of(each).name for each in scripts}
     found = {path.name: path.read_text(encoding="utf-8") for path in (FOLDER / "reports").iterdir()}
     assert found == pages(known, FOLDER), "run `batchproof lab reports`"
-
-
-def test_a_script_and_its_set_ups_are_one_file() -> None:
-    text = standalone(FOLDER / "reproductions" / "ctranslate2_one_token_prompt_spoils_its_batch.py")
-    compile(text, "one file", "exec")
-    assert text.startswith("import sys\nimport tempfile\n\nimport ctranslate2\n")
-    assert "setup_" not in text
-    places = [
-        text.index(each) for each in ("def tiny(", "def greedy(", "right = greedy(model, prompt, 8)")
-    ]
-    assert places == sorted(places)

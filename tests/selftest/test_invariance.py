@@ -116,15 +116,13 @@ def along(
         (exact, "batch", RANDOM, "B"),
         (exact, "restart", RANDOM, "S"),
         (noise_of_the_batch_size, "batch", RANDOM, "S"),
-        (noise_of_the_neighbours, "neighbours", RANDOM, "E"),
-        (far_by_the_batch_size, "batch", HASH, "T"),
         (far_by_the_batch_size, "batch", RANDOM, "-"),
-        (token_of_the_neighbours, "neighbours", HASH, "-"),
     ],
 )
 def test_each_grade_is_reached(
     lab: Laboratory, change: Change, axis: str, model: str, grade: str
 ) -> None:
+    """E and T are reached by engines that declare more, below."""
     record = along(lab, engine(change), axis, model)
     assert (record.grade, record.reason) == (grade, "")
     assert record.num_comparisons == (5 if record.worst == 0 and grade != "-" else 4)

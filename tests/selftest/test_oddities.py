@@ -50,10 +50,12 @@ for kind, strained in STRAINED.items():
     of_kind = [name for name, oddity in ODDITIES.items() if oddity.kind == kind]
     size, turns = -(-len(strained) // len(of_kind)), cycle(strained)
     PROMISES |= {name: tuple(islice(turns, size)) for name in of_kind}
-# These tests take longer than all others: one oddity meets them of each kind that schedules or stores
-# otherwise.
+# These tests take longer than all others: one oddity meets them of each kind that schedules, stores,
+# draws or refuses otherwise.
 LONG = ("test_scale", "test_scenes", "long_sequences", "around_powers", "filled_to_its_end")
+LONG += ("hold_at_every_size", "hundreds_of_live_ids")
 SCALED = ("idles_every_other_step", "takes_the_highest_blocks", "waves_in_buckets")
+SCALED += ("draws_with_gumbel_noise", "refuses_in_json")
 
 
 @pytest.mark.parametrize("name", ODDITIES)

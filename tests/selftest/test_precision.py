@@ -47,7 +47,7 @@ import random
 def test_mini(trial):
     rng = random.Random(0)
     size = trial.subject.vocab_size
-    prompts = [tuple(rng.randrange(size) for _ in range(rng.randint(1, 30))) for _ in range(24)]
+    prompts = [tuple(rng.randrange(size) for _ in range(rng.randint(1, 30))) for _ in range(12)]
     trial.check(Workload(tuple(Request(str(i), p, 12) for i, p in enumerate(prompts))))
 """
 

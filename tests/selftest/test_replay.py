@@ -37,7 +37,6 @@ CURATED = "model-is-left-as-it-was"
 # process has loaded too, so a seed alone does not fix what is drawn.
 FAULTS = {
     "mask_ignores_sequence": ("rewriting_the_neighbours", "relation"),  # two runs compared
-    "batch_barrier": ("filled_at_once", "refill"),
     "first_token_streamed_twice": ("events_add_up", "cap or token"),  # as the end is drawn
     "abort_of_a_waiting_request_ignored": ("a_waiting_request", "cancelled-token"),
     "abort_takes_undelivered_events_along": ("takes_nobody", "refusal-event"),
@@ -174,7 +173,6 @@ SUBJECT = json.loads(made_up().text())["subject"]
     ("content", "words"),
     [
         (lambda: "{", "is no result file: it is not JSON"),
-        (lambda: "[]", "has the schema None, but must have 1"),
         (changed(schema=99), "has the schema 99, but must have 1"),
         (changed(rule="no-such-rule"), "is damaged: rule is 'no-such-rule', not one of "),
         (changed(runs=[{"engine_number": "1"}]), 'is damaged: runs[0].engine_number is "1": input'),

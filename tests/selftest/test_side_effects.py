@@ -14,7 +14,6 @@ from batchproof.checks.environment import EXACT, positions, set_back
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import torch_restored
 from batchproof.run.failures import ConformanceFailure
-from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -64,11 +63,6 @@ def restored() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def lab() -> Laboratory:
-    return Laboratory(torch.device("cpu"), torch.float32, 60.0)
-
-
 def flipping(statement: str) -> EngineSpec:
     class Flipping:
         def __init__(self, model: Any, config: EngineConfig) -> None:
@@ -83,8 +77,10 @@ def flipping(statement: str) -> EngineSpec:
 
 
 @pytest.mark.parametrize("statement", FLIPS)
-def test_an_engine_that_leaves_a_switch_otherwise_is_caught(lab: Laboratory, statement: str) -> None:
-    before = positions()
+def test_an_engine_that_leaves_a_switch_otherwise_is_caught(
+    laboratory_for: LaboratoryFor, statement: str
+) -> None:
+    before, lab = positions(), laboratory_for(60.0)
     trial = Trial(lab, flipping(statement), lab.oracle("gpt2-random"), frozenset(), Promise.P1)
     with pytest.raises(ConformanceFailure, match="changed while the engine worked") as caught:
         trial.run(Workload((Request("a", (1, 2, 3), 2),)))

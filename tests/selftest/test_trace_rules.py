@@ -101,11 +101,6 @@ CHECKS: tuple[Callable[[Sequence[StepRecord]], None], ...] = (
 )
 
 
-def test_an_honest_trace_keeps_every_rule() -> None:
-    for check in CHECKS:
-        check(HONEST)
-
-
 def test_what_an_engine_may_do_breaks_no_rule() -> None:
     names = ("rows", "waiting", "admitted", "finished")
     backwards = [

@@ -64,7 +64,7 @@ def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_pa
     journal = tmp_path / "journal.jsonl"
     files = [f"--journal={journal}", "--xfails=known.toml", "--table=table.json"]
     engines = (f"--engine={DEAF}", f"--engine={ABORTING}", "--engine=static")
-    session = run_suite(*engines, *files, "--isolate", "--engine-time-limit=4", "--diagnose-for=0")
+    session = run_suite(*engines, *files, "--isolate", "--engine-time-limit=2", "--diagnose-for=0")
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     kept = list(entries(journal))
     assert len({each.test for each in kept}) == len(kept) == 15, "once, though other workers took over"
@@ -99,7 +99,7 @@ def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_pa
     assert "--table=table.json" in table["made"]["command"]
     assert table["totals"]["static"]["num_requests"] == 3
     assert "static: 3 workloads, 3 answers" in session.output
-    assert "generate did not return within 4 s, nor when it was interrupted" in session.output
+    assert "generate did not return within 2 s, nor when it was interrupted" in session.output
     assert "mine.py:12 in misbehave" in session.output
     assert "P10 liveness is broken: the process was ended by SIGABRT in building" in session.output
 

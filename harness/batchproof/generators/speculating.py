@@ -68,13 +68,15 @@ def behind_rejected_drafts(
 
     In the first a request ends at an EOS that takes the place of a draft and would fill a block, which
     holds the draft's key. In the second, prompts go on behind these answers, and others with a draft of
-    an earlier block, in which a token has taken its place.
+    an earlier block, in which a token has taken its place. The first prompt fills a block, so that one
+    is found for certain.
     """
     vocab_size = oracle.subject.vocab_size
     block_size = draw(st.sampled_from(block_sizes), label="block_size")
     owners, behind = list[Request](), list[Request]()
     for place, text in enumerate(draw(st.permutations(range(12)))[:3]):
-        prompt = text_tokens(text, vocab_size)[: draw(st.integers(2, 9))]
+        least = 0 if place else block_size
+        prompt = text_tokens(text, vocab_size)[: least + draw(st.integers(2, 9))]
         said = oracle.right_tokens(prompt, 3 * block_size + 1)
         full = [at for at in range(1, len(said)) if (len(prompt) + at + 1) % block_size == 0]
         end = next((at for at in full[::-1] if said[at] not in said[:at]), len(said) - 1)
