@@ -10,7 +10,7 @@ chunks, batches, leaks and former tenants need no special treatment.
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from batchproof.api import Completion, EngineConfig, Request, RowRecord, StepRec
 from batchproof.findings.causes import Cause
 from batchproof.models.cached_states import reading
 from batchproof.models.catalogue import ModelUnderTest, moved
+from batchproof.models.lacking_parts import lacking
 from batchproof.workload.workloads import Workload
 
 
@@ -189,6 +190,8 @@ class View:
     within: Mapping[str, Tensor] = field(default_factory=dict)
     marked: Tensor | None = None  # bool per cell: the cache keeps `held` of its key and value
     held: Callable[[Tensor], Tensor] | None = None
+    part: str | None = None  # of the model, which the cells `without` compute without
+    without: Tensor | None = None  # bool per cell
     logits_dtype: torch.dtype | None = None
 
     def grown(self, within: Tensor) -> Tensor:
@@ -235,7 +238,11 @@ def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.fl
     if len(subject.layer_kinds) > 1:
         seen = {kind: view.seen_by(kind) for kind in subject.layer_kinds}
         arguments["attention_mask"] = {kind: _mask(model, mask) for kind, mask in seen.items()}
-    with nullcontext() if view.marked is None else reading(model, _held_by(view)):
+    with ExitStack() as stack:
+        if view.marked is not None:
+            stack.enter_context(reading(model, _held_by(view)))
+        if view.part is not None and view.without is not None:
+            stack.enter_context(lacking(model, view.part, view.without))
         logits: Tensor = model(**arguments, use_cache=False).logits[0].cpu()[view.samples].double()
     return logits if view.logits_dtype is None else logits.to(view.logits_dtype).double()
 
@@ -270,6 +277,7 @@ def _pruned(view: View) -> View:
         samples=place[view.samples],
         within={kind: view.grown(each)[needed][:, needed] for kind, each in view.within.items()},
         marked=None if view.marked is None else view.marked[needed],
+        without=None if view.without is None else view.without[needed],
     )
 
 

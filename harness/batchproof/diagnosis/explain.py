@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 import torch
@@ -27,6 +28,7 @@ from batchproof.diagnosis.mistakes.masks import (
     routing_mistakes,
     stale_mistakes,
 )
+from batchproof.diagnosis.mistakes.parts import part_mistakes
 from batchproof.diagnosis.mistakes.states import (
     Change,
     Pass,
@@ -170,7 +172,8 @@ def explain(reruns: Reruns, suspect: Suspect, observed: Observed) -> Explanation
     rerunner, subject = reruns.rerunner, reruns.rerunner.trial.subject
     if carries_states(subject):
         return explain_by_states(rerunner, suspect, observed)
-    groups: list[tuple[Family, ...]] = [OTHERS, OWN] if is_right_alone else [OWN, OTHERS]
+    own: tuple[Family, ...] = (*OWN, partial(part_mistakes, subject))
+    groups: list[tuple[Family, ...]] = [OTHERS, own] if is_right_alone else [own, OTHERS]
     if not reruns.movers:  # what a neighbour says is no matter of pads
         # Alone, or in a packed batch, there are no pads: they are tried last.
         has_pads = is_right_alone and not suspect.is_continuous
@@ -178,7 +181,7 @@ def explain(reruns: Reruns, suspect: Suspect, observed: Observed) -> Explanation
     if observed.logits is None and _are_right(reruns, observed):
         groups = [WITH_RIGHT_LOGITS]
     elif observed.logits is None and is_right_alone:
-        groups.remove(OWN)  # a few tokens fit many mistakes: only those that need the others
+        groups.remove(own)  # a few tokens fit many mistakes: only those that need the others
     for group in groups:
         mistakes = chain.from_iterable(family(suspect) for family in group)
         best = _best(rerunner, suspect, observed, mistakes)
