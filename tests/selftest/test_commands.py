@@ -30,6 +30,7 @@ WRONG_INPUT = [
         "set by --axis '--dtype' and by --pytest",
     ),
     (f"judge matrix static {DTYPES} --strength 9", "--strength is 9, but must be at most 2 here"),
+    ("dropin tgi new", "'tgi' is unknown; choose one of "),
     ("install mlx==", "VERSION is empty; write mlx==VERSION or mlx"),
     ("checkpoint gpt2-hash full", "holds something already, but must be empty"),
 ]

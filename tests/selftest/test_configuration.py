@@ -6,24 +6,8 @@ import pytest
 
 from batchproof.cli import config_file
 from batchproof.errors import UsageError
-from batchproof.validation.toml_tables import key_lines, read_toml
+from batchproof.validation.toml_tables import read_toml
 from tests.selftest.conftest import HEAD, RIGHT, RunSuite
-
-
-def test_each_key_has_its_line() -> None:
-    text = "a = 1\n[ table.inner ]  # a comment\nb = [\n 2]\n[[entry]]\nx = 1\n\n[[entry]]\nx = 2\n"
-    for each in (text, text.replace("\n", "\r\n")):
-        assert key_lines(each) == {
-            ("a",): 1,
-            ("table",): 2,
-            ("table", "inner"): 2,
-            ("table", "inner", "b"): 3,
-            ("entry",): 5,
-            ("entry", 0): 5,
-            ("entry", 0, "x"): 6,
-            ("entry", 1): 8,
-            ("entry", 1, "x"): 9,
-        }
 
 
 @pytest.mark.parametrize(
