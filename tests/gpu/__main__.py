@@ -12,7 +12,7 @@ if find_spec("pydantic") is None:
 
 from batchproof.errors import UsageError
 from tests.gpu.driver import Driver
-from tests.gpu.plan import LOG, MEASURES, Plan, Setting
+from tests.gpu.plan import LOG, Plan, Setting
 
 DRY = "--dry"
 
@@ -48,8 +48,7 @@ def usable(out: Path) -> Path:
     """Returns the output folder, created if necessary. Raises `UsageError`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name in (LOG, MEASURES):
-            (out / name).open("a").close()
+        (out / LOG).open("a").close()
     except OSError as error:
         raise UsageError(f"OUT={str(out)!r} must be a folder to write to: {error.strerror}") from None
     return out

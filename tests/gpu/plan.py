@@ -1,4 +1,4 @@
-"""The plan of a first run on a GPU: three parts, each a list of steps, the most informative first.
+"""The plan of a first run on a GPU: two parts, each a list of steps, the most informative first.
 
 Each part begins with the ladder, unless it has been climbed before: engines that do the same with ever
 less machinery. A part goes on with the first that passes, so that a fault of one option does not cost
@@ -15,7 +15,6 @@ from batchproof.records.provenance import num_cores
 
 PART_S = 540
 LOG = "gpu-log.txt"
-MEASURES = "measures.jsonl"
 CONFORMANCE = "conformance.json"
 MAX_PROCESSES = 16  # each has a CUDA context of its own
 ENGINE = "{engine}"  # in arguments: the rung of the ladder that has passed
@@ -23,7 +22,6 @@ UNPREPARED = "{unprepared engine}"  # the same, capturing steps when they are ne
 PYTEST_LINES = r"^(E   |FAILED |ERROR |ERROR:|error:)|^(=+ )?.*(passed|failed|error|no tests).* in "
 BENCHMARK_LINES = PYTEST_LINES + r"| in (float32|bfloat16): | (VALID|INVALID|UNVERIFIED) |x \["
 OWN_LINES = r"^(?!USDT)\S.*: "
-STEP_LINES = r" decodes, (chosen|eager): .* a step"
 IN_16_BIT = "parity or isolation or reuse"
 PROMISES = "parity or mask or determinism or side_effects or isolation or reuse"
 DECODE = "cases/benchmarks/decode"
@@ -111,7 +109,7 @@ class Setting:
         return tuple(engine_with("paged", {**(DRY if self.is_dry else {}), **each}) for each in RUNGS)
 
     def plan(self) -> Plan:
-        return {"correct": self._correct(), "figures": self._figures(), "ceilings": self._ceilings()}
+        return {"correct": self._correct(), "figures": self._figures()}
 
     def _correct(self) -> tuple[Step, ...]:
         processes = () if self.is_dry else ("-n", str(self.num_processes))
@@ -138,7 +136,7 @@ class Setting:
 
     @property
     def _ladder(self) -> Step:
-        arguments = ("-m", "tests.gpu.smoke", self.device, str(self.out / MEASURES), ENGINE)
+        arguments = ("-m", "tests.gpu.smoke", self.device, ENGINE)
         shown, found = PYTEST_LINES + "|^rung: ", "^rung: (passes|FAILED)"
         return Step("smoke", 75, arguments, shown, found, is_ladder=True)
 
@@ -181,12 +179,3 @@ class Setting:
             *(*more, "--results", str(self.out / f"{name}.json")),
         )
         return Step(name, limit_s, arguments, BENCHMARK_LINES, r" (VALID|INVALID|UNVERIFIED) ")
-
-    def _ceilings(self) -> tuple[Step, ...]:
-        def measured(shape: str, limit_s: int) -> Step:
-            where = ("-m", "tests.gpu.steps", self.device, str(self.out / MEASURES))
-            arguments = (*where, shape, ENGINE, "--for", str(limit_s - 20))
-            return Step(f"steps {shape}", limit_s, arguments, OWN_LINES, STEP_LINES)
-
-        shapes = (("llama-8b", 155), ("llama-1b", 125), ("qwen3-0.6b", 110))
-        return (self._ladder, *(measured(*each) for each in shapes))

@@ -6,10 +6,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from batchproof.plugin.writers.page import (
-    LONGEST_REPORT,
-    MOST_ROWS,
     FinishedRun,
-    groups_of,
     summary_page,
 )
 from batchproof.records.journal import JournalEntry
@@ -103,23 +100,6 @@ def finished(*entries: JournalEntry, passed: int = 1, status: int = 1) -> Finish
         exit_status=status,
     )
     return FinishedRun(table, entries, Path("/nowhere"))
-
-
-def test_failures_of_one_place_are_one_group_though_lines_move() -> None:
-    def moved(name: str, line: int) -> JournalEntry:
-        return failed(name, "x" * line, facts={"at": ["a.py", line, "step"]})
-
-    (group,) = groups_of(finished(moved("two", 3), moved("three", 30)))["mine"]
-    assert (group.num_tests, group.shown_test) == (2, "two"), "the shortest report is shown"
-    apart = groups_of(finished(moved("one", 3), failed("two")))["mine"]
-    assert len(apart) == 2, "in two places"
-
-
-def test_a_page_stays_within_what_a_comment_may_hold() -> None:
-    many = [failed(f"t{i}", "x" * 10**6, facts={"at": ["a.py", i, f"f{i}"]}) for i in range(99)]
-    page = summary_page(finished(*many))
-    assert len(page) < LONGEST_REPORT + 200 * MOST_ROWS
-    assert "... and 68 more problems" in page
 
 
 def test_a_promise_with_an_expected_failure_is_not_kept() -> None:

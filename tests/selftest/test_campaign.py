@@ -229,8 +229,8 @@ def test_an_alarm_that_was_right_stays_on_the_page_with_the_reason(tmp_path: Pat
         with_right_alarms(record, tmp_path)
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_campaign_of_honest_engines_counts(tmp_path: Path) -> None:
-    """Runs in a worker, which knows of pytest's session nothing but what it imports itself."""
     options = ["--workloads=4", "--examples=3", "--dtype=float32", "--jobs=1", f"--output={tmp_path}"]
     assert main(["lab", "honest", "static", *options]) == 0
     record = HONEST.read(tmp_path / "honest-partial.json")

@@ -114,10 +114,6 @@ def test_where_an_answer_ends(
     ("fields", "words"),
     [
         ({"logit_bias": ((1, math.inf),)}, "a logit_bias is [inf], but must be finite"),
-        (
-            {"allowed_token_ids": frozenset({4}), "min_tokens": 1},
-            "allowed_token_ids [4] leave no token",
-        ),
         ({"min_tokens": 4}, "min_tokens is 4, above max_new_tokens 3"),
     ],
 )
@@ -136,19 +132,6 @@ def test_parameters_survive_files() -> None:
     assert plain_values(SamplingParams()) == {}
     text = as_yaml([Workload((Request("r", (1,), 2, sampling=EVERYTHING),))], "P19")
     assert "logit_bias: [[1, 2.5], [3, -4.0]]" in text
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"heat": 1}, "sampling has no 'heat'; known are temperature, top_k"),
-        ({"logit_bias": [3]}, r"logit_bias is \[3\], but must be a list of \[token, bias\]"),
-        ({"temperature": "hot"}, "temperature is 'hot', but must be a number"),
-    ],
-)
-def test_values_out_of_place_are_named(values: dict[str, object], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        sampling_params(values)
 
 
 def biased(shift: float) -> list[int]:

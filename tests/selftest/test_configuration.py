@@ -6,24 +6,8 @@ import pytest
 
 from batchproof.cli import config_file
 from batchproof.errors import UsageError
-from batchproof.validation.toml_tables import key_lines, read_toml
+from batchproof.validation.toml_tables import read_toml
 from tests.selftest.conftest import HEAD, RIGHT, RunSuite
-
-
-def test_each_key_has_its_line() -> None:
-    text = "a = 1\n[ table.inner ]  # a comment\nb = [\n 2]\n[[entry]]\nx = 1\n\n[[entry]]\nx = 2\n"
-    for each in (text, text.replace("\n", "\r\n")):
-        assert key_lines(each) == {
-            ("a",): 1,
-            ("table",): 2,
-            ("table", "inner"): 2,
-            ("table", "inner", "b"): 3,
-            ("entry",): 5,
-            ("entry", 0): 5,
-            ("entry", 0, "x"): 6,
-            ("entry", 1): 8,
-            ("entry", 1, "x"): 9,
-        }
 
 
 @pytest.mark.parametrize(
@@ -31,7 +15,6 @@ def test_each_key_has_its_line() -> None:
     [
         ("a = 1\na = 2\n", ":2: this is no valid TOML: this key is there already"),
         ("a = 1\nb = [1,\n\n", ":3: this is no valid TOML: Invalid value"),
-        ("a = '\xe9'", ":1: this file cannot be read: 'utf-8' codec can't decode"),
     ],
 )
 def test_a_file_that_is_no_toml(text: str, words: str, tmp_path: Path) -> None:
@@ -50,8 +33,6 @@ CHOSEN = 'engine = "static"\nmodel = "gpt2-random"\n'
         ("modle = 1", "batchproof.toml:3: the configuration has no key 'modle'; do you mean model"),
         ('dtype = "float8"', "--dtype 'float8' is unknown; choose one of float32"),
         ('dtype = ["float32", "float64"]', "batchproof.toml:3: dtype is a list, but must be one value"),
-        ("table = true", "argument --table: expected one argument"),
-        ('serves = "lama-hash"', "--serves 'lama-hash' is no model; do you mean llama-hash"),
         ('isolate = "no"', "argument --isolate/--no-isolate: ignored explicit argument 'no'"),
     ],
 )

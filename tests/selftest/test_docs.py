@@ -117,13 +117,6 @@ def test_a_failure_of_the_tutorial_is_printed_as_the_page_has_it(tmp_path: Path)
     assert differs(wanted, printed.splitlines()) is None, printed
 
 
-def test_a_line_that_is_not_printed_is_named() -> None:
-    assert differs(["a", "...", "c"], ["a", "b", "c"]) is None
-    assert differs(["= 1 passed in 1.50s ="], ["=== 1 passed in 70.21s (0:01:10) ==="]) is None
-    assert differs(["...", "b", "c"], ["b", "x", "c"]) == "c"
-    assert differs(["a"], ["a", "b"]) == "the end, but 'b' follows"
-
-
 def test_each_defect_has_a_report_a_script_that_shows_it_and_a_page() -> None:
     reproductions = FOLDER / "reproductions"
     known = read_reports(FOLDER / "reports.yaml")

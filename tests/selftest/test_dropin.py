@@ -11,7 +11,6 @@ from batchproof import dropin
 from batchproof.__main__ import main
 from batchproof.dropin import ANSWERS, CHECKPOINT, KINDS, TEST
 from batchproof.models.embedded import KNOWN
-from batchproof.run.registry import engines_module
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,17 +40,3 @@ def _converted(words: list[str], **_: object) -> None:
     made = Path(words[2])
     made.mkdir()
     (made / "model.gguf").touch()
-
-
-def test_a_full_folder_an_unknown_kind_and_a_missing_converter_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "there").touch()
-    assert main(["dropin", "openai", str(tmp_path)]) == 2
-    assert "holds something already" in capsys.readouterr().err
-    assert main(["dropin", "tgi", str(tmp_path / "new")]) == 2
-    assert f"'tgi' is unknown; choose one of {', '.join(KINDS)}" in capsys.readouterr().err
-    monkeypatch.setattr(engines_module("adapters.released.libraries"), "interpreter", lambda _: None)
-    assert main(["dropin", "llama.cpp", str(tmp_path / "new")]) == 2
-    assert "needs the converter of llama.cpp, `python -m batchproof install" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from batchproof.__main__ import main
 from batchproof.api import Capability, Completion, Engine, EngineConfig, EngineFactory, Request
-from batchproof.errors import UnsupportedModelError, UsageError
+from batchproof.errors import UnsupportedModelError
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Rule
 from batchproof.invariance import axes, measure
@@ -147,17 +147,6 @@ def test_what_cannot_be_graded_has_a_reason(lab: Laboratory) -> None:
         assert reason in record.reason
 
 
-@pytest.mark.parametrize(
-    "axis", ["batch", "arrival", "chunking", "prefix", "prefill", "preemption", "speculation"]
-)
-def test_the_traces_of_paged_show_every_event(lab: Laboratory, axis: str) -> None:
-    spec = resolve_engine("paged")
-    has = lab.capabilities(spec, lab.subject(RANDOM))
-    record = along(lab, spec.factory, axis, RANDOM, has)
-    assert record.evidence == "shown", record.reason
-    assert record.grade in ("B", "S", "E" if axis == "speculation" else "S")
-
-
 def held(
     lab: Laboratory, change: Change, declared: object, model: str, has: frozenset[Capability] = LOGITS
 ) -> Trial:
@@ -198,20 +187,6 @@ def test_an_engine_is_held_to_the_grade_that_it_declares(
         words = f"the grade along {axis} is {got}, but the engine declares {letter}"
         assert words in str(caught.value)
         assert failure.scene.other
-
-
-@pytest.mark.parametrize(
-    ("declared", "words"),
-    [
-        ({}, "invariance is {}, but must be a mapping of axes to grades"),
-        ({"bach": "B"}, "has the axis 'bach', which is none of batch, neighbours, "),
-        ({"batch": "A"}, "is 'A' along batch, but must be one of B, S, E, T"),
-    ],
-)
-def test_a_wrong_declaration_is_one_sentence(lab: Laboratory, declared: object, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        held(lab, exact, declared, RANDOM)
-    assert words in str(caught.value)
 
 
 def test_a_failed_control_or_a_refused_model_gives_no_grades(

@@ -180,21 +180,10 @@ def test_what_is_known_of_a_failure_is_shown_and_a_convention_breaks_nothing(
     assert "* The one that is not. A block is freed twice." in page
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("- {engin: x}", "engin: unexpected keyword argument"),
-        ("- {engine: x, title: t, kind: defect, matches: [{}], cause: c}", "fits every failure"),
-        (
-            "- {engine: x, title: t, kind: defect, matches: [], cause: c, scripts: [no.py]}",
-            "there is no script",
-        ),
-    ],
-)
-def test_a_wrong_issue_is_named(text: str, words: str, tmp_path: Path) -> None:
+def test_an_issue_that_would_excuse_every_failure_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "findings.yaml"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=re.escape(words)):
+    path.write_text("- {engine: x, title: t, kind: defect, matches: [{}], cause: c}")
+    with pytest.raises(UsageError, match="fits every failure"):
         read_issues(path)
 
 

@@ -58,24 +58,6 @@ def test_a_value_sets_options_of_the_engine_and_of_the_suite() -> None:
     assert cell.without_model("m::test[b-hash2]") == "m::test[b-hash2]"
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        (["kw"], "declares no axis of that name (do you mean kv?)"),
-        (["a=1,1"], "two or more different values"),
-        (["a=1,2", "a=1,3"], "given twice"),
-    ],
-)
-def test_a_wrong_axis_is_named(asked: list[str], words: str) -> None:
-    with pytest.raises(Exception, match=re.escape(words)):
-        axes_of({"kv": {"f32": {}, "q8": {"kv": "q8"}}}, asked, "mine")
-
-
-def test_an_engine_without_axes_needs_some() -> None:
-    with pytest.raises(Exception, match="'static' declares no axes: give some"):
-        axes_of({}, [], "static")
-
-
 def answered(search: Search, broken: Iterable[Settings], unasked: Settings | None = None) -> Found:
     """Runs a search on an engine that breaks where all of one of these settings are."""
 
@@ -234,14 +216,6 @@ def test_a_finding_is_one_row_and_its_requirements_are_asked_together(
     assert (what, sorted(signs)) == ("stale keys", ["failed", "failed", "held", "held"])
 
 
-def test_a_wrong_option_is_reported_before_the_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["judge", "matrix", "static", "--axis=polcy=a,b", f"--output={tmp_path}"]) == 2
-    assert "unknown option 'polcy'" in capsys.readouterr().err
-    assert not [*tmp_path.iterdir()]
-
-
 def test_where_nothing_can_be_asked_an_older_matrix_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,24 +251,6 @@ def test_releases_are_dated(
         asked == [f"mlx?release={each}" for each in ("1", "3" if halving else "2", "3")][: len(asked)]
     )
     assert len(asked) == (2 if halving else 3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["static", "1", "2"], "'static' has no releases here"),
-        (["mlx", "1"], "two or more different ones"),
-        (
-            ["mlx", "0.0.1", "0.0.2"],
-            "0.0.1, 0.0.2 not installed: `batchproof install mlx==0.0.1 mlx==0.0.2`",
-        ),
-    ],
-)
-def test_wrong_releases_are_named(
-    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["judge", "releases", *arguments, f"--output={tmp_path}"]) == 2
-    assert words in capsys.readouterr().err
 
 
 def test_another_release_is_installed_beside_the_same_pins() -> None:

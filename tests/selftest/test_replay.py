@@ -173,9 +173,7 @@ SUBJECT = json.loads(made_up().text())["subject"]
     ("content", "words"),
     [
         (lambda: "{", "is no result file: it is not JSON"),
-        (changed(schema=99), "has the schema 99, but must have 1"),
         (changed(rule="no-such-rule"), "is damaged: rule is 'no-such-rule', not one of "),
-        (changed(runs=[{"engine_number": "1"}]), 'is damaged: runs[0].engine_number is "1": input'),
         (changed(subject=SUBJECT | {"engine": "none"}), "is no engine"),
     ],
 )

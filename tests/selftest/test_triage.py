@@ -122,14 +122,6 @@ def test_a_server_is_found_by_its_url_and_given_words_if_it_takes_text_alone(
     assert found.engine.endswith("&prompts=words")
 
 
-def test_a_server_whose_model_is_not_known_must_name_it(
-    server: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.listed = ("mine",)
-    assert main(["triage", "--output", str(tmp_path), server.base_url]) == 2
-    assert "with --model" in capsys.readouterr().err
-
-
 def test_a_temperature_explains_no_frequencies_but_those_of_draws() -> None:
     known, prompt = oracle_of("gpt2-hash"), (5, 9, 17)
     asked = Request("draw", prompt, 1, sampling=SamplingParams(temperature=1.0))

@@ -82,22 +82,8 @@ def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_pa
         ABORTING: {"P1": "2 known 1", "P4": "2", "P10": "FAIL 1", "P14": "no cap"},
         "static": {"P1": "3 known 1", "P4": "3", "P14": "no cap"},
     }
-    counts = {
-        (promise, kind): count
-        for promise, cell in table["cells"]["static"].items()
-        for kind, count in cell.items()
-        if kind != "text" and count
-    }
-    expected = {("P1", "passed"): 3, ("P1", "known"): 1, ("P4", "passed"): 3, ("P14", "no_cap"): 1}
-    assert counts == expected
-    assert table["cells"][DEAF]["P10"]["failed"] == 1
     assert session.cell("P1 parity").startswith(cells[DEAF]["P1"])
     assert (table["exit_status"], table["is_complete"]) == (1, True)
-    assert table["schema"] == "batchproof.conformance/1"
-    assert (table["models"], table["device"], table["dtype"]) == (["gpt2-random"], "cpu", "float32")
-    assert table["made"]["command"].startswith("pytest ")
-    assert "--table=table.json" in table["made"]["command"]
-    assert table["totals"]["static"]["num_requests"] == 3
     assert "static: 3 workloads, 3 answers" in session.output
     assert "generate did not return within 2 s, nor when it was interrupted" in session.output
     assert "mine.py:12 in misbehave" in session.output

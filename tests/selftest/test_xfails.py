@@ -125,13 +125,8 @@ X = ENTRY.format("a::t")
     [
         (X.replace("link", "lnk"), ":5: an expected failure has no key 'lnk'; do you mean link?"),
         (X.replace("link =", "# "), ":2: an expected failure lacks the key 'link'"),
-        (X.replace("slow fix", ""), ":4: reason is '', but must be a text that is not blank"),
         (X + X, ":8: 'a::t' is listed already, in "),
         (X + 'device = "cpu"', ":6: device is a key of the file: it must stand above the first [["),
-        (
-            X.replace("[[", "[").replace("]]", "]"),
-            ":2: expected_failures is a table, but must be a list of tables: begin each with [[ex",
-        ),
     ],
 )
 def test_a_wrong_entry_is_told_with_its_place(tmp_path: Path, text: str, words: str) -> None:

@@ -22,7 +22,6 @@ OWN_SIZES: dict[str, dict[str, Any]] = {  # by model type; SIZES hold for all ot
     "gpt2": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 128},
     "llama": GROUPED_HEADS,
     "minimax": {**GROUPED_HEADS, "head_dim": 16, "layer_types": ["full_attention", "linear_attention"]},
-    "phi3": {**GROUPED_HEADS, "original_max_position_embeddings": 32, "pad_token_id": 0},
     "phimoe": {**GROUPED_HEADS, "num_local_experts": 8},
     "plbart": {
         "d_model": 64,

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from time import process_time, sleep
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from batchproof.api import EngineConfig, FinishReason, Request, SamplingParams
+from batchproof.api import EngineConfig, FinishReason, Request
 from batchproof.checks.environment import require_same, world_of
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
@@ -95,15 +94,6 @@ def test_the_attention_is_borrowed_for_a_call_only(build: Build, implementation:
     assert "attention paged|eager" in engine.peer or implementation == "sdpa"
 
 
-def test_a_pool_grows_with_what_is_asked(build: Build, model: PreTrainedModel) -> None:
-    engine = build(max_num_seqs=2, block_size=4)
-    engine.generate(REQUESTS[1:2])
-    small = engine.peer
-    large = [Request(f"r{i}", tuple(range(1, 40)), 9) for i in range(3)]
-    assert engine.generate(large) == right(model, large)
-    assert engine.peer != small
-
-
 def test_a_pool_that_is_given_refuses_what_it_can_never_hold(build: Build) -> None:
     engine = build(max_num_seqs=2, block_size=2, num_blocks=5)
     fits, too_large = Request("fits", (1, 2, 3), 8), Request("large", (1, 2, 3), 9)
@@ -139,9 +129,3 @@ def test_what_was_cancelled_is_out_of_the_model_when_it_is_given_back(build: Bui
     assert [event.finish_reason for event in engine.step()] == [FinishReason.ABORTED]
     assert not engine.has_unfinished
     engine.generate(REQUESTS)
-
-
-def test_parameters_that_the_library_cannot_be_told_are_refused(build: Build) -> None:
-    warm = SamplingParams(temperature=0.5)
-    (refused,) = build("?guarded=false").generate([replace(REQUESTS[0], sampling=warm)])
-    assert refused.error == "temperature is 0.5, but of sampling this engine takes nothing"

@@ -3,12 +3,10 @@
 import pytest
 import torch
 
-from batchproof.api import EngineConfig, Request, RowRecord, StepRecord
+from batchproof.api import Request, RowRecord, StepRecord
 from batchproof.bench.metrics import Forward, schedule_figures
 from batchproof.bench.timed_engine import record_forwards
 from batchproof.models.random_models import build_gpt2_random
-from batchproof_engines.ragged.engine import RaggedEngine
-from batchproof_engines.static import StaticEngine
 
 REQUESTS = (Request("a", (1, 2, 3), 1), Request("b", (4,), 3), Request("c", (5, 6), 1))
 
@@ -49,21 +47,6 @@ def test_what_does_not_add_up_with_the_trace_shows_no_waste(
     found = schedule_figures(STATIC, forwards, 2, REQUESTS, (1, 3, 1))
     assert (found["num_fed_tokens"], found["padding_waste"]) == (None, None)
     assert found["why_no_waste"] == why
-
-
-def test_the_built_in_engines_show_the_forwards_they_made() -> None:
-    """Ragged packs one row a step and pads nothing; static pads and holds idle rows."""
-    model = build_gpt2_random()
-    wastes = {}
-    for kind in (StaticEngine, RaggedEngine):
-        engine = kind(model, EngineConfig(max_num_seqs=2))
-        with record_forwards(model) as seen:
-            completions = engine.generate(list(REQUESTS))
-        lens = [len(c.token_ids) for c in completions]
-        found = schedule_figures(engine.trace, seen.forwards, 2, REQUESTS, lens)
-        wastes[kind] = found["padding_waste"]
-    assert wastes[RaggedEngine] == 0
-    assert wastes[StaticEngine] == pytest.approx(1 - 8 / 12)
 
 
 def test_a_model_that_is_watched_while_it_compiles_is_not_compiled_for_each_pass() -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from batchproof.api import Capability, EngineConfig
+from batchproof.api import EngineConfig
 from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof.invariance.measure import declared_grades, require_control, require_grade
 from batchproof.models.catalogue import load_model
@@ -36,12 +36,6 @@ def test_it_reaches_every_grade_that_it_declares(laboratory_for: LaboratoryFor) 
     assert [*trial.has_happened.values()] == [True] * 9  # all but that of `restart`
 
 
-def test_without_the_option_nothing_is_declared() -> None:
-    model = load_model("gpt2-random", CPU, torch.float32).model
-    engine = resolve_engine("paged").factory(model, EngineConfig())
-    assert Capability.INVARIANCE not in engine.capabilities  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(64, 48), (37, 51)])
 def test_a_row_has_the_same_bits_among_any_number_of_others(
@@ -67,10 +61,7 @@ def test_other_sums_are_refused() -> None:
             torch.addmm(layer.bias, rows, layer.weight, beta=2)
 
 
-@pytest.mark.parametrize(
-    "option",
-    ["graphs=true", "backend=lanes", "pack=true", "feed=separate", "prepare=true", "overlap=true"],
-)
+@pytest.mark.parametrize("option", ["backend=lanes", "overlap=true"])
 def test_what_would_take_other_kernels_is_refused(option: str) -> None:
     model = load_model("gpt2-random", CPU, torch.float32).model
     with pytest.raises(ConfigError, match="batch_invariant=true needs"):

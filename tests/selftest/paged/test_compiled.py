@@ -76,13 +76,6 @@ def test_the_layers_are_their_own_again_after_a_pass_even_one_that_fails(
     assert [each.token_ids for each in again] == [each.token_ids for each in answers]
 
 
-def test_a_model_without_uniform_layers_is_refused_if_it_was_asked_for(model: PreTrainedModel) -> None:
-    layer = model.model.layers[1]
-    layer.__class__ = type("AnotherLayer", (type(layer),), {})
-    with pytest.raises(UnsupportedModelError, match="layers are not all of one class"):
-        paged(model, CONFIG, compile="eager", trace=False)
-
-
 @pytest.mark.parametrize("damage", ["raises", "is wrong", "waits in a capture"])
 def test_what_the_compiler_or_a_capture_spoils_is_left_out_unless_it_was_asked_for(
     model: PreTrainedModel, damage: str, monkeypatch: pytest.MonkeyPatch

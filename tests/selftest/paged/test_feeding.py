@@ -1,19 +1,17 @@
 """How models that cannot be fed as a packed row are fed, and what is kept of them between passes."""
 
-import copy
 from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from batchproof.api import Capability, EngineConfig, Request
+from batchproof.api import EngineConfig, Request
 from batchproof.errors import UnsupportedModelError
 from batchproof.models.catalogue import load_model, moved
 from batchproof.models.embedded import EMBEDDED, STATE_MODEL
 from batchproof_engines.reference import reference
 from batchproof_paged import paged
-from batchproof_paged.cached_runner import CachedRunner
 from tests.selftest.tiny_models import tiny
 
 CONFIG = EngineConfig(max_num_seqs=3, block_size=4, max_num_batched_tokens=8)
@@ -54,17 +52,6 @@ def test_each_way_gives_the_integer_oracles_tokens(
 ) -> None:
     engine = paged(hybrid, CONFIG, **options)
     assert tokens(engine) == [*map(right_tokens, REQUESTS)]
-
-
-def test_an_engine_says_how_it_feeds_a_model_and_what_it_cannot_do(hybrid: PreTrainedModel) -> None:
-    config = EngineConfig(prefix_caching=True)
-    engine, slow = paged(hybrid, config), paged(hybrid, config, feed="separate")
-    assert Capability.MASKING in engine.capabilities - slow.capabilities
-    assert Capability.PREFIX_CACHING not in engine.capabilities | slow.capabilities
-    ways = "it carries states: decodes are one batch", "the slow way"
-    for (how, caching), way in zip((engine.notes, slow.notes), ways, strict=True):
-        assert how.startswith(way)
-        assert caching.startswith("prefix caching has no effect")
 
 
 def test_a_way_that_would_be_wrong_is_refused_with_the_reason(hybrid: PreTrainedModel) -> None:
@@ -123,15 +110,6 @@ def test_a_step_that_failed_is_repeated(hybrid: PreTrainedModel) -> None:
 
 def test_a_way_that_the_model_itself_refuses_is_passed_over() -> None:
     assert paged(tiny("minimax"), CONFIG).notes[0].startswith("the slow way")
-
-
-def test_a_way_that_our_own_code_breaks_is_not_passed_over(
-    hybrid: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(CachedRunner, "_before", lambda *_: "no cache")
-    why = "packed: it has .*; stacked: a trial batch failed: 'str' object has no attribute 'layers'$"
-    with pytest.raises(UnsupportedModelError, match=why):
-        paged(copy.deepcopy(hybrid), CONFIG)
 
 
 def test_a_model_that_knows_one_sequence_alone_gets_one_at_a_time() -> None:

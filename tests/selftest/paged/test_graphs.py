@@ -5,10 +5,8 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from inspect import signature
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -289,38 +287,6 @@ def test_a_dropped_engine_gives_its_memory_back_at_once(options: dict[str, Any])
     pool = weakref.ref(engine._backend)
     del engine
     assert pool() is None
-
-
-@pytest.fixture
-def graph() -> Iterator[mock.Mock]:
-    """`torch.cuda.graph`, where there is none."""
-    graphs._stream.cache_clear()
-    made = ("Stream", "CUDAGraph", "current_stream")
-    handles = mock.Mock(side_effect=range(10))
-    standing_in = {"graph": mock.MagicMock(), "graph_pool_handle": handles}
-    with mock.patch.multiple(
-        torch.cuda, stream=lambda _: nullcontext(), **dict.fromkeys(made, mock.DEFAULT), **standing_in
-    ):
-        torch.cuda.Stream.side_effect = lambda _device: mock.Mock()
-        yield standing_in["graph"]
-    graphs._stream.cache_clear()
-
-
-def test_captures_share_a_stream_and_a_pool_that_still_has_graphs(graph: mock.Mock) -> None:
-    """A separate stream left a cuBLAS workspace behind for each capture, and a pool without any graphs
-    must not be used again."""
-    device = torch.device("cuda:1")
-    captures, others = graphs.CudaCapture(device), graphs.CudaCapture(device)
-    for _ in range(2):
-        captures(lambda: ())
-    captures.forget()
-    captures(lambda: ())
-    others(lambda: ())
-    assert torch.cuda.Stream.call_args_list == [mock.call(device)]
-    asked = [call.kwargs for call in graph.call_args_list]
-    assert [each["pool"] for each in asked] == [0, 0, 2, 1]
-    assert len({id(each["stream"]) for each in asked}) == 1
-    assert {each["capture_error_mode"] for each in asked} == {"thread_local"}, "others may work"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")

@@ -111,10 +111,7 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     ("given", "why"),
     [
         ("", r"there is no C\+\+ compiler: neither CXX nor "),
-        ("no-such-compiler", "the compiler 'no-such-compiler' does not run: "),
         (f"{sys.executable} -c 'raise SystemExit(3)'", "the compiler .* fails: status 3"),
-        (f"{sys.executable} -c pass", "the compiler .* makes no file"),
-        ('g++ "', "CXX is 'g\\+\\+ \"': No closing quotation"),
     ],
 )
 def test_without_a_compiler_torch_serves(given: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,22 +28,6 @@ def model() -> PreTrainedModel:
     return LlamaForCausalLM(config).eval().requires_grad_(False)
 
 
-@pytest.mark.parametrize(
-    ("capability", "dtype", "kernel"),
-    [
-        ("AVX512", torch.float32, NATIVE if native.works() else ONEDNN),
-        ("AVX512", torch.bfloat16, ONEDNN),
-        ("AVX2", torch.float32, ONEDNN),
-        ("AVX2", torch.float64, None),
-    ],
-)
-def test_the_kernel_is_a_constant_of_the_vector_units(
-    capability: str, dtype: torch.dtype, kernel: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert packing.kernel_for(dtype) == kernel
-
-
 def test_many_rows_are_multiplied_by_the_layers_and_copies_are_kept_for_the_next_engine(
     model: PreTrainedModel,
 ) -> None:
@@ -52,13 +36,6 @@ def test_many_rows_are_multiplied_by_the_layers_and_copies_are_kept_for_the_next
     assert first.selected(MOST_ROWS + 1) == ()
     small = load_model("llama-random", torch.device("cpu"), torch.float32).model
     assert not PackedLinears(small, None)._copies, "its weights stay in a cache"
-
-
-def test_a_model_that_is_being_trained_is_traced_as_well(model: PreTrainedModel) -> None:
-    plain = paged(model, EngineConfig(), pack=False).generate(ASKED)
-    engine = paged(model.requires_grad_(True), EngineConfig())
-    assert engine._runner._pass._trace.is_traced
-    assert engine.generate(ASKED) == plain
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -1,7 +1,6 @@
 """Triton's kernels against the slow sum: on a GPU or, with TRITON_INTERPRET=1, in Triton's
 interpreter, which runs on any CPU and needs NumPy below 2.4."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +25,7 @@ if not triton_works():
     pytest.skip("Triton is not installed, or has nothing to run on", allow_module_level=True)
 
 from batchproof_paged import triton_decode, triton_prefill, triton_tiles
-from batchproof_paged.triton_decode import Splits, splits_for
+from batchproof_paged.triton_decode import Splits
 from batchproof_paged.triton_tiles import DecodeSweep, PrefillSweep, Sweeps
 
 # The interpreter's own: it is why it does not work with newer versions of NumPy.
@@ -37,8 +36,6 @@ DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
 SINKS = torch.linspace(-2, 3, 14)
 LENGTHS = (5, 35, 1, 16)  # tokens: more than a tile of 16 keys, less, exactly one
 ONE, TWO = Splits(1), Splits(2, 2)
-SLOTS = 4 * 132  # programs at a time on an H200
-
 # name: shape, block size, splits, form
 CASES = {
     "one head": (Shape(1, 1, 8, 8), 4, ONE, AttentionForm(0.4)),
@@ -215,33 +212,3 @@ def test_queries_keys_and_values_may_be_views_of_each_other(monkeypatch: pytest.
 
     monkeypatch.setattr(pool, "attend", attend_views)
     tell(Rehearsal(pool, Shape(2, 2), AttentionForm(0.4), device=DEVICE))
-
-
-def test_splits_fill_whole_waves() -> None:
-    """24 rows of 8 key heads on 132 processors used to make 192 programs, a wave and a half."""
-    assert splits_for(1, 2048, 32, 1).num == 1
-    assert splits_for(8, 2048, 32, SLOTS).num == 32
-    assert splits_for(8, 128_000, 32, SLOTS).num == 64
-    for num_rows in (3, 24, 40, 66, 100, 256):
-        num_programs = 8 * num_rows * splits_for(8 * num_rows, 2048, 32, SLOTS).num
-        waves = num_programs / SLOTS
-        assert waves / -(-waves // 1) > 0.7, f"{num_rows} rows: {waves:.2f} waves"
-
-
-@pytest.mark.parametrize("tile", [32, 64])
-def test_rows_of_1k_are_read_alike_whatever_the_width_of_their_tables(tile: int) -> None:
-    """64 rows used to be divided by 33 if their tables had room for 131,072 keys."""
-    for num_rows in (1, 8, 64, 256):
-        active = set()
-        for num_keys in (1024, 2048, 4096, 8192, 32_768, 131_072):
-            num_splits, min_tiles = splits_for(8 * num_rows, num_keys, tile, SLOTS)
-            assert 8 * num_rows * num_splits <= max(4 * SLOTS, 8 * num_rows)
-            share = max(math.ceil(1024 / num_splits / tile), min_tiles) * tile
-            active.add(math.ceil(1024 / share))
-        assert len(active) == 1, f"{num_rows} rows in {active} shares"
-
-
-def test_one_of_many_rows_that_is_long_does_not_finish_alone() -> None:
-    assert splits_for(512, 131_072, 32, SLOTS) == (4, 1024 // 32)
-    assert splits_for(512, 2048, 32, SLOTS).num == 1
-    assert splits_for(2048, 131_072, 32, SLOTS).num == 1  # so many rows balance each other
