@@ -5,7 +5,7 @@ by -k, -m, --deselect and --lf.
 With workers it is they who deselect; each passes its count to the controller when it ends.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +14,12 @@ import pytest
 from batchproof.models.embedded import QUICKEST_MODEL
 from batchproof.places import SUITE
 from batchproof.plugin import problems
-from batchproof.plugin.bench_options import FIXTURES
 from batchproof.plugin.items import INSTALLED_SUITE, is_conformance_test, requirement_id
 from batchproof.validation.values import near
 
 ONE = "--requirement"
 HELP = "run this requirement alone, repeatable: module::function[model-...]"
 KEY = "batchproof_deselected"  # in a worker's output
-
-
-def keep(
-    config: pytest.Config, items: list[pytest.Item], is_kept: Callable[[pytest.Item], bool]
-) -> None:
-    """Deselects all other tests."""
-    others = [item for item in items if not is_kept(item)]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = filter(is_kept, items)
 
 
 class Deselection:
@@ -64,12 +53,13 @@ class Deselection:
         required = self._required(items)
 
         def is_kept(item: pytest.Item) -> bool:
-            fixtures = getattr(item, "fixturenames", ())
-            is_benchmark = "benchmark" in fixtures or not FIXTURES.isdisjoint(fixtures)
+            is_benchmark = "benchmark" in getattr(item, "fixturenames", ())
             is_open = item.nodeid not in self._finished and (required is None or item in required)
             return is_benchmark == wants_benchmarks and is_open
 
-        keep(config, items, is_kept)
+        if others := [item for item in items if not is_kept(item)]:
+            config.hook.pytest_deselected(items=others)
+            items[:] = filter(is_kept, items)
         let_catchers_come_first(items)
 
     def _required(self, items: Sequence[pytest.Item]) -> set[pytest.Item] | None:

@@ -36,8 +36,7 @@ def run_benchmark(run_suite: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(hardware.SIZES, "cpu", hardware._Sizes(1 << 16, 32, 1))
     monkeypatch.setattr(hardware, "SECONDS_OF_ROUNDS", 0.0)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    for name in ("test_throughput.py", "test_growth.py"):
-        shutil.copy(ROOT / "tests" / "benchmarks" / name, tmp_path / name)
+    shutil.copy(ROOT / "tests" / "benchmarks" / "test_throughput.py", tmp_path)
     return run_suite
 
 
@@ -80,7 +79,6 @@ def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Run) -> No
         (["--shape=tiny"], "exclude each other"),
         (["--laps=0"], "--laps is 0, but must be at least 1"),
         (["--verify=some"], "--verify is 'some', but must be 'all' or a number of requests"),
-        (["--growth-for=-1"], "--growth-for is -1, but must be 0 to 86400 seconds"),
         (["--results=nowhere/out.json"], "there is no folder 'nowhere'"),
     ],
 )
