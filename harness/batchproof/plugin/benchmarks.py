@@ -43,8 +43,7 @@ class BenchCell:
         return self.workload.label, self.model_name
 
 
-def bench_cells(options: BenchSelection, selection: Selection) -> Iterator[BenchCell]:
-    """Yields the parameters of the benchmarks."""
+def _cells(options: BenchSelection, selection: Selection) -> Iterator[BenchCell]:
     for spec, model_name, engine in product(options.specs, options.model_names, selection.engines):
         is_long = spec.mean_output_tokens > MAX_REFERENCE_TOKENS
         if not (is_long and engine.name in selection.yardsticks):
@@ -111,7 +110,7 @@ class Benchmarks:
         if "throughput" not in metafunc.fixturenames:
             return
         selection = self._config.stash[SELECTION]
-        cells = list(bench_cells(self._options, selection))
+        cells = list(_cells(self._options, selection))
         ids = [f"{c.engine.name}-{'-'.join(c.group)}-{selection.dtype}" for c in cells]
         metafunc.parametrize("throughput", cells, ids=ids, indirect=True)
 

@@ -60,7 +60,7 @@ class Deselection:
         if others := [item for item in items if not is_kept(item)]:
             config.hook.pytest_deselected(items=others)
             items[:] = filter(is_kept, items)
-        let_catchers_come_first(items)
+        items.sort(key=_rank)
 
     def _required(self, items: Sequence[pytest.Item]) -> set[pytest.Item] | None:
         """Returns the tests of the requirements named; None if none is named."""
@@ -100,14 +100,9 @@ FIRST = (
 LAST = "test_drawn_tokens_have_their_probabilities"  # thousands of draws catch little else
 
 
-def let_catchers_come_first(items: list[pytest.Item]) -> None:
-    """Sorts the items in place: what catches most in a second comes first, so that a bug of an engine
-    that nobody here has seen is met early; the order decides no verdict. Those that are no conformance
-    tests stay behind, as they are."""
-    items.sort(key=_rank)
-
-
 def _rank(item: pytest.Item) -> tuple[bool, int]:
+    """What catches most in a second comes first, so that a bug of an engine that nobody here has seen
+    is met early; the order decides no verdict. Those that are no conformance tests stay behind."""
     name = item.path.stem
     if name == "test_scenes" and QUICKEST_MODEL in item.name:
         name = "scenes once"
