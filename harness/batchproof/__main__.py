@@ -63,9 +63,6 @@ COMMANDS = {
         "batchproof.cli.install", "install released engines, each into an environment of its own"
     ),
 }
-PLUMBING = {  # started by other processes and scripts: `--help` does not list them
-    "host": Command("batchproof.cli.host", "serve an engine behind a pipe, in a process of its own")
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,8 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(argv: Sequence[str]) -> int:
     if argv[:1] == ["lab"]:
         return _run_lab(argv[1:])
-    commands = PLUMBING if argv and argv[0] in PLUMBING else COMMANDS
-    return run_command(commands, argv, "batchproof", PURPOSE, EPILOG)
+    return run_command(COMMANDS, argv, "batchproof", PURPOSE, EPILOG)
 
 
 def _run_lab(argv: Sequence[str]) -> int:

@@ -31,21 +31,6 @@ def mean_estimate(samples: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - margin, mean + margin)
 
 
-def slope_estimate(xs: Sequence[float], ys: Sequence[float]) -> Estimate:
-    """Returns the slope of the least-squares line through at least three points. Its interval comes
-    from the residuals (Student's t with `len(xs) - 2` degrees of freedom). Raises `ValueError` for
-    fewer points."""
-    if len(xs) < 3:
-        raise ValueError(f"a line through {len(xs)} points has no residual; give at least 3 points")
-    slope, intercept = statistics.linear_regression(xs, ys)
-    degrees = len(xs) - 2
-    squares = sum((y - intercept - slope * x) ** 2 for x, y in zip(xs, ys, strict=True))
-    mean_x = statistics.fmean(xs)
-    spread = sum((x - mean_x) ** 2 for x in xs)
-    margin = student_t_quantile(degrees) * math.sqrt(squares / degrees / spread)
-    return Estimate(slope, slope - margin, slope + margin)
-
-
 def binomial_bound(num_trials: int, probability: float, risk: float) -> int:
     """Returns the smallest k with P(more than k successes in `num_trials`) <= `risk`. Raises
     `ValueError` unless 0 < risk < 1/2."""

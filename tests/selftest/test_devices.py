@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from batchproof.bench.hardware import PeakMemory
 from batchproof.errors import UsageError
 from batchproof.run.devices import synchronise
 from tests.selftest.conftest import RunSuite
@@ -50,15 +49,3 @@ def test_all_gpus_in_use_are_waited_for_and_no_other(three_gpus: pytest.MonkeyPa
     three_gpus.setattr(torch.cuda, "synchronize", lambda which: waited.append(index_of[which]))
     synchronise(torch.device(name))
     assert waited == [0, 2]
-
-
-def test_the_peaks_of_all_gpus_are_added_up(three_gpus: pytest.MonkeyPatch) -> None:
-    held, peaks = {0: 5, 1: 0, 2: 7}, {0: 50, 1: 0, 2: 70}
-    were_reset: list[int] = []
-    three_gpus.setattr(torch.cuda, "memory_allocated", held.__getitem__)
-    three_gpus.setattr(torch.cuda, "max_memory_allocated", peaks.__getitem__)
-    three_gpus.setattr(torch.cuda, "reset_peak_memory_stats", were_reset.append)
-    memory = PeakMemory(torch.device("cuda:0"))
-    memory.start()
-    assert memory.stop() == 120 - 12
-    assert were_reset == [0, 1, 2]

@@ -13,7 +13,6 @@ from batchproof.statistics import (
     binomial_bound,
     mean_estimate,
     share_bound,
-    slope_estimate,
     student_t_quantile,
 )
 
@@ -52,17 +51,11 @@ def held(estimate: Estimate, truth: float) -> bool:
 
 def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
     rng = Random(0)
-    num_held = {"mean": 0, "slope": 0}
-    for _ in range(2000):
-        num_held["mean"] += held(mean_estimate([rng.gauss(1, 2) for _ in range(4)]), 1)
-        slope = slope_estimate([0, 1, 3, 4], [2 + 3 * x + rng.gauss(0, 1) for x in (0, 1, 3, 4)])
-        num_held["slope"] += held(slope, 3)
-    assert all(0.93 < each / 2000 < 0.97 for each in num_held.values()), num_held
+    estimates = (mean_estimate([rng.gauss(1, 2) for _ in range(4)]) for _ in range(2000))
+    assert 0.93 < sum(held(each, 1) for each in estimates) / 2000 < 0.97
 
 
 def test_too_few_samples_have_no_interval() -> None:
     assert mean_estimate([2.0]) == Estimate(2.0, None, None)
-    with pytest.raises(ValueError, match="2 points"):
-        slope_estimate([1, 2], [1, 2])
     with pytest.raises(ValueError, match="0 degrees of freedom"):
         student_t_quantile(0)

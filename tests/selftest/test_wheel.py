@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from batchproof import places
-from batchproof.__main__ import COMMANDS, OF_VERDICTS, PLUMBING, main
+from batchproof.__main__ import COMMANDS, OF_VERDICTS, main
 from batchproof.cli import pytest_process
 from batchproof.places import BENCHMARKS, CASES, ROOT, SUITE
 from batchproof.plugin import OPTIONS
@@ -75,7 +75,7 @@ def test_entry_points_commands_and_options_resolve(pytestconfig: pytest.Config) 
     # A plugin is registered by the name of its entry point; a conftest.py registers it by its module's.
     (plugin,) = PROJECT["project"]["entry-points"]["pytest11"].items()
     assert plugin == ("batchproof.plugin", "batchproof.plugin")
-    every = [*COMMANDS.values(), *OF_VERDICTS.values(), *PLUMBING.values(), *LAB_COMMANDS.values()]
+    every = [*COMMANDS.values(), *OF_VERDICTS.values(), *LAB_COMMANDS.values()]
     assert all(find_spec(command.module) for command in every)
     groups = [group for group in pytestconfig._parser._groups if group.name.startswith("batchproof")]
     assert {name for group in groups for option in group.options for name in option.names()} == OPTIONS

@@ -1,4 +1,4 @@
-"""A benchmark run: comparisons and cost growth, written to one file as they are measured."""
+"""A benchmark run: comparisons, written to one file as they are measured."""
 
 import json
 import sys
@@ -9,7 +9,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from batchproof.bench.growth import measure_growth
 from batchproof.bench.hardware import device_facts, measure_ceilings
 from batchproof.bench.interleaved import compare_engines
 from batchproof.bench.result_rows import Terms
@@ -30,11 +29,9 @@ FOLDER = ROOT / "results" / "benchmarks"
 class BenchmarkRun:
     """Measures the ceilings when it is made; `finish` writes the footer of the file."""
 
-    def __init__(self, lab: Laboratory, terms: Terms, growth_s: float, path: Path) -> None:
-        """`growth_s`: wall-clock seconds for cost growth."""
+    def __init__(self, lab: Laboratory, terms: Terms, path: Path) -> None:
         self.path = path
         self._lab = lab
-        self._growth_s = growth_s
         self._file = ResultFile(path)
         ceilings = measure_ceilings(lab.device, lab.dtype)
         self._terms = replace(terms, ceilings=ceilings)
@@ -70,20 +67,8 @@ class BenchmarkRun:
             "load_s": load_s,
         }
         comparison = {"workload": found.pop("workload"), "model": model} | found
-        self._file.add("comparisons", comparison)
+        self._file.add(comparison)
         return comparison
-
-    def grow(
-        self, model_name: str, engines: Sequence[EngineSpec], on_step: Callable[[str], None]
-    ) -> list[dict[str, Any]]:
-        """Measures how the time of each engine's step grows; writes and returns the entries."""
-        trials = self._trials(engines, model_name)
-        found = measure_growth(trials, self._growth_s, self._terms.time_limit_s, on_step)
-        subject = self._lab.subject(model_name)
-        entries = [{"model": subject.name, "dtype": subject.dtype_name} | entry for entry in found]
-        for entry in entries:
-            self._file.add("growth", entry)
-        return entries
 
     def _trials(self, engines: Sequence[EngineSpec], model_name: str) -> list[Trial]:
         oracle = self._lab.oracle(model_name)
@@ -110,14 +95,14 @@ class ResultFile:
 
     def write(self, header: Mapping[str, object]) -> None:
         """Writes the file without entries. Raises `UsageError` if it cannot be written."""
-        self._result |= {"header": dict(header), "comparisons": [], "growth": []}
+        self._result |= {"header": dict(header), "comparisons": []}
         self._save()
 
-    def add(self, part: str, entry: Mapping[str, object]) -> None:
-        """Appends to `comparisons` or `growth` and writes the file. Raises `ValueError` for NaN or
-        infinity."""
-        content = json.loads(json.dumps(entry, allow_nan=False))  # a copy: later changes do not count
-        self._result[part].append(content)
+    def add(self, comparison: Mapping[str, object]) -> None:
+        """Appends a comparison and writes the file. Raises `ValueError` for NaN or infinity."""
+        # A copy: later changes do not count.
+        content = json.loads(json.dumps(comparison, allow_nan=False))
+        self._result["comparisons"].append(content)
         self._save()
 
     def finish(self) -> None:
@@ -125,7 +110,6 @@ class ResultFile:
         self._result["footer"] = {
             "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "num_comparisons": len(self._result["comparisons"]),
-            "num_growth": len(self._result["growth"]),
         }
         self._save()
 

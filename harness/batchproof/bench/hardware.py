@@ -1,6 +1,5 @@
-"""The machine: facts of the device a figure was measured on, its peak of memory, the CPU time of this
-process and of those it has started, and the limits of the machine. Versions and commit:
-`batchproof.records.provenance`.
+"""The machine: facts of the device a figure was measured on, the CPU time of this process and of those
+it has started, and the limits of the machine. Versions and commit: `batchproof.records.provenance`.
 
 The limits, bytes moved and matrices multiplied, are measured in the same run, with torch's current
 number of threads. A ceiling is the highest rate that any of torch's kernels reaches, because one
@@ -75,30 +74,6 @@ def _query_nvidia_smi(uuid: str) -> dict[str, str]:
     # A MIG slice has its own id, which is not in the list.
     own = next((cells for cells in gpus if cells[0] == uuid), gpus[0] if gpus else None)
     return dict(zip(NVIDIA_FIELDS, own[1:], strict=True)) if own else {}
-
-
-class PeakMemory:
-    """`start()`, run, `stop()` returns the peak in bytes above what was held at the start.
-
-    It is that of torch's allocator, summed over all GPUs of this process; None on other devices.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
-        self._before_bytes = 0
-
-    def start(self, touch: Callable[[], object] = lambda: None) -> None:
-        """Begins. `touch` uses what all engines share (weights, buffers of libraries), so that the
-        first engine measured is not charged for it."""
-        touch()
-        for gpu in self._gpus:
-            torch.cuda.reset_peak_memory_stats(gpu)
-        self._before_bytes = sum(map(torch.cuda.memory_allocated, self._gpus))
-
-    def stop(self) -> int | None:
-        if not self._gpus:
-            return None
-        return sum(map(torch.cuda.max_memory_allocated, self._gpus)) - self._before_bytes
 
 
 PROC = Path("/proc")

@@ -66,7 +66,6 @@ def _schedule(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict
     trace, seen = first.trace, first.seen
     forwards = () if seen.unseen else seen.forwards
     found = schedule_figures(trace, forwards, num_slots, requests, output_lens, seen.unseen)
-    found["peak_memory_bytes"] = first.peak_memory_bytes
     found["roofline"] = _roofline(timed, terms)
     return found
 

@@ -13,15 +13,11 @@ COLUMNS = (
 )
 
 
-def table(
-    comparisons: Iterable[Mapping[str, Any]], growth: Iterable[Mapping[str, Any]]
-) -> Iterator[str]:
-    """Yields the lines for all comparisons and growth entries."""
+def table(comparisons: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields the lines for all comparisons."""
     for comparison in comparisons:
         yield from _comparison(comparison)
         yield ""
-    for entry in growth:
-        yield f"{entry['engine']}, {entry['axis']}: {entry['words']}"
 
 
 def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:

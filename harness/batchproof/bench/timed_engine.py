@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 
 from batchproof.api import Capability, Engine, EngineConfig, SteppingEngine, StepRecord
 from batchproof.bench.drive import Round, serve_at_once, serve_stepping
-from batchproof.bench.hardware import PeakMemory
 from batchproof.bench.metrics import Forward
 from batchproof.bench.spec import Laps
 from batchproof.bench.verification import Verifier, blaming, judging
@@ -41,7 +40,6 @@ class FirstRound:
     seconds: float  # compiling and capturing included
     trace: Sequence[StepRecord]
     seen: ForwardLog
-    peak_memory_bytes: int | None
 
 
 class TimedEngine:
@@ -81,16 +79,14 @@ class TimedEngine:
         """Builds the engine, runs the first round, and checks its answers and its trace, because
         figures are made of it."""
         model = self.trial.subject.model
-        memory = PeakMemory(model.device)
         with blaming(self.accuse):
-            memory.start(lambda: _one_token(model))
             began = perf_counter()
             self._engine = self.trial.build(self._config)
             self.build_s = perf_counter() - began
             with record_forwards(model) as seen:
                 first = self._serve(0)
             trace = tuple(self.trial.trace_of(self._engine))
-            self.first_round = FirstRound(first.wall_s, trace, seen, memory.stop())
+            self.first_round = FirstRound(first.wall_s, trace, seen)
             findings = conduct_findings(
                 Workload(self._laps[0], self._config),
                 Outcome(first.completions),
@@ -145,11 +141,6 @@ class TimedEngine:
         INVALID."""
         if self.problem is None:
             self.problem, self.is_blameless = problem, is_blameless
-
-
-@torch.inference_mode()
-def _one_token(model: PreTrainedModel) -> None:
-    model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=False)
 
 
 @contextmanager

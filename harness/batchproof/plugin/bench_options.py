@@ -13,9 +13,6 @@ from batchproof.models.shapes import SHAPES
 
 DEFAULT_LAPS = 5
 DEFAULT_SHAPE = {"cpu": "tiny", "cuda": "llama-1b"}  # any other device gets the CPU's
-GROWTH_S = 15.0  # for all engines together
-THROUGHPUT, GROWTH = "throughput", "growth"
-FIXTURES = frozenset((THROUGHPUT, GROWTH))  # a test that asks for one is a benchmark
 
 _HELP = {  # option -> its metavar and text
     "workload": (
@@ -39,11 +36,6 @@ _HELP = {  # option -> its metavar and text
         "requests of each round whose tokens are checked (default: all if they are few, else a sample "
         "of 16); ids, lengths and finish reasons always are",
     ),
-    "growth-for": (
-        "S",
-        f"seconds to measure how the time of a step grows with its sequences (default: {GROWTH_S:g}; "
-        "0, which is not at all, where a workload is named)",
-    ),
     "threads": ("N", "threads that each engine may compute with on a CPU (default: 1)"),
     "results": ("FILE", "where to write the result file (default: a new one in results/benchmarks/)"),
 }
@@ -56,8 +48,8 @@ def add_options(parser: pytest.Parser) -> None:
     for name, (metavar, text) in _HELP.items():
         flag = f"--{name}"
         more: dict[str, Any] = {}
-        if metavar in ("N", "S"):
-            more["type"] = int if metavar == "N" else float
+        if metavar == "N":
+            more["type"] = int
         if name in ("workload", "shape"):
             more["action"] = "append"
         group.addoption(flag, metavar=metavar, help=text, **more)

@@ -10,8 +10,8 @@ from batchproof.bench.spec import BenchSpec
 from batchproof.bench.spec_files import override, select_specs
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
-from batchproof.plugin.bench_options import DEFAULT_LAPS, DEFAULT_SHAPE, GROWTH_S
-from batchproof.validation.values import at_least, one_of, require, whole_number
+from batchproof.plugin.bench_options import DEFAULT_LAPS, DEFAULT_SHAPE
+from batchproof.validation.values import at_least, one_of, whole_number
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 SIZES = ("num_requests", "prompt_len", "cap", "slots", "seed")  # of a workload, by their flags
@@ -27,17 +27,15 @@ class BenchSelection:
     terms: Terms
     num_threads: int | None  # None: torch's own choice
     results: str | None
-    growth_s: float  # seconds for cost growth; 0: it is not measured
 
 
 def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
     """Returns the command line of a benchmark run, resolved. Raises `UsageError`."""
     get = config.getoption
     limit_s = get("--engine-time-limit")
-    names = get("--workload") or ()
     specs = [
         override(spec, **{size: get(f"--{size.replace('_', '-')}") for size in SIZES})
-        for spec in select_specs(names, on_cpu=device_type != "cuda")
+        for spec in select_specs(get("--workload") or (), on_cpu=device_type != "cuda")
     ]
     num_threads = _num_threads(get("--threads"), device_type)
     terms = Terms(
@@ -53,7 +51,6 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
         terms=terms,
         num_threads=num_threads,
         results=get("--results"),
-        growth_s=_growth_seconds(get("--growth-for"), bool(names)),
     )
 
 
@@ -66,13 +63,6 @@ def _model_names(
         raise UsageError(f"--shape {shapes[0]!r} and --model {models[0]!r} exclude each other")
     default = DEFAULT_SHAPE.get(device_type, DEFAULT_SHAPE["cpu"])
     return tuple(dict.fromkeys(shapes or models or [default]))
-
-
-def _growth_seconds(given: float | None, names_workload: bool) -> float:
-    if given is None:
-        return 0.0 if names_workload else GROWTH_S
-    require(0 <= given <= 86_400, "--growth-for", f"{given:g}", "0 to 86400 seconds")
-    return given
 
 
 def _sample_size(text: str | None) -> int | None:

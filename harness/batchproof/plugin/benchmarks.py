@@ -22,11 +22,8 @@ from batchproof.bench.hardware import device_facts
 from batchproof.bench.spec import BenchSpec
 from batchproof.bench.tables import table
 from batchproof.errors import UnsupportedModelError
-from batchproof.plugin.bench_options import FIXTURES, GROWTH, THROUGHPUT
 from batchproof.plugin.bench_selection import BenchSelection
-from batchproof.plugin.deselection import keep
 from batchproof.plugin.selection import LAB, SELECTION, Selection
-from batchproof.records.benchmark import INVALID
 from batchproof.run.registry import EngineSpec
 
 MAX_REFERENCE_TOKENS = 8192  # output tokens of a round; the default reference skips longer ones
@@ -34,43 +31,19 @@ MAX_REFERENCE_TOKENS = 8192  # output tokens of a round; the default reference s
 
 @dataclass(frozen=True, slots=True)
 class BenchCell:
-    """The parameter of one benchmark test. Without a workload it measures cost growth."""
+    """The parameter of one benchmark test."""
 
-    workload: BenchSpec | None
+    workload: BenchSpec
     model_name: str
     engine: EngineSpec
 
     @property
-    def fixture(self) -> str:
-        """The fixture whose parameter it is."""
-        return THROUGHPUT if self.workload else GROWTH
-
-    @property
-    def label(self) -> str:
-        """The workload as test ids name it."""
-        return self.workload.label if self.workload else GROWTH
-
-    @property
     def group(self) -> tuple[str, str]:
         """The key of the engines that run interleaved."""
-        return self.label, self.model_name
-
-    def measure(
-        self, run: BenchmarkRun, engines: Sequence[EngineSpec], on_step: Callable[[str], None]
-    ) -> Mapping[str, Any]:
-        """Measures the engines of the group. Returns the comparison, for growth a mapping with `rows`
-        alone; a row is of one engine."""
-        if self.workload is None:
-            return {"rows": run.grow(self.model_name, engines, on_step)}
-        return run.compare(self.workload, self.model_name, engines, on_step)
+        return self.workload.label, self.model_name
 
 
-def bench_cells(fixture: str, options: BenchSelection, selection: Selection) -> Iterator[BenchCell]:
-    """Yields the parameters of a fixture. Growth is measured on the first model only."""
-    if fixture == GROWTH:
-        for engine in selection.engines if options.growth_s else ():
-            yield BenchCell(None, options.model_names[0], engine)
-        return
+def _cells(options: BenchSelection, selection: Selection) -> Iterator[BenchCell]:
     for spec, model_name, engine in product(options.specs, options.model_names, selection.engines):
         is_long = spec.mean_output_tokens > MAX_REFERENCE_TOKENS
         if not (is_long and engine.name in selection.yardsticks):
@@ -100,18 +73,17 @@ class ReplayClock:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one engine showed. `lack` says why there are no times; it fails the test if `is_defect`."""
+    """What one engine showed. `lack` says why there are no times."""
 
     times_s: Sequence[float]
     extra_info: Mapping[str, Any]
     lack: str
-    is_defect: bool
     replay: ReplayClock
 
     def report_to(self, benchmark: BenchmarkFixture) -> None:
-        """Passes the times to pytest-benchmark. Fails the test, or skips it, if there are none."""
+        """Passes the times to pytest-benchmark. Fails the test if there are none."""
         if not self.times_s:
-            pytest.fail(self.lack, pytrace=False) if self.is_defect else pytest.skip(self.lack)
+            pytest.fail(self.lack, pytrace=False)
         self.replay.load(self.times_s)
         benchmark.pedantic(lambda: None, rounds=len(self.times_s), iterations=1)
         benchmark.extra_info.update(self.extra_info)
@@ -119,7 +91,6 @@ class Measured:
 
 NAME = "batchproof-benchmarks"
 Group = tuple[str, str]  # of cells
-Row = Mapping[str, Any]
 
 
 class Benchmarks:
@@ -136,26 +107,18 @@ class Benchmarks:
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Parametrizes the benchmark tests with engines and what they are measured on."""
+        if "throughput" not in metafunc.fixturenames:
+            return
         selection = self._config.stash[SELECTION]
-        for name in FIXTURES.intersection(metafunc.fixturenames):
-            cells = list(bench_cells(name, self._options, selection))
-            ids = [f"{c.engine.name}-{c.label}-{c.model_name}-{selection.dtype}" for c in cells]
-            metafunc.parametrize(name, cells, ids=ids, indirect=True)
-
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Drops the placeholder items that pytest leaves for what is not measured."""
-
-        def takes_part(item: pytest.Item) -> bool:
-            is_asking = not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-            return not is_asking or _cell_of(item) is not None
-
-        keep(config, items, takes_part)
+        cells = list(_cells(self._options, selection))
+        ids = [f"{c.engine.name}-{'-'.join(c.group)}-{selection.dtype}" for c in cells]
+        metafunc.parametrize("throughput", cells, ids=ids, indirect=True)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Gives each benchmark the clock that replays its times, and the group it is shown in."""
         cell = _cell_of(item)
         if cell is not None:
-            group = f"{cell.label} on {cell.model_name}"
+            group = " on ".join(cell.group)
             item.add_marker(pytest.mark.benchmark(timer=ReplayClock(), group=group))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -169,7 +132,7 @@ class Benchmarks:
     def throughput(self, request: pytest.FixtureRequest) -> Measured:
         """One engine's row of a comparison, in vLLM's names, with what it was measured on. A row
         without figures is INVALID, or a round took too long: both are defects."""
-        row, comparison = self._row(request.param), self._found[request.param.group]
+        row, comparison = self._row(request.param)
         workload, model, clock = comparison["workload"], comparison["model"], comparison["clock"]
         about = {
             "engine": row["engine"],
@@ -182,20 +145,11 @@ class Benchmarks:
         }
         times_s = [each[f"{clock}_s"] for each in row["rounds"]]
         lack = f"{row['verdict']}: {row['reason']}"
-        return Measured(times_s, about | (row["metrics"] or {}), lack, True, _clock_of(request.node))
+        return Measured(times_s, about | (row["metrics"] or {}), lack, _clock_of(request.node))
 
-    @pytest.fixture
-    def growth(self, request: pytest.FixtureRequest) -> Measured:
-        """How the time of one engine's step grows, of which the last point is timed. An engine that
-        answers wrong is a defect; one that refused the model or had too little time is not."""
-        entry = self._row(request.param)
-        times_s = [each["seconds"] for each in entry["points"][-1:]]
-        is_defect = entry["verdict"] == INVALID
-        return Measured(times_s, entry, entry["words"], is_defect, _clock_of(request.node))
-
-    def _row(self, cell: BenchCell) -> Row:
-        """Returns the row of one engine, measuring the whole group if needed. Skips, by name, an engine
-        that cannot take part.
+    def _row(self, cell: BenchCell) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Returns the row of one engine and its comparison, for which the whole group is measured if
+        needed. Skips, by name, an engine that cannot take part.
         """
         lack = self._lack(cell, cell.engine)
         if lack is not None:
@@ -203,9 +157,11 @@ class Benchmarks:
         if cell.group not in self._found:
             able = [each for each in self._engines[cell.group] if self._lack(cell, each) is None]
             with self._open() as run, self._bar() as on_step:
-                self._found[cell.group] = cell.measure(run, able, on_step)
-        rows: list[Row] = self._found[cell.group]["rows"]
-        return next(each for each in rows if each["engine"] == cell.engine.name)
+                found = run.compare(cell.workload, cell.model_name, able, on_step)
+                self._found[cell.group] = found
+        comparison = self._found[cell.group]
+        row = next(each for each in comparison["rows"] if each["engine"] == cell.engine.name)
+        return row, comparison
 
     def _lack(self, cell: BenchCell, engine: EngineSpec) -> str | None:
         """Why an engine cannot take part in the group of a cell; None if it can."""
@@ -230,7 +186,7 @@ class Benchmarks:
             if self._run is None:
                 options = self._options
                 lab = self._config.stash[LAB]
-                self._run = BenchmarkRun(lab, options.terms, options.growth_s, self._path)
+                self._run = BenchmarkRun(lab, options.terms, self._path)
             yield self._run
 
     @contextmanager
@@ -256,10 +212,7 @@ class Benchmarks:
         if self._run is None:
             return
         terminalreporter.section("Batchproof: benchmarks")
-        measured = self._found.values()
-        comparisons = [each for each in measured if "ratios" in each]
-        growth = [row for each in measured if "ratios" not in each for row in each["rows"]]
-        for line in table(comparisons, growth):
+        for line in table(self._found.values()):
             terminalreporter.write_line(line)
         state = "" if self._is_over else " (INCOMPLETE: it was stopped; whole comparisons are kept)"
         terminalreporter.write_line(f"result file: {self._run.path}{state}")

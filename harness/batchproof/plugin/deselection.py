@@ -5,7 +5,7 @@ by -k, -m, --deselect and --lf.
 With workers it is they who deselect; each passes its count to the controller when it ends.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +14,12 @@ import pytest
 from batchproof.models.embedded import QUICKEST_MODEL
 from batchproof.places import SUITE
 from batchproof.plugin import problems
-from batchproof.plugin.bench_options import FIXTURES
 from batchproof.plugin.items import INSTALLED_SUITE, is_conformance_test, requirement_id
 from batchproof.validation.values import near
 
 ONE = "--requirement"
 HELP = "run this requirement alone, repeatable: module::function[model-...]"
 KEY = "batchproof_deselected"  # in a worker's output
-
-
-def keep(
-    config: pytest.Config, items: list[pytest.Item], is_kept: Callable[[pytest.Item], bool]
-) -> None:
-    """Deselects all other tests."""
-    others = [item for item in items if not is_kept(item)]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = filter(is_kept, items)
 
 
 class Deselection:
@@ -64,13 +53,14 @@ class Deselection:
         required = self._required(items)
 
         def is_kept(item: pytest.Item) -> bool:
-            fixtures = getattr(item, "fixturenames", ())
-            is_benchmark = "benchmark" in fixtures or not FIXTURES.isdisjoint(fixtures)
+            is_benchmark = "benchmark" in getattr(item, "fixturenames", ())
             is_open = item.nodeid not in self._finished and (required is None or item in required)
             return is_benchmark == wants_benchmarks and is_open
 
-        keep(config, items, is_kept)
-        let_catchers_come_first(items)
+        if others := [item for item in items if not is_kept(item)]:
+            config.hook.pytest_deselected(items=others)
+            items[:] = filter(is_kept, items)
+        items.sort(key=_rank)
 
     def _required(self, items: Sequence[pytest.Item]) -> set[pytest.Item] | None:
         """Returns the tests of the requirements named; None if none is named."""
@@ -110,14 +100,9 @@ FIRST = (
 LAST = "test_drawn_tokens_have_their_probabilities"  # thousands of draws catch little else
 
 
-def let_catchers_come_first(items: list[pytest.Item]) -> None:
-    """Sorts the items in place: what catches most in a second comes first, so that a bug of an engine
-    that nobody here has seen is met early; the order decides no verdict. Those that are no conformance
-    tests stay behind, as they are."""
-    items.sort(key=_rank)
-
-
 def _rank(item: pytest.Item) -> tuple[bool, int]:
+    """What catches most in a second comes first, so that a bug of an engine that nobody here has seen
+    is met early; the order decides no verdict. Those that are no conformance tests stay behind."""
     name = item.path.stem
     if name == "test_scenes" and QUICKEST_MODEL in item.name:
         name = "scenes once"

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 OPTION = "--isolate"
 HELP = (
     "run the tests in a process that is replaced if an engine ends it or never returns (default: if "
-    "several engines are tested, one of which is not built in); with -n, workers are such processes; "
-    "in a benchmark, each engine gets a process of its own"
+    "several engines are tested, one of which is not built in); with -n, workers are such processes"
 )
 NOTES, LOST = "batchproof_notes", "batchproof_lost"  # in a worker's input
 MOST_STARTS = 3  # of workers that die before they have met an engine
@@ -74,11 +73,11 @@ def _is_isolated(config: pytest.Config) -> bool:
     asked, engines = get(OPTION), get("--engine") or ()
     if asked is False or hasattr(config, "workerinput") or get("collectonly"):
         return False
-    if get("--benchmark-only", default=False):
-        return False  # it is the engines that get processes, and one process takes their times
     obstacle = (
         "xdist is switched off" if not config.pluginmanager.has_plugin("xdist") else
-        "--pdb needs one process" if get("usepdb") else None
+        "--pdb needs one process" if get("usepdb") else
+        "one process takes the times of a benchmark" if get("--benchmark-only", default=False) else
+        None
     )  # fmt: skip
     if asked and obstacle:
         raise pytest.UsageError(f"{OPTION} cannot be had: {obstacle}")

@@ -21,7 +21,7 @@ from batchproof.oracle.precision import Precision, resolve_precision
 from batchproof.plugin import bench_options
 from batchproof.plugin.isolation import has_workers
 from batchproof.run.engine_names import BY_DEFAULT, REFERENCE
-from batchproof.run.registry import EngineSpec, isolated, resolve_engine
+from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof.validation.values import one_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def select(config: pytest.Config) -> Selection:
     # Conformance is exact in float32; speed is asked for in the dtype people serve in.
     is_gpu_benchmark = bench is not None and device.startswith("cuda")
     return Selection(
-        engines=tuple(_engine(config, name, bench, device) for name in names),
+        engines=tuple(_engine(config, name) for name in names),
         yardsticks=frozenset(() if config.getoption("--engine") else {REFERENCE}),
         model_names=tuple(dict.fromkeys(models)),
         device=device,
@@ -91,11 +91,8 @@ def select(config: pytest.Config) -> Selection:
     )
 
 
-def _engine(config: pytest.Config, name: str, bench: BenchSelection | None, device: str) -> EngineSpec:
-    if has_workers(config):
-        return EngineSpec(name, _elsewhere)
-    spec = resolve_engine(name)
-    return isolated(spec, device) if bench and config.getoption("--isolate") else spec
+def _engine(config: pytest.Config, name: str) -> EngineSpec:
+    return EngineSpec(name, _elsewhere) if has_workers(config) else resolve_engine(name)
 
 
 def _device(name: str) -> str:

@@ -1,6 +1,6 @@
 """The parts of a benchmark result that readers rely on; a file holds more.
 
-Metrics, schedules and fits are figures by name, which tables print as they are.
+Metrics and schedules are figures by name, which tables print as they are.
 """
 
 from collections.abc import Mapping
@@ -100,7 +100,6 @@ class BenchmarkFooter:
 
     finished: str
     num_comparisons: int
-    num_growth: int
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,6 @@ class BenchmarkRecord:
 
     header: BenchmarkHeader
     comparisons: tuple[ComparisonRecord, ...]
-    growth: tuple[Figures, ...]
     footer: BenchmarkFooter | None = None
 
 

@@ -8,7 +8,6 @@ one name, the second engine would run the helper of the first, so that import is
 import hashlib
 import importlib
 import importlib.util
-import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -55,14 +54,6 @@ def resolve_engine(text: str) -> EngineSpec:
         factory = load_factory(text, target if ":" in target else names.target_of(text, target))
     names.check_options(text, factory, options)
     return EngineSpec(text, partial(factory, **options) if options else factory)
-
-
-def isolated(spec: EngineSpec, device: str) -> EngineSpec:
-    """Returns the engine in a process of its own, which gets the model from disk."""
-    if names.has_own_process(spec.name):
-        return spec
-    host = shlex.join([sys.executable, "-m", "batchproof", "host", spec.name, f"--device={device}"])
-    return EngineSpec(spec.name, resolve_engine(f"{names.COMMAND_PREFIX}{host}").factory)
 
 
 def engines_module(name: str) -> Any:
@@ -192,6 +183,5 @@ def _holder(file: str) -> Path:
 def _two_helpers(name: str, folders: list[Path]) -> TwoHelpersError:
     return TwoHelpersError(
         f"{' and '.join(map(str, folders))} each hold a module {name!r}, of which a process can import "
-        f"only one; rename one, or give an engine a process of its own: "
-        f"cmd:{sys.executable} -m batchproof host FILE.py:FACTORY"
+        f"only one; rename one, or test the engines in two runs"
     )

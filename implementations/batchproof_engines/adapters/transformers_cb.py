@@ -35,9 +35,6 @@ def transformers_cb(
     config: EngineConfig,
     *,
     attention: str | None = None,
-    compile_level: int = 0,
-    cuda_graphs: bool | None = None,
-    overlap: bool | None = None,
     stepping: bool = False,
     guarded: bool = True,
 ) -> Engine:
@@ -49,24 +46,15 @@ def transformers_cb(
     * `guarded`: bad requests are refused before the library sees them, and torch's generators are left
       as they were.
 
-    The other options are passed to the library as they are, `overlap` as `use_async_batching`; None
-    leaves the decision to it.
-
     Raises `UnsupportedModelError` for a model it would answer wrongly, and `UsageError` for an
     attention that is not available.
     """
     refuse_unbatchable(NAME, model)
     implementation = attention_of(model, attention)
-    library = {
-        "allow_block_sharing": config.prefix_caching,
-        "default_compile_level": compile_level,
-        "use_cuda_graph": cuda_graphs,
-        "use_async_batching": overlap,
-    }
 
     def built(kind: type[TransformersEngine], config: EngineConfig) -> TransformersEngine:
         page, budget = _fastest(model, config, implementation)
-        tuning = Tuning(implementation, page, budget, library, guarded)
+        tuning = Tuning(implementation, page, budget, config.prefix_caching, guarded)
         return kind(model, config, tuning)
 
     probe_tokens(NAME, model, implementation, partial(built, TransformersEngine))

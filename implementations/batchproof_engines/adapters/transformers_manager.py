@@ -3,7 +3,7 @@
 Creates it in versions 5.17 and 5.23, starts and stops it, and undoes what it alters besides its work.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
@@ -40,7 +40,7 @@ class Tuning:
     attention: str
     page_size: int  # tokens
     max_batch_tokens: int  # fed in one step
-    library: Mapping[str, Any]  # of `ContinuousBatchingConfig`; None leaves the decision to it
+    shares_prefixes: bool
     is_guarded: bool  # bad requests are refused here, and torch's generators left as they were
 
 
@@ -78,7 +78,8 @@ def manager_for(
         "num_blocks": num_pages,
         "max_batch_tokens": tuning.max_batch_tokens,
         "max_requests_per_batch": max_num_seqs,
-        **tuning.library,
+        "allow_block_sharing": tuning.shares_prefixes,
+        "default_compile_level": 0,
     }
     hints = WorkloadHints(longest, 0, max_num_seqs)
     with _unaltered(model, undoes_seeding=tuning.is_guarded), attending(model, tuning.attention):

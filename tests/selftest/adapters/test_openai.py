@@ -272,7 +272,7 @@ def test_nonsense_is_named(build: Build, server: StandIn, kind: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["", "&stream=true"])
-def test_a_server_that_dies_in_mid_run_is_one_error_that_keeps_the_answers(
+def test_a_server_that_dies_in_mid_run_is_one_error_that_names_a_request(
     build: Build, server: StandIn, way: str
 ) -> None:
     def die(handler: Handler, body: Body) -> None:
@@ -285,14 +285,10 @@ def test_a_server_that_dies_in_mid_run_is_one_error_that_keeps_the_answers(
 
     server.behaviour = die
     requests = [Request(f"r{i}", (i, i + 1), 3) for i in range(40)]
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises(EngineFailed, match=r"\(request 'r\d+'\)$"):
         build(f"{way}&concurrency=4").generate(requests)
-    answered = caught.value.completions  # type: ignore[attr-defined]
-    assert 2 <= len(answered) <= 5
-    assert set(answered) <= set(right(requests))
     assert server.most_running <= 4
-    assert f"Of 40 requests {len(answered)} were answered" in str(caught.value)
-    assert "were never sent" in str(caught.value)
+    assert len(server.bodies) < 40, "the others are never sent"
 
 
 @pytest.mark.parametrize("way", ["", "&stream=true"])

@@ -24,7 +24,9 @@ from batchproof.api import (
     EngineConfig,
     FinishReason,
     Request,
+    RowRecord,
     SamplingParams,
+    StepRecord,
     TokenEvent,
     TokenLogprobs,
 )
@@ -104,7 +106,8 @@ HELLO["sampling_fields"] = ["temperature", "top_k", "logprobs"]
 def completion(request):
     found = {"logprob": -0.5, "rank": None, "top": [[3, -0.25], [7, -1]]}
     told = json.dumps(request.get("sampling"))
-    return {"request_id": told, "token_ids": [7], "finish_reason": "length", "logprobs": [found]}
+    return {"request_id": told, "token_ids": [7], "finish_reason": "length", "logprobs": [found],
+            "prompt_logprobs": [None, found]}
 """
 WARM = replace(REQUESTS[0], sampling=SamplingParams(temperature=0.5, logprobs=2))
 SHARP = replace(REQUESTS[0], sampling=SamplingParams(temperature=0.5, min_p=0.1))
@@ -118,20 +121,32 @@ def test_a_program_gets_the_parameters_that_it_declares_and_no_others(build: Bui
     plain, refused, warm = engine.generate([REQUESTS[0], SHARP, WARM])
     assert plain.request_id == "null"
     assert json.loads(warm.request_id) == {"temperature": 0.5, "logprobs": 2}
-    assert warm.logprobs == (TokenLogprobs(-0.5, None, ((3, -0.25), (7, -1.0))),)
+    found = TokenLogprobs(-0.5, None, ((3, -0.25), (7, -1.0)))
+    assert (warm.logprobs, warm.prompt_logprobs) == ((found,), (None, found))
     words = "min_p is 0.1, but of sampling this engine takes temperature, top_k, logprobs"
     assert refused == Completion.refused("a", words)
 
 
-def test_a_stepping_engine_is_one_that_says_so(build: Build) -> None:
-    engine = build(STEPPING)
-    assert offer_of("piped", lambda _: engine)[0] == {Capability.CLOSING, Capability.STEPPING}
+TRACED = f"""{STEPPING}
+HELLO["capabilities"].append("tracing")
+told = step
+def step(question):
+    row = {{"request_id": "a", "context_len": 0, "query_len": 2, "is_sampled": True}}
+    return told(question) | {{"trace": [{{"rows": [row], "finished": ["a"]}}]}}
+"""
+
+
+def test_an_engine_that_steps_or_has_a_trace_is_one_that_says_so(build: Build) -> None:
+    engine = build(TRACED)
+    declared = {Capability.CLOSING, Capability.STEPPING, Capability.TRACING}
+    assert offer_of("piped", lambda _: engine)[0] == declared
     engine.add(REQUESTS[0])
     with pytest.raises(ValueError, match="request_id 'a' is live already"):
         engine.add(REQUESTS[0])
     engine.add(REQUESTS[1])
     assert engine.has_unfinished
     assert engine.step() == [TokenEvent("a", 7, FinishReason.LENGTH)]
+    assert engine.trace == [StepRecord((RowRecord("a", 0, 2, True),), (), (), ("a",), ())]
     engine.abort("b")
     assert not engine.has_unfinished
     words = "temperature is 0.5, but of sampling this engine takes nothing"

@@ -8,9 +8,7 @@ import pytest
 
 from batchproof.bench import hardware
 from batchproof.places import ROOT
-from batchproof.plugin import selection
 from batchproof.records.benchmark import BENCHMARK
-from batchproof.run.registry import EngineSpec
 from tests.selftest.conftest import RunSuite as Run
 
 SMALL = [
@@ -36,8 +34,7 @@ def run_benchmark(run_suite: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(hardware.SIZES, "cpu", hardware._Sizes(1 << 16, 32, 1))
     monkeypatch.setattr(hardware, "SECONDS_OF_ROUNDS", 0.0)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    for name in ("test_throughput.py", "test_growth.py"):
-        shutil.copy(ROOT / "tests" / "benchmarks" / name, tmp_path / name)
+    shutil.copy(ROOT / "tests" / "benchmarks" / "test_throughput.py", tmp_path)
     return run_suite
 
 
@@ -78,6 +75,7 @@ def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Run) -> No
     ("arguments", "words"),
     [
         (["--shape=tiny"], "exclude each other"),
+        (["--isolate"], "--isolate cannot be had: one process takes the times of a benchmark"),
         (["--verify=some"], "--verify is 'some', but must be 'all' or a number of requests"),
         (["--results=nowhere/out.json"], "there is no folder 'nowhere'"),
     ],
@@ -91,18 +89,8 @@ def test_options_of_benchmarks_belong_to_benchmarks(run_benchmark: Run) -> None:
     session.require_usage_error("--laps belongs to benchmarks: add --benchmark-only")
 
 
-def test_only_selected_engines_take_part_each_in_a_process_of_its_own_if_asked(
-    run_benchmark: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hosted: list[str] = []
-
-    def isolated(spec: EngineSpec, _device: str) -> EngineSpec:
-        hosted.append(spec.name)
-        return spec
-
-    monkeypatch.setattr(selection, "isolated", isolated)
-    engines = ("--engine=static", "--engine=ragged", "-k", "static", "--isolate")
+def test_only_selected_engines_take_part(run_benchmark: Run) -> None:
+    engines = ("--engine=static", "--engine=ragged", "-k", "static")
     session = run_benchmark(*SMALL, *engines, INTO_FILE)
     assert session.exit_status == 0, session.output
     assert [row.engine for row in BENCHMARK.read(FILE).comparisons[0].rows] == ["static"]
-    assert hosted == ["static", "ragged"]

@@ -266,7 +266,7 @@ def test_an_engine_in_more_slots_than_asked_is_compared_with_none(compare: Compa
     assert [row["verdict"] for row in found["rows"]] == ["VALID", "VALID"]
     assert not found["ratios"]
     found["model"] = {"name": MODEL, "dtype": "float32"}
-    assert "Stepping: more slots than asked, 5 at once; no ratio" in table([found], [])
+    assert "Stepping: more slots than asked, 5 at once; no ratio" in table([found])
 
 
 @pytest.mark.parametrize(

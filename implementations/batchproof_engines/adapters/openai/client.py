@@ -13,7 +13,6 @@ from copy import copy
 from typing import Any, Self
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from batchproof.api import Completion
 from batchproof.errors import UsageError
 
 PATH = "/completions"
@@ -24,10 +23,8 @@ NUM_SHOWN = 200  # characters of an invalid answer
 
 
 class EngineFailed(RuntimeError):
-    """The server gave no answer or an unreadable one; `completions` are earlier answers of the same
-    call."""
+    """The server gave no answer or an unreadable one."""
 
-    completions: tuple[Completion, ...] = ()
     has_answered = False  # at least with an HTTP status
 
 

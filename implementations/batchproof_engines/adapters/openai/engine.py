@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-NUM_NAMED = 8  # request ids in an error
 CUT_HERE = (
     "EOS ids are applied by the adapter, which cuts an answer at the first of them and calls it stop: "
     "how the server stops is not tested."
@@ -84,8 +83,8 @@ class OpenAIEngine:
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request.
 
-        Raises `EngineFailed`, with the other answers, if a request gets no valid one. Requests in
-        progress are then waited for; no others are sent.
+        Raises `EngineFailed` if a request gets no valid one. Requests in progress are then waited for;
+        no others are sent.
         """
         refusals = self._refusals(requests)
         asked = {i: self._exchange(r) for i, r in enumerate(requests) if refusals[i] is None}
@@ -94,14 +93,7 @@ class OpenAIEngine:
             for index, refusal in enumerate(refusals)
             if refusal is not None
         }
-        errors: dict[int, BaseException] = {}
-        for index, future in self._ask(requests, asked).items():
-            if (error := future.exception()) is None:
-                answers[index] = future.result()
-            else:
-                errors[index] = error
-        if errors:
-            raise _failure(requests, answers, errors)
+        answers |= {index: each.result() for index, each in self._ask(requests, asked).items()}
         return [answers[index] for index in range(len(requests))]
 
     def close(self) -> None:
@@ -164,7 +156,10 @@ class OpenAIEngine:
         return {index: future for index, future in futures.items() if not future.cancelled()}
 
     def _answer(self, request: Request, exchange: Exchange) -> Completion:
-        events = [*self._events(request, exchange)]
+        try:
+            events = [*self._events(request, exchange)]
+        except EngineFailed as failure:
+            raise EngineFailed(f"{failure} (request {request.request_id!r})") from None
         reason, error = events[-1].finish_reason, events[-1].error
         assert reason is not None, "the last event has it"
         tokens = tuple(each.token_id for each in events if each.token_id is not None)
@@ -224,27 +219,6 @@ class OpenAIEngine:
             yield from parser.feed(answer)
         for token in parser.end(request):
             yield token, None
-
-
-def _failure(
-    requests: Sequence[Request], answers: dict[int, Completion], errors: dict[int, BaseException]
-) -> BaseException:
-    """Returns one error for the call: the first failure, its request, and how many others were
-    answered."""
-    index, error = next(iter(errors.items()))
-    if not isinstance(error, EngineFailed):
-        return error  # a bug of the adapter
-    if len(requests) == 1:
-        return EngineFailed(f"{error} (request {requests[0].request_id!r})")
-    failed = [requests[i].request_id for i in errors]
-    named = ", ".join(map(repr, failed[:NUM_NAMED])) + (", ..." if len(failed) > NUM_NAMED else "")
-    num_unasked = len(requests) - len(answers) - len(errors)
-    failure = EngineFailed(
-        f"{error} (request {requests[index].request_id!r}). Of {len(requests)} requests {len(answers)} "
-        f"were answered, {len(failed)} failed ({named}), and {num_unasked} were never sent"
-    )
-    failure.completions = tuple(answers[i] for i in sorted(answers))
-    return failure
 
 
 JOIN_LIMIT_S = 5.0  # for a thread whose connection was cut

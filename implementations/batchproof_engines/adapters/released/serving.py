@@ -274,13 +274,11 @@ class Length:
         return f"{prompt} prompt tokens + max_new_tokens {cap}, above max_model_len {self._limit}"
 
 
-def serve(library: Callable[..., Library], options: dict[str, Any] | None = None) -> None:
-    """Answers the questions on stdin until it is closed. The options are those of the command line
-    unless they are given."""
+def serve(library: Callable[..., Library]) -> None:
+    """Answers the questions on stdin until it is closed. The options are those of the command line."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # anything a library prints goes to stderr: stdout is for answers only
-    if options is None:
-        options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
     dispatcher: _Dispatcher | None = None
     for line in sys.stdin:
         try:
