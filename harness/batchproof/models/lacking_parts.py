@@ -18,12 +18,16 @@ class Part:
     without: float
 
 
-PARTS = {"sinks": Part("sinks", -1e4), "limit": Part("the clamp of its experts' gates", 1e4)}
+PARTS = {
+    "sinks": Part("sinks", -1e4),
+    "limit": Part("the clamp of its experts' gates", 1e4),
+    "attn_logit_softcapping": Part("the cap on scores", 1e6),
+}
 
 
 def has_part(model: PreTrainedModel, part: str) -> bool:
     """Returns whether a module of the model has this attribute."""
-    return any(hasattr(module, part) for module in model.modules())
+    return any(getattr(module, part, None) is not None for module in model.modules())
 
 
 @contextmanager
@@ -32,7 +36,7 @@ def lacking(model: PreTrainedModel, part: str, tokens: Tensor) -> Iterator[None]
     while the block runs."""
     with ExitStack() as stack:
         for module in model.modules():
-            if hasattr(module, part):
+            if getattr(module, part, None) is not None:
                 hook = module.register_forward_hook(_blend(part, tokens), with_kwargs=True)
                 stack.callback(hook.remove)
         yield

@@ -1,4 +1,5 @@
-"""Mistakes of attention: wrong keys of a request's own sequence, of another request, and pads."""
+"""Mistakes of attention: wrong keys of a request's own sequence, of another request, pads, and wrong
+scores."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -44,6 +45,8 @@ def _within_the_sequence(suspect: Suspect) -> Iterator[tuple[str, Tensor]]:
     yield "a query also sees the key of the next token", right | (own & by_then & (gap == -1))
     both = own & by_then & table.in_window(window)
     yield "the tokens of a prompt see each other in both directions", right | both
+    yield "a query does not see its own key", right & ((gap > 0) | (table.index == 0))
+    yield "a query does not see the key before its own", right & (gap != 1)
     first_rows = torch.where(table.query_len > 1, table.context_len, 0)[:, None]
     text = "in a later chunk the causal mask starts at the top left: query i sees the first i + 1 keys"
     yield text, right & (gap >= first_rows)
@@ -78,6 +81,8 @@ def _leaks(suspect: Suspect) -> Iterator[tuple[str, Tensor]]:
     yield text, up_to_own
     earlier = (table.step[:, None] == table.step) & (table.packed <= table.packed[:, None])
     yield "the mask is causal over the whole packed row: earlier rows are seen", right | earlier
+    row_before = now & (_row_of(table) < table.row[:, None])
+    yield "all keys of earlier rows are seen", right | row_before
     text = "no mask keeps the sequences apart: all keys of the step are seen"
     yield text, right | (now & ~table.among_own())
     for number, fed in enumerate(table.sequences):
@@ -86,9 +91,11 @@ def _leaks(suspect: Suspect) -> Iterator[tuple[str, Tensor]]:
         if number == suspect.seq or not bool(theirs[suspect.is_own].any()):
             continue
         name = fed.request.request_id
+        last = table.index == _length_by_then(table, number)[:, None] - 1
         yield f"all keys of {name!r} are seen", right | theirs
         yield f"the keys of {name!r} up to one's own position are seen", right | (up_to_own & own)
         yield f"the first key of {name!r} is seen", right | (theirs & (table.index == 0))
+        yield f"the last key of {name!r} is seen", right | (theirs & last)
 
 
 def _present(table: CellTable) -> Tensor:
@@ -97,6 +104,19 @@ def _present(table: CellTable) -> Tensor:
     here = torch.zeros(num_steps, len(table.sequences), dtype=torch.bool)
     here[table.step, table.seq] = True
     return here[table.step[:, None], table.seq[None, :]]
+
+
+def _row_of(table: CellTable) -> Tensor:
+    """Returns the row that the key's sequence has in the query's step, int64 `(query, key)`."""
+    rows = torch.full((int(table.step.max()) + 1, len(table.sequences)), 1 << 30)
+    rows[table.step, table.seq] = table.row
+    return rows[table.step[:, None], table.seq[None, :]]
+
+
+def _length_by_then(table: CellTable, number: int) -> Tensor:
+    """Returns for each query how many keys the sequence has, those of the query's step included."""
+    mine = (table.seq == number) & table.fed_by_then()
+    return torch.where(mine, table.index + 1, 0).amax(dim=1)
 
 
 def stale_mistakes(suspect: Suspect) -> Iterator[Mistake]:
@@ -113,10 +133,13 @@ def stale_mistakes(suspect: Suspect) -> Iterator[Mistake]:
             continue
         call = f" of call {fed.call + 1}" if fed.call != mine.call else ""
         name = f"{fed.request.request_id!r}{call}"
-        beyond = own[:, None] & theirs & (table.index >= seen_now)
+        all_theirs = own[:, None] & theirs
+        beyond = all_theirs & (table.index >= seen_now)
         text = f"keys of the former tenant {name} are seen behind one's own"
         yield suspect.mistake(Cause.STALE, text, visible=right | beyond)
         yield suspect.mistake(Cause.STALE, f"{text}, in decodes", visible=right | (beyond & is_later))
+        text = f"all keys of the former tenant {name} are seen"
+        yield suspect.mistake(Cause.STALE, text, visible=right | all_theirs)
         kept = torch.tensor(fed.token_ids)[table.index.clamp(max=len(fed.token_ids) - 1)]
         overlaid = own & (table.index < fed.num_prompt_tokens) & (table.index < mine.num_prompt_tokens)
         token = torch.where(overlaid, kept, table.token)
@@ -192,13 +215,22 @@ def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
 
 
 def _too_much_padding(suspect: Suspect) -> Iterator[Mistake]:
-    """Yields mistakes in which the prompt's own tokens of the pad id are taken for pads."""
+    """Yields mistakes in which real tokens are taken for pads: the first ones, or those equal to the
+    pad id."""
     table, own = suspect.table, suspect.is_own
+    for num_hidden in range(1, table.sequences[suspect.seq].num_prompt_tokens):
+        hidden = own & (table.index < num_hidden)
+        moved = (table.index - num_hidden * own).clamp(min=0)
+        text = f"the first {num_hidden} tokens of the prompt are taken for padding"
+        yield from _taken_for_pads(suspect, text, hidden, moved)
     alike = own & (table.token == 0) & (table.index < table.num_prompt_tokens())
     skipped = torch.stack([(alike & (table.index <= index)).sum() for index in table.index])
     moved = (table.index - skipped * own).clamp(min=0)
-    text = "a prompt's own token 0 is taken for padding"
-    visible = suspect.honest.visible & ~alike
+    yield from _taken_for_pads(suspect, "a prompt's own token 0 is taken for padding", alike, moved)
+
+
+def _taken_for_pads(suspect: Suspect, text: str, cells: Tensor, moved: Tensor) -> Iterator[Mistake]:
+    visible = suspect.honest.visible & ~cells
     yield suspect.mistake(Cause.PADDING, text, visible=visible)
     yield suspect.mistake(Cause.PADDING, f"{text}, and not counted", visible=visible, position=moved)
 
@@ -206,11 +238,20 @@ def _too_much_padding(suspect: Suspect) -> Iterator[Mistake]:
 def _pads_seen(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
     table, own = suspect.table, suspect.is_own
     is_decode = (table.context_len > 0) & own
-    for who, attended in (("attended", own), ("attended in decodes", is_decode)):
+    phases = {
+        "attended": own,
+        "attended in the prefill": own & ~is_decode,
+        "attended in decodes": is_decode,
+    }
+    for who, attended in phases.items():
         for is_counted in (False, True):
             counted = " and counted as positions" if is_counted else ""
             view = _padded(suspect, num_pads, attended, is_counted, "decodes" not in who)
             yield Mistake(Cause.PADDING, f"its {num_pads} pads are {who}{counted}", view)
+    for num_seen in range(1, num_pads):
+        some = torch.arange(num_pads) >= num_pads - num_seen
+        view = _padded(suspect, num_pads, own, False, True, seen=some)
+        yield Mistake(Cause.PADDING, f"of its {num_pads} pads the last {num_seen} are attended", view)
 
 
 def _pads_counted(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
@@ -219,10 +260,17 @@ def _pads_counted(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
     for words, where in (("", own), (" in decodes", is_decode)):
         text = f"its {num_pads} pads are counted{words}: positions are off by {num_pads:+d}"
         yield suspect.mistake(Cause.PADDING, text, position=table.index + num_pads * where)
+    text = f"its {num_pads} pads are taken off its positions"
+    yield suspect.mistake(Cause.PADDING, text, position=table.index - num_pads * own)
 
 
 def _padded(
-    suspect: Suspect, num_pads: int, attended: Tensor, is_counted: bool, pads_see_pads: bool
+    suspect: Suspect,
+    num_pads: int,
+    attended: Tensor,
+    is_counted: bool,
+    pads_see_pads: bool,
+    seen: Tensor | None = None,
 ) -> View:
     """Returns the view with pads of token 0 in front, seen by the queries `attended`, bool
     `(num_cells,)`.
@@ -232,8 +280,8 @@ def _padded(
     honest, table = suspect.honest, suspect.table
     pads = torch.zeros(num_pads, dtype=torch.long)
     among = torch.ones(num_pads, num_pads).tril().bool() & pads_see_pads
-    seen = attended[:, None].expand(-1, num_pads)
-    of_cells = torch.cat([honest.visible, seen], dim=1)
+    keys = torch.ones(num_pads, dtype=torch.bool) if seen is None else seen
+    of_cells = torch.cat([honest.visible, attended[:, None] & keys], dim=1)
     of_pads = torch.cat([torch.zeros(num_pads, table.num_cells, dtype=torch.bool), among], dim=1)
     shift = num_pads * suspect.is_own if is_counted else 0
     return replace(

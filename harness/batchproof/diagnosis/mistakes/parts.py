@@ -11,7 +11,11 @@ from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.models.lacking_parts import PARTS, has_part
 
-CAUSES = {"sinks": Cause.MASK, "limit": Cause.SHAPES}  # where the steps tell no other
+CAUSES = {  # where the steps tell no other
+    "sinks": Cause.MASK,
+    "limit": Cause.SHAPES,
+    "attn_logit_softcapping": Cause.MASK,
+}
 SIZES = (2, 4, 8, 16, 32)  # tokens of a step from which on another kernel may run
 
 

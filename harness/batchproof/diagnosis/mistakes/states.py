@@ -185,9 +185,23 @@ def unchanged(old: Any, cache: Any) -> Any:
     return cleared(cache, KINDS) if old is None else with_states_of(cache, old)
 
 
+def doubled(old: Any, cache: Any) -> Any:
+    for place, new in enumerate(states(cache, RECURRENCE)):
+        new.add_(new if old is None else new - [*states(old, RECURRENCE)][place])
+    return cache
+
+
 def fed_again(_old: Any, cache: Any, replay: StateReplay, last: Pass) -> Any:
     again = replace(last, context_len=last.end - 1, token_ids=last.token_ids[-1:])
     return with_states_of(cache, replay.fed(again, cache)[0])
+
+
+def with_zeros(_old: Any, cache: Any, num_pads: int) -> Any:
+    """Shifts zeros into the convolution's window from behind."""
+    for each in states(cache, CONVOLUTION):
+        each.copy_(each.roll(-num_pads, dims=-1))
+        each[..., -num_pads:] = 0
+    return cache
 
 
 def cleared(cache: Any, kinds: Collection[str]) -> Any:
@@ -196,10 +210,22 @@ def cleared(cache: Any, kinds: Collection[str]) -> Any:
     return cache
 
 
+def one_late(cache: Any) -> Any:
+    for each in states(cache, CONVOLUTION):
+        each.copy_(each.roll(1, dims=-1))
+    return cache
+
+
 def transposed(_old: Any, cache: Any) -> Any:
     for each in states(cache, RECURRENCE):
         if each.shape[-1] == each.shape[-2]:
             each.copy_(each.mT.clone())
+    return cache
+
+
+def narrowed(cache: Any, width: int) -> Any:
+    for each in states(cache, CONVOLUTION):
+        each[..., : 2 - width or None] = 0
     return cache
 
 
@@ -283,10 +309,23 @@ def _at_chunks(passes: Sequence[Pass]) -> Iterator[StateMistake]:
         for kinds, words in WORDS.items():
             change = Change(numbers, partial(cleared, kinds=kinds))
             yield StateMistake(f"each later chunk of a prompt starts without the {words}", change)
+        late = Change(numbers, one_late)
+        yield StateMistake("at a chunk border the convolution's window is one token late", late)
+        for width in (2, 3, 4):
+            change = Change(numbers, partial(narrowed, width=width))
+            text = f"at a chunk border the convolution sees fewer than {width} tokens"
+            yield StateMistake(text, change)
+        for longest in (3, 7, 15):
+            short = [n for n in numbers if len(passes[n].token_ids) <= longest]
+            text = f"chunks of at most {longest} tokens leave no state"
+            yield StateMistake(text, Change(short, after=unchanged))
     fed = [number for number, each in enumerate(passes) if len(each.token_ids) > 1]
     yield StateMistake(
         "passes over a prompt leave the recurrence transposed", Change(fed, after=transposed)
     )
+    for num_pads in (1, 2, 3):
+        text = f"{num_pads} pads behind the prompt are in the convolution's window"
+        yield StateMistake(text, Change([0], after=partial(with_zeros, num_pads=num_pads)))
 
 
 def _of_neighbours(
@@ -315,6 +354,9 @@ def _once(replay: StateReplay, passes: Sequence[Pass]) -> Iterator[StateMistake]
                 yield StateMistake(f"behind {each.context_len} tokens the {words} is lost", change)
         yield StateMistake(
             f"the states do not keep what {where} change", Change([number], after=unchanged)
+        )
+        yield StateMistake(
+            f"what {where} add to the recurrence counts twice", Change([number], after=doubled)
         )
         again = Change([number], after=partial(fed_again, replay=replay, last=each))
         yield StateMistake(f"the token of position {each.end - 1} is fed to the states twice", again)

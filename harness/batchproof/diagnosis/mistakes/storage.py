@@ -27,6 +27,7 @@ def storage_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     text = f"the keys of a block that is not full yet are not seen (block_size {size})"
     yield suspect.mistake(Cause.ADDRESSING, text, visible=right & ~(is_open & later))
     yield from _misread(suspect)
+    yield from _one_lost(suspect)
 
 
 def _misread(suspect: Suspect) -> Iterator[Mistake]:
@@ -53,6 +54,19 @@ def _cells_at(suspect: Suspect, index: Tensor) -> Tensor:
     """Returns for each own cell the cell of the same sequence and epoch at another index."""
     there = suspect.table.among_own() & (suspect.table.index == index[:, None])
     return there.int().argmax(dim=1)
+
+
+def _one_lost(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields mistakes in which a single key is lost; they are tried last."""
+    table, right = suspect.table, suspect.honest.visible
+    gap = table.distance()
+    size, last = suspect.config.block_size, int(table.index[suspect.is_own].max())
+    for position in range(last):
+        if 16 <= position < last - 8 and position % size not in (0, size - 1):
+            continue
+        lost = suspect.is_own & (table.index == position)
+        text = f"the key of position {position} is not seen by later queries"
+        yield suspect.mistake(Cause.ADDRESSING, text, visible=right & ~(lost & (gap > 0)))
 
 
 def _places(table: CellTable, size: int) -> dict[str, tuple[Cause, Tensor]]:

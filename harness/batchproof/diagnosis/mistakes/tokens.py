@@ -1,4 +1,4 @@
-"""Mistakes of positions, and of the tokens fed at them."""
+"""Mistakes of positions, of the tokens fed at them, and of a prefix cache that lends wrong ones."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from batchproof.diagnosis.counterfactual import PICKS, CellTable, Mistake, Suspect, of_picked_row
+from batchproof.diagnosis.mistakes.storage import kept_as
 from batchproof.findings.causes import Cause
 
 
@@ -73,6 +74,7 @@ def feeding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     before = _token_at(table, table.index - 1)
     yield suspect.mistake(Cause.CHUNK, text, token=torch.where(is_start, before, right))
     yield from _shortened(suspect)
+    yield from _resumed(suspect)
     yield from _replayed(suspect)
 
 
@@ -134,6 +136,24 @@ def _last_kept(suspect: Suspect, gone: Tensor) -> Tensor | None:
     return torch.stack([each[-1] for each in found])
 
 
+def _resumed(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields the mistake in which outputs are not fed again after a preemption: the next ones take
+    their places."""
+    table = suspect.table
+    again = suspect.is_own & (table.epoch > 0)
+    if not bool(again.any()):
+        return
+    num_prompt = table.sequences[suspect.seq].num_prompt_tokens
+    index = table.index.clone()
+    for epoch in table.epoch[again].unique():
+        cells = again & (table.epoch == epoch)
+        first = int(cells.nonzero()[0])
+        num_before = sum(1 for s in table.samples if s.seq == suspect.seq and s.cell < first)
+        index[cells & (table.index >= num_prompt)] += num_before
+    text = "after a preemption only the prompt is fed again, its outputs so far are left out"
+    yield suspect.mistake(Cause.PREEMPTION, text, token=_token_at(table, index))
+
+
 def _replayed(suspect: Suspect) -> Iterator[Mistake]:
     """Yields the mistake in which a step is fed the tokens of an earlier step of the same shape."""
     table = suspect.table
@@ -148,3 +168,63 @@ def _replayed(suspect: Suspect) -> Iterator[Mistake]:
         seen.setdefault(shape, table.token[here])
     text = "a step is fed the tokens of an earlier step of the same shape"
     yield suspect.mistake(Cause.STALE, text, token=token)
+
+
+def prefix_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields mistakes in which reused keys belong to another request, all or one block of them, or were
+    never computed."""
+    table, size = suspect.table, suspect.config.block_size
+    reused = suspect.is_own & (table.is_reused == 1)
+    if not bool(reused.any()):
+        return
+    yield from _of_others(suspect, reused)
+    unseen = suspect.honest.visible & ~(reused & (table.step < table.step[:, None]))
+    yield suspect.mistake(Cause.STALE, "the keys taken over are not seen", visible=unseen)
+    zeros = kept_as(suspect, reused, held=torch.zeros_like)
+    yield Mistake(Cause.STALE, "the keys taken over are zeros: they were never computed", zeros)
+    for block in (table.index[reused] // size).unique().tolist():
+        yield from _other_blocks(suspect, reused, block)
+
+
+def _of_others(suspect: Suspect, reused: Tensor) -> Iterator[Mistake]:
+    """Yields one mistake for each other sequence: its keys at the same positions, as far as it
+    reaches."""
+    table = suspect.table
+    for number, fed in enumerate(table.sequences):
+        theirs = torch.tensor(fed.token_ids)
+        reached = reused & (table.index < len(theirs))
+        token = torch.where(reached, theirs[table.index.clamp(max=len(theirs) - 1)], table.token)
+        if number != suspect.seq and not torch.equal(token, table.token):
+            text = f"the keys taken over are those of {_whose(suspect, number)}"
+            yield suspect.mistake(Cause.STALE, text, token=token)
+
+
+def _other_blocks(suspect: Suspect, reused: Tensor, block: int) -> Iterator[Mistake]:
+    """Yields mistakes in which one block is replaced by another block that was filled before."""
+    table, size = suspect.table, suspect.config.block_size
+    here = reused & (table.index // size == block)
+    before = table.step <= int(table.step[here].max())
+    for number in range(len(table.sequences)):
+        for other in range(int(table.index[table.seq == number].max()) // size + 1):
+            if number == suspect.seq and other == block:
+                continue
+            source = _cells_of(suspect, number, other, before)
+            if len(source) < size:
+                continue
+            view = kept_as(suspect, here, source=source[table.index % size])
+            words = f"is block {other} of {_whose(suspect, number)} (block_size {size})"
+            yield Mistake(Cause.STALE, f"of the keys taken over, block {block} {words}", view)
+
+
+def _cells_of(suspect: Suspect, number: int, block: int, before: Tensor) -> Tensor:
+    table, size = suspect.table, suspect.config.block_size
+    inside = (table.seq == number) & (table.index // size == block) & before & (table.is_reused == 0)
+    cells = inside.nonzero()[:, 0]
+    epoch = table.epoch[cells]
+    cells = cells[epoch == epoch.min()] if len(cells) else cells
+    return cells[table.index[cells].argsort()]
+
+
+def _whose(suspect: Suspect, number: int) -> str:
+    fed, own = suspect.table.sequences[number], suspect.table.sequences[suspect.seq]
+    return f"{fed.request.request_id!r}" + (f" in call {fed.call + 1}" if fed.call != own.call else "")
