@@ -31,15 +31,15 @@ from transformers import GPT2LMHeadModel
 
 from batchproof.models import gpt2_long_oracle as tables
 from batchproof.models.constructed import BIT_LOGIT, affine, constructed_gpt2, signs_of_numbers
-from batchproof.models.gpt2_long_oracle import STATE_BITS
+from batchproof.models.hash_tables import LONG_CONTEXT, TOKEN_BITS, VOCAB_SIZE
 
-NAN_TOKEN = tables.VOCAB_SIZE
+NAN_TOKEN = VOCAB_SIZE
 _ADDRESS_LEN = 16
-_ADDRESS = slice(2 * STATE_BITS, 2 * STATE_BITS + _ADDRESS_LEN)
+_ADDRESS = slice(2 * TOKEN_BITS, 2 * TOKEN_BITS + _ADDRESS_LEN)
 _TARGETS = slice(_ADDRESS.stop, _ADDRESS.stop + tables.NUM_SOURCES * _ADDRESS_LEN)
 HEAD_DIM = 32  # every library has kernels for it
 WIDTH = tables.NUM_SOURCES * HEAD_DIM
-INNER = 4 * STATE_BITS
+INNER = 4 * TOKEN_BITS
 
 _SIZE = 8.0  # of each value of an address
 _EPSILON = 1e-5
@@ -52,8 +52,8 @@ def build_gpt2_long() -> GPT2LMHeadModel:
         weights = _weights()
     return constructed_gpt2(
         weights,
-        vocab_size=tables.VOCAB_SIZE,
-        n_positions=tables.NUM_POSITIONS,
+        vocab_size=VOCAB_SIZE,
+        n_positions=LONG_CONTEXT,
         n_layer=tables.NUM_LAYERS,
         n_head=tables.NUM_SOURCES,
         n_embd=WIDTH,
@@ -74,11 +74,11 @@ def build_gpt2_nan() -> GPT2LMHeadModel:
 
 
 def _weights() -> dict[str, Tensor]:
-    signs = signs_of_numbers(tables.VOCAB_SIZE, STATE_BITS)
-    embedding = torch.zeros(tables.VOCAB_SIZE, WIDTH)
-    embedding[:, : 2 * STATE_BITS] = torch.cat([signs, -signs], dim=1)
-    head = torch.zeros(tables.VOCAB_SIZE, WIDTH)
-    head[:, :STATE_BITS] = BIT_LOGIT * signs
+    signs = signs_of_numbers(VOCAB_SIZE, TOKEN_BITS)
+    embedding = torch.zeros(VOCAB_SIZE, WIDTH)
+    embedding[:, : 2 * TOKEN_BITS] = torch.cat([signs, -signs], dim=1)
+    head = torch.zeros(VOCAB_SIZE, WIDTH)
+    head[:, :TOKEN_BITS] = BIT_LOGIT * signs
     weights = {
         "transformer.wte.weight": embedding,
         "transformer.wpe.weight": _position_embeddings(),
@@ -94,20 +94,18 @@ def _weights() -> dict[str, Tensor]:
 
 def _position_embeddings() -> Tensor:
     """Returns (positions, width): the own address and those of the sources."""
-    addresses = torch.full((tables.NUM_POSITIONS, _ADDRESS_LEN), -_SIZE)
+    addresses = torch.full((LONG_CONTEXT, _ADDRESS_LEN), -_SIZE)
     words = list(combinations(range(_ADDRESS_LEN), _ADDRESS_LEN // 2))[::3]
-    addresses.scatter_(1, torch.tensor(words[: tables.NUM_POSITIONS]), _SIZE)
-    weight = torch.zeros(tables.NUM_POSITIONS, WIDTH)
-    read = torch.tensor(
-        [(position, *tables.sources(position)) for position in range(tables.NUM_POSITIONS)]
-    )
+    addresses.scatter_(1, torch.tensor(words[:LONG_CONTEXT]), _SIZE)
+    weight = torch.zeros(LONG_CONTEXT, WIDTH)
+    read = torch.tensor([(position, *tables.sources(position)) for position in range(LONG_CONTEXT)])
     weight[:, _ADDRESS.start : _TARGETS.stop] = addresses[read].flatten(1)
     return weight
 
 
 def _layer_norm(name: str) -> dict[str, Tensor]:
     """Returns the weights that make LayerNorm the identity where all of the state is +-1."""
-    squares = 2 * STATE_BITS + (_TARGETS.stop - _ADDRESS.start) * _SIZE**2
+    squares = 2 * TOKEN_BITS + (_TARGETS.stop - _ADDRESS.start) * _SIZE**2
     return affine(name, torch.full((WIDTH,), math.sqrt(squares / WIDTH + _EPSILON)))
 
 
@@ -122,7 +120,7 @@ def _attention(name: str, layer: int) -> dict[str, Tensor]:
             qkv[target + dim, 0, source, dim] = qkv[_ADDRESS.start + dim, 1, source, dim] = gain
         for new, old in enumerate(tables.bit_order(layer, source)):
             qkv[old, 2, source, new] = 1.0
-            out[source, new, new], out[source, new, STATE_BITS + new] = 1.0, -1.0
+            out[source, new, new], out[source, new, TOKEN_BITS + new] = 1.0, -1.0
     projected = affine(f"{name}.c_proj", out.reshape(WIDTH, WIDTH))
     return affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1)) | projected
 
@@ -136,10 +134,10 @@ def _mlp(name: str) -> dict[str, Tensor]:
     fc, proj = torch.zeros(WIDTH, INNER), torch.zeros(INNER, WIDTH)
     fc_bias, proj_bias = torch.zeros(INNER), torch.zeros(WIDTH)
     knees = [(at, half) for at in (-2.0, 2.0) for half in (0.5, -0.5)]
-    for bit in range(STATE_BITS):
+    for bit in range(TOKEN_BITS):
         for unit, (at, half) in enumerate(knees, start=bit * len(knees)):
             fc[bit, unit], fc_bias[unit] = 1.0, half - at
             height = math.copysign(4.0, half)
-            proj[unit, bit], proj[unit, STATE_BITS + bit] = -height, height
-        proj_bias[bit], proj_bias[STATE_BITS + bit] = 4.0, -4.0
+            proj[unit, bit], proj[unit, TOKEN_BITS + bit] = -height, height
+        proj_bias[bit], proj_bias[TOKEN_BITS + bit] = 4.0, -4.0
     return affine(f"{name}.c_fc", fc, fc_bias) | affine(f"{name}.c_proj", proj, proj_bias)
