@@ -12,25 +12,11 @@ from typing import Any, Self
 
 from batchproof.api import Completion
 from batchproof.findings.causes import Cause
-from batchproof.findings.rules import Rule
+from batchproof.findings.rules import Facts as Facts  # noqa: PLC0414
+from batchproof.findings.rules import Rule as Rule  # noqa: PLC0414
 from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Workload
 
-__all__ = [
-    "CaseNote",
-    "Fact",
-    "Facts",
-    "Failure",
-    "Finding",
-    "Rule",
-    "Run",
-    "Scene",
-    "Subject",
-    "found",
-    "thawed",
-]
-
-Facts = dict[str, Any]  # as a check gives them
 Fact = None | bool | int | float | str | tuple["Fact", ...]
 
 

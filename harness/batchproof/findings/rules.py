@@ -18,7 +18,7 @@ from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 
 FactType = type | GenericAlias | UnionType
-Facts = dict[str, Any]  # of types
+Facts = dict[str, Any]  # types in a declaration, values in a finding
 LINES = tuple[str, ...]
 INTS = tuple[int, ...]
 FRAME = tuple[str | int, ...]  # file, line, function

@@ -68,10 +68,16 @@ def constructed_rope(
     )
     # The constructor draws initial weights from the global generator.
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        model = kind(config).float().eval().requires_grad_(False)
-        for parameter in model.parameters():
-            parameter.zero_()
+        model = zeroed(kind(config))
         fill(model)
+    return model
+
+
+def zeroed(model: Any) -> Any:
+    """Returns the model in float32 and eval mode, without gradients, all weights 0."""
+    model.float().eval().requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.zero_()
     return model
 
 

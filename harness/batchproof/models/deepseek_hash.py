@@ -26,6 +26,7 @@ since a bias takes one half from the first.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -139,7 +140,7 @@ def _fill_queries(attention: Any, layer: int) -> None:
     query *= norm
 
 
-def _fill_rotated(query: Tensor, offset: int, amplitudes: dict[int, int]) -> None:
+def _fill_rotated(query: Tensor, offset: int, amplitudes: Mapping[int, int]) -> None:
     """Adds the queries of a distance; the two of a rotated pair lie side by side."""
     head_dim, half = NOPE_DIM + ROPE_DIM, QUERY_LATENT // 2
     asked = distance_query(offset, amplitudes.items(), head_dim, ROPE_DIM, ROPE_THETA)
