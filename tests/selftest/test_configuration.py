@@ -29,7 +29,7 @@ def test_each_key_has_its_line() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a = 1\na = 2\n", ":2: this is no valid TOML: this key is there already"),
+        ("a = 1\na = 2\n", ":2: this is no valid TOML: Cannot overwrite a value"),
         ("a = 1\nb = [1,\n\n", ":3: this is no valid TOML: Invalid value"),
         ("a = '\xe9'", ":1: this file cannot be read: 'utf-8' codec can't decode"),
     ],

@@ -23,7 +23,6 @@ CASE_KEYS = (
     *("name", "promise", "why", "link", "needs", "models"),
     *("config", "requests", "calls", "abort_unknown", "expect"),
 )
-LAST_ARRIVAL = 10_000
 REQUEST_KEYS = ("prompt", "max_new_tokens", "id", "eos", "arrive", "abort", "sampling", "expect")
 CONFIG_KEYS = tuple(f.name for f in fields(EngineConfig) if f.name != "return_logits")
 SWITCHES = ("prefix_caching",)  # of those, the ones that are true or false
@@ -145,13 +144,6 @@ def _require_own_ids(call: schema.Call) -> None:
         live[spec.request_id] = spec
 
 
-def _arrival(item: YamlNode) -> int:
-    step = item.integer(at_least=0)
-    if step > LAST_ARRIVAL:
-        raise item.place.error(f"arrive is {step}, but must be at most {LAST_ARRIVAL}: it counts steps")
-    return step
-
-
 def _request(item: YamlNode, default_id: str) -> RequestSpec:
     request = YamlNode(item.node, "a request", item.path)
     found = request.mapping(REQUEST_KEYS, ("prompt", "max_new_tokens"))
@@ -166,7 +158,7 @@ def _request(item: YamlNode, default_id: str) -> RequestSpec:
         prompt=_prompt(found["prompt"]),
         cap=cap,
         eos=tuple(_eos(each, cap) for each in _list(found, "eos", "an item of eos")),
-        arrive=_arrival(found["arrive"]) if "arrive" in found else None,
+        arrive=_at_least(found, "arrive", 0),
         aborts=_aborts(found["abort"]) if "abort" in found else (),
         sampling=_sampling(found["sampling"]) if "sampling" in found else None,
         finish=FinishReason(finish) if finish else None,

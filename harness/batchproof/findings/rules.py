@@ -24,6 +24,7 @@ INTS = tuple[int, ...]
 FRAME = tuple[str | int, ...]  # file, line, function
 NON_FINITE = ("nan", "inf", "-inf")  # JSON has no such numbers, so findings hold these texts
 GOT_AND_CAP = ("got: {got} ({finish_reason})", "max_new_tokens {cap}, eos {eos}")
+GOT_AND_RIGHT = ("got:       {got}", "should be: {should_be}")
 BEFORE_AND_AFTER = ("before: {before}", "after:  {after}")
 ENDED: Facts = {"got": INTS, "num_tokens": int, "finish_reason": str, "cap": int, "eos": INTS}
 ASKED: Facts = {"layout": tuple[INTS, ...], "window": int | None}
@@ -186,8 +187,7 @@ class Rule(Enum):
     )
     TOKEN = declare("token", Promise.P1, **CHOSEN, kappa=float).says(
         "request {request_id!r} step {step}: got token {token}, but should be {right_token}",
-        "got:       {got}",
-        "should be: {should_be}",
+        *GOT_AND_RIGHT,
         "margin of the right token {margin:.3g}; rounding explains {bound:.2g} (2 kappa E; kappa "
         "{kappa:g})",
     )
@@ -226,8 +226,7 @@ class Rule(Enum):
     PROCESSED = sampling("processed", **CHOSEN, sampling=str).says(
         "request {request_id!r} step {step}: got token {token}, but its parameters make "
         "{right_token} the best",
-        "got:       {got}",
-        "should be: {should_be}",
+        *GOT_AND_RIGHT,
         "the better token leads by {margin:.3g}; rounding explains {bound:.2g}",
         "{sampling}",
     )
@@ -283,8 +282,7 @@ class Rule(Enum):
     )
     TOP_LOGPROBS = logprobs("top-logprobs", where=str, what=str, got=str, should_be=str).says(
         "request {request_id!r} {where}: of the likeliest tokens {what}",
-        "got:       {got}",
-        "should be: {should_be}",
+        *GOT_AND_RIGHT,
     )
     # bad requests (`checks.refusals`)
     REFUSED = declare(
@@ -347,8 +345,7 @@ class Rule(Enum):
     ).says(
         "the grade along {axis} is {got}, but the engine declares {declared}: {what}",
         "request {request_id!r}: its logits move by {worst} E, and {num_tokens} of its tokens stay",
-        "before: {before}",
-        "after:  {after}",
+        *BEFORE_AND_AFTER,
     )
     # attention seen from outside (`checks.masks`)
     MASK_SHAPE = masking("mask-shape", got=str, should_be=str, **ASKED).says(
@@ -418,8 +415,7 @@ class Rule(Enum):
     )
     ARRIVAL_ORDER = scheduled("arrival-order", got=LINES, should_be=LINES).says(
         "step {step}: requests were admitted out of the order of arrival",
-        "got:       {got}",
-        "should be: {should_be}",
+        *GOT_AND_RIGHT,
     )
     DECODES = scheduled("decodes", rows=LINES).says(
         "step {step}: running request {request_id!r} got no token", "rows: {rows}"
@@ -509,8 +505,7 @@ class Rule(Enum):
     )
     CANCELLED_ANSWER = declare("cancelled-answer", Promise.P13, got=INTS, should_be=INTS).says(
         "cancelled request {request_id!r} had wrong tokens",
-        "got:       {got}",
-        "should be: {should_be}",
+        *GOT_AND_RIGHT,
     )
     CANCELLED_FED = traced(
         "cancelled-fed",
