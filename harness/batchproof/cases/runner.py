@@ -209,10 +209,8 @@ def _check_case_holds(trial: Trial, case: Case) -> None:
 def _noting(case: CaseNote) -> Iterator[None]:
     try:
         yield
-    except ConformanceFailure as error:
-        raise ConformanceFailure(error.failure.in_case(case)) from None
-    except HangFailure as error:
-        raise HangFailure(error.failure.in_case(case)) from None
+    except (ConformanceFailure, HangFailure) as error:
+        raise type(error)(error.failure.in_case(case)) from None
 
 
 def _answer_findings(

@@ -170,7 +170,18 @@ def token_findings(
             if num_near_ties is not None:
                 ledger.num_near_ties += num_near_ties
                 return
-        yield _wrong_token(request, completion, oracle, step, should_be)
+        yield found(
+            Rule.TOKEN,
+            request.request_id,
+            step,
+            token=token_id,
+            right_token=right,
+            got=tokens,
+            should_be=should_be[: len(tokens)],
+            margin=float(oracle.answer(prompt, request.max_new_tokens).margin(step)),
+            bound=2 * oracle.logit_bound,
+            kappa=oracle.kappa,
+        )
         return
 
 
@@ -209,23 +220,6 @@ def _explained_steps(
     if not regret.max().item() <= 2 * oracle.logit_bound:  # `not`: a NaN must fail
         return None
     return max(int(is_flipped), int((regret > 0).sum()))
-
-
-def _wrong_token(
-    request: Request, completion: Completion, oracle: Oracle, step: int, should_be: list[int]
-) -> Finding:
-    return found(
-        Rule.TOKEN,
-        request.request_id,
-        step,
-        token=completion.token_ids[step],
-        right_token=should_be[step],
-        got=completion.token_ids,
-        should_be=should_be[: len(completion.token_ids)],
-        margin=float(oracle.answer(request.prompt_token_ids, request.max_new_tokens).margin(step)),
-        bound=2 * oracle.logit_bound,
-        kappa=oracle.kappa,
-    )
 
 
 def near_tie_findings(oracle: Oracle, ledger: Ledger) -> Iterator[Finding]:

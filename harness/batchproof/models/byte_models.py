@@ -34,7 +34,16 @@ from batchproof.models.window_hash_oracle import BEYOND
 STATE = slice(0, TOKEN_BITS)
 CONSTANT = TOKEN_BITS
 SIZE = 512.0  # of the constant
-HEAD_DIM, NUM_KV_HEADS = 64, 2
+WIDTH, HEAD_DIM, NUM_HEADS, NUM_KV_HEADS = 64, 64, 4, 2
+SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "max_position_embeddings": LONG_CONTEXT,
+    "hidden_size": WIDTH,
+    "intermediate_size": WIDTH,
+    "num_attention_heads": NUM_HEADS,
+    "num_key_value_heads": NUM_KV_HEADS,
+    "head_dim": HEAD_DIM,
+}
 ROPE_THETA = 16.0 ** (HEAD_DIM / 24)  # makes frequency j 16 ** (-j / 12), whatever the size of a head
 ROUTER_GAIN = 16.0  # the second expert gets exp(-32) of the weight, or less
 RELU_GAIN = 32.0  # silu(32 x) / 32 is relu(x) within 0.001 from 0.2 away of the knee on, as gelu is
@@ -92,9 +101,8 @@ of 300."""
 
 
 def built(kind: Any, fill: Callable[[Any], None], **sizes: Any) -> Any:
-    """Returns the model, as `constructed_rope` does."""
-    tokens = {"vocab_size": VOCAB_SIZE, "max_position_embeddings": LONG_CONTEXT}
-    return constructed_rope(kind, fill, ROPE_THETA, **tokens, **sizes)
+    """Returns the model, as `constructed_rope` does; its sizes are `SIZES` but for those given."""
+    return constructed_rope(kind, fill, ROPE_THETA, **{**SIZES, **sizes})
 
 
 def fill_frame(model: Any, num_summed: Callable[[int], int], added: float = 0.0) -> None:

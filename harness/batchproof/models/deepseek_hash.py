@@ -37,19 +37,19 @@ from batchproof.models import deepseek_hash_oracle as tables
 from batchproof.models.byte_models import (
     AMPLITUDES,
     CONSTANT,
+    NUM_HEADS,
     ROPE_THETA,
     SIZE,
     STATE,
+    WIDTH,
     built,
     fill_expert,
     fill_frame,
     fill_mlp,
 )
 from batchproof.models.constructed import HARD_KEY, distance_query, signs
-from batchproof.models.deepseek_hash_oracle import NUM_HEADS, NUM_LAYERS
 from batchproof.models.hash_tables import TOKEN_BITS, bit_order, random_bits
 
-WIDTH, INNER = 64, 64
 LATENT, QUERY_LATENT = 512, 32
 ROPE_DIM, NOPE_DIM, VALUE_DIM = 64, 32, 32
 SCALING = 2.0  # of what an expert makes
@@ -77,11 +77,9 @@ def build_deepseek_hash() -> DeepseekV3ForCausalLM:
     model: DeepseekV3ForCausalLM = built(
         DeepseekV3ForCausalLM,
         _fill,
-        hidden_size=WIDTH,
-        intermediate_size=2 * INNER,
-        moe_intermediate_size=INNER,
-        num_hidden_layers=NUM_LAYERS,
-        num_attention_heads=NUM_HEADS,
+        intermediate_size=2 * WIDTH,
+        moe_intermediate_size=WIDTH,
+        num_hidden_layers=tables.NUM_LAYERS,
         num_key_value_heads=NUM_HEADS,
         q_lora_rank=QUERY_LATENT,
         kv_lora_rank=LATENT,

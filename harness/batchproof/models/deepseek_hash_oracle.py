@@ -26,7 +26,7 @@ OFFSETS = ((12, 16), (-1, 5), (2, 5))
 causal mask hides, so that the own position is read."""
 CHOICES = (1, 6)
 """How far back the other heads of each layer read, or the own position, also near the start."""
-NUM_LAYERS, NUM_HEADS = len(OFFSETS), 4
+NUM_LAYERS = len(OFFSETS)
 NUM_DENSE = 1  # layers without experts, the first ones
 NUM_GROUPS, NUM_EXPERTS = 2, 4
 ROUTED = (4, 5, 6, 7)

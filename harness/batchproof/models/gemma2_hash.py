@@ -29,10 +29,11 @@ from batchproof.models.byte_models import (
     AMPLITUDES,
     CONSTANT,
     HEAD_DIM,
-    NUM_KV_HEADS,
+    NUM_HEADS,
     RELU_GAIN,
     SIZE,
     STATE,
+    WIDTH,
     built,
     fill_attention,
     fill_mlp,
@@ -43,8 +44,7 @@ from batchproof.models.constructed import BIT_LOGIT, signs_of_numbers
 from batchproof.models.hash_tables import TOKEN_BITS, VOCAB_SIZE, bit_order
 from batchproof.models.window_hash_oracle import WINDOW
 
-WIDTH, INNER = 64, 128
-NUM_LAYERS, NUM_HEADS = len(tables.HEADS), len(tables.HEADS[0])
+NUM_LAYERS = len(tables.HEADS)
 LAYER_TYPES = [
     "sliding_attention" if tables.has_window(i) else "full_attention" for i in range(NUM_LAYERS)
 ]
@@ -61,12 +61,8 @@ def build_gemma2_hash() -> Gemma2ForCausalLM:
         tie_word_embeddings=True,
         sliding_window=WINDOW,
         layer_types=LAYER_TYPES,
-        hidden_size=WIDTH,
-        intermediate_size=INNER,
+        intermediate_size=128,
         num_hidden_layers=NUM_LAYERS,
-        num_attention_heads=NUM_HEADS,
-        num_key_value_heads=NUM_KV_HEADS,
-        head_dim=HEAD_DIM,
         query_pre_attn_scalar=HEAD_DIM,
         attn_logit_softcapping=CAP,
         final_logit_softcapping=LOGIT_CAP,

@@ -26,7 +26,7 @@ from batchproof.models import gpt_oss_hash_oracle as tables
 from batchproof.models.byte_models import (
     AMPLITUDES,
     HEAD_DIM,
-    NUM_KV_HEADS,
+    NUM_HEADS,
     ROPE_THETA,
     WINDOW_AMPLITUDES,
     built,
@@ -36,12 +36,9 @@ from batchproof.models.byte_models import (
     query_at,
 )
 from batchproof.models.constructed import HARD_KEY
-from batchproof.models.gemma2_hash import LAYER_TYPES, WIDTH
+from batchproof.models.gemma2_hash import LAYER_TYPES, NUM_LAYERS
 from batchproof.models.hash_tables import LONG_CONTEXT, bit_order
 from batchproof.models.window_hash_oracle import WINDOW
-
-NUM_LAYERS, NUM_HEADS = len(tables.HEADS), len(tables.HEADS[0])
-INNER = 64
 
 # YaRN by a factor of 1 changes no frequency; vLLM knows a gpt-oss with no other.
 _ROPE = {"rope_type": "yarn", "rope_theta": ROPE_THETA, "factor": 1.0, "truncate": False}
@@ -64,12 +61,7 @@ def build_gpt_oss_hash() -> GptOssForCausalLM:
         rope_parameters=_ROPE,
         sliding_window=WINDOW,
         layer_types=LAYER_TYPES,
-        hidden_size=WIDTH,
-        intermediate_size=INNER,
         num_hidden_layers=NUM_LAYERS,
-        num_attention_heads=NUM_HEADS,
-        num_key_value_heads=NUM_KV_HEADS,
-        head_dim=HEAD_DIM,
         num_local_experts=tables.NUM_EXPERTS,
         num_experts_per_tok=2,
     )

@@ -38,10 +38,12 @@ from batchproof.models import qwen3_next_hash_oracle as tables
 from batchproof.models.byte_models import (
     AMPLITUDES,
     CONSTANT,
+    NUM_HEADS,
     NUM_KV_HEADS,
     ROPE_THETA,
     SIZE,
     STATE,
+    WIDTH,
     built,
     fill_expert,
     fill_frame,
@@ -53,8 +55,7 @@ from batchproof.models.byte_models import (
 from batchproof.models.constructed import HARD_KEY, distance_query
 from batchproof.models.hash_tables import TOKEN_BITS, bit_order
 
-WIDTH, INNER = 64, 64
-HEAD_DIM, ROTARY_DIM, NUM_HEADS = 256, 64, 4
+HEAD_DIM, ROTARY_DIM = 256, 64
 LINEAR_DIM = 128  # of keys and values of the delta nets, of which only the first are used
 KEY_HEADS = len(tables.ADDRESS_BITS)
 
@@ -69,13 +70,9 @@ def build_qwen3_next_hash() -> Qwen3NextForCausalLM:
     model: Qwen3NextForCausalLM = built(
         Qwen3NextForCausalLM,
         _fill,
-        hidden_size=WIDTH,
-        intermediate_size=INNER,
         num_hidden_layers=tables.NUM_LAYERS,
         layer_types=["linear_attention", "full_attention"] * (tables.NUM_LAYERS // 2),
         full_attention_interval=2,  # the same, for libraries that read this
-        num_attention_heads=NUM_HEADS,
-        num_key_value_heads=NUM_KV_HEADS,
         head_dim=HEAD_DIM,
         linear_conv_kernel_dim=tables.REACH,
         linear_num_key_heads=KEY_HEADS,
@@ -85,8 +82,8 @@ def build_qwen3_next_hash() -> Qwen3NextForCausalLM:
         num_experts=tables.NUM_EXPERTS,
         num_experts_per_tok=2,
         norm_topk_prob=True,
-        moe_intermediate_size=INNER,
-        shared_expert_intermediate_size=INNER,
+        moe_intermediate_size=WIDTH,
+        shared_expert_intermediate_size=WIDTH,
     )
     return model
 

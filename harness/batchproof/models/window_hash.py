@@ -20,8 +20,6 @@ from transformers import MistralForCausalLM, MixtralForCausalLM, PreTrainedModel
 
 from batchproof.models import window_hash_oracle as tables
 from batchproof.models.byte_models import (
-    HEAD_DIM,
-    NUM_KV_HEADS,
     WINDOW_AMPLITUDES,
     built,
     fill_attention,
@@ -56,8 +54,6 @@ def _built(kind: type[MistralForCausalLM | MixtralForCausalLM], **more: Any) -> 
         intermediate_size=INNER,
         num_hidden_layers=len(tables.OFFSETS),
         num_attention_heads=len(tables.OFFSETS[0]),
-        num_key_value_heads=NUM_KV_HEADS,
-        head_dim=HEAD_DIM,
         **more,
     )
     return model
