@@ -104,37 +104,6 @@ def eos_sets(draw: st.DrawFn, oracle: Oracle, prompt: tuple[int, ...], cap: int)
 
 
 @st.composite
-def configs(
-    draw: st.DrawFn,
-    capabilities: AbstractSet[Capability],
-    wanted: tuple[Request, ...],
-    block_size: int,
-    return_logits: bool,
-) -> EngineConfig:
-    """Draws limits that hold every one of the requests, but rarely all of them at once."""
-    longest = max(len(request.prompt_token_ids) for request in wanted)
-    max_num_seqs = draw(st.integers(1, 4))
-    smallest_budget = max_num_seqs if Capability.CHUNKED_PREFILL in capabilities else longest
-    least = max(smallest_budget, max_num_seqs)
-    # Unbounded, any, and one that leaves a single token for the longest prompt's last chunk.
-    budget = draw(st.one_of(st.just(2048), st.integers(least, 64), st.just(max(least, longest - 1))))
-    largest = max(len(r.prompt_token_ids) + r.max_new_tokens for r in wanted)
-    num_blocks = None
-    if Capability.PREEMPTION in capabilities:
-        needed = ceil(largest / block_size)
-        num_blocks = draw(st.one_of(st.none(), st.integers(needed, needed + 4)))
-    return EngineConfig(
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=budget,
-        block_size=block_size,
-        num_blocks=num_blocks,
-        # Often the longest request fills the context to its end, whatever the block size.
-        max_model_len=draw(st.sampled_from([None, None, largest])),
-        return_logits=return_logits,
-    )
-
-
-@st.composite
 def workloads(
     draw: st.DrawFn,
     oracle: Oracle,
@@ -145,17 +114,30 @@ def workloads(
     with_arrivals: bool = False,
     first_cap: int = 1,
 ) -> Workload:
-    """Draws good requests under limits this engine can work with, of which the first may have
-    `first_cap` tokens or more; `with_arrivals` staggers them."""
+    """Draws good requests, of which the first may have `first_cap` tokens or more, under limits this
+    engine can work with, which hold every one of them, but rarely all at once; `with_arrivals` staggers
+    them."""
     block_size = draw(st.sampled_from([2, 3, 4, 16]))
     wanted = draw(requests(oracle, block_size, min_requests, max_requests, with_eos, first_cap))
-    config = draw(
-        configs(
-            capabilities,
-            wanted,
-            block_size,
-            return_logits=Capability.LOGITS in capabilities and not with_arrivals,
-        )
+    longest = max(len(request.prompt_token_ids) for request in wanted)
+    largest = max(len(r.prompt_token_ids) + r.max_new_tokens for r in wanted)
+    max_num_seqs = draw(st.integers(1, 4))
+    smallest_budget = max_num_seqs if Capability.CHUNKED_PREFILL in capabilities else longest
+    least = max(smallest_budget, max_num_seqs)
+    # Unbounded, any, and one that leaves a single token for the longest prompt's last chunk.
+    budget = draw(st.one_of(st.just(2048), st.integers(least, 64), st.just(max(least, longest - 1))))
+    num_blocks = None
+    if Capability.PREEMPTION in capabilities:
+        needed = ceil(largest / block_size)
+        num_blocks = draw(st.one_of(st.none(), st.integers(needed, needed + 4)))
+    config = EngineConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        # Often the longest request fills the context to its end, whatever the block size.
+        max_model_len=draw(st.sampled_from([None, None, largest])),
+        return_logits=Capability.LOGITS in capabilities and not with_arrivals,
     )
     arrivals = None
     if with_arrivals:
