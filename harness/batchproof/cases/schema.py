@@ -121,23 +121,20 @@ class Case:
         return [each.name for each in fields(SamplingParams) if each.name in missed]
 
     @property
-    def has_prompt_above_budget(self) -> bool:
-        """Whether a prompt must be fed in parts, by an engine that keeps the budget of a step."""
-        lengths = [
-            len(prompt) if isinstance(prompt, tuple) else prompt.length
-            for prompt in (spec.prompt for spec in self.requests)
-            if isinstance(prompt, tuple | RandomPrompt)
-        ]
-        return max(lengths, default=0) > self.config.max_num_batched_tokens
-
-    @property
     def needs(self) -> tuple[str, ...]:
         """Capabilities: the declared ones, and those that requests, limits and expectations imply."""
+        prompts = (spec.prompt for spec in self.requests)
+        lengths = [
+            len(prompt) if isinstance(prompt, tuple) else prompt.length
+            for prompt in prompts
+            if isinstance(prompt, tuple | RandomPrompt)
+        ]
+        is_above_budget = max(lengths, default=0) > self.config.max_num_batched_tokens
         implied = {
             Capability.STEPPING: self.needs_stepping,
             Capability.TRACING: bool(self.events) or self.max_steps is not None,
             Capability.PREEMPTION: "preemption" in self.events,
-            Capability.CHUNKED_PREFILL: "chunked" in self.events or self.has_prompt_above_budget,
+            Capability.CHUNKED_PREFILL: "chunked" in self.events or is_above_budget,
             Capability.SCHEDULING: "mixed_step" in self.events,
             Capability.PREFIX_CACHING: "prefix_hit" in self.events,
             Capability.SPECULATION: self.config.num_speculative_tokens is not None,

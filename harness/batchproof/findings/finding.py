@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from batchproof.api import Completion
-from batchproof.findings.causes import Cause
 from batchproof.findings.rules import Facts as Facts  # noqa: PLC0414
 from batchproof.findings.rules import Rule as Rule  # noqa: PLC0414
 from batchproof.requirements.promises import Promise
@@ -41,10 +40,6 @@ class Finding:
         facts = {name: _frozen(value) for name, value in self.facts.items()}
         self.rule.require_facts(facts)
         object.__setattr__(self, "facts", MappingProxyType(facts))
-
-    @property
-    def cause(self) -> Cause | None:
-        return self.rule.cause
 
     def under(self, promise: Promise, appeared: str | None = None) -> Self:
         """Returns the same finding, counted for another promise."""

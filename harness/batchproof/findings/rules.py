@@ -26,6 +26,10 @@ NON_FINITE = ("nan", "inf", "-inf")  # JSON has no such numbers, so findings hol
 GOT_AND_CAP = ("got: {got} ({finish_reason})", "max_new_tokens {cap}, eos {eos}")
 GOT_AND_RIGHT = ("got:       {got}", "should be: {should_be}")
 BEFORE_AND_AFTER = ("before: {before}", "after:  {after}")
+WRONG_BITS = (
+    "{first}, and {num_others} more bits differ from the definition",
+    "rows (cached, fed): {layout}; window {window}",
+)
 ENDED: Facts = {"got": INTS, "num_tokens": int, "finish_reason": str, "cap": int, "eos": INTS}
 ASKED: Facts = {"layout": tuple[INTS, ...], "window": int | None}
 QUERY: Facts = {"query": int, "position": int, "bound": float, "moved": float}
@@ -117,6 +121,7 @@ traced = partial(declare, needs=Capability.TRACING)
 scheduled = partial(declare, promise=Promise.P9, needs=Capability.SCHEDULING)
 of_logits = partial(declare, needs=Capability.LOGITS)
 masking = partial(declare, promise=Promise.P6, needs=Capability.MASKING, replay=Replay.MASK)
+wrong_bits = partial(masking, first=str, num_others=int, **ASKED)
 sampling = partial(declare, promise=Promise.P19)
 drawing = partial(sampling, cause=Cause.SAMPLING)
 logprobs = partial(declare, promise=Promise.P18)
@@ -351,13 +356,9 @@ class Rule(Enum):
     MASK_SHAPE = masking("mask-shape", got=str, should_be=str, **ASKED).says(
         "the mask is {got}, but should be {should_be}"
     )
-    MASK = masking("mask", cause=Cause.MASK, first=str, num_others=int, **ASKED).says(
-        "{first}, and {num_others} more bits differ from the definition",
-        "rows (cached, fed): {layout}; window {window}",
-    )
+    MASK = masking("mask", cause=Cause.MASK, first=str, num_others=int, **ASKED).says(*WRONG_BITS)
     MASK_LEAK = masking("mask-leak", cause=Cause.LEAK, first=str, num_others=int, **ASKED).says(
-        "{first}, and {num_others} more bits differ from the definition",
-        "rows (cached, fed): {layout}; window {window}",
+        *WRONG_BITS
     )
     UNSEEN_MOVES = of_logits("unseen-moves", Promise.P6, replay=Replay.COMPARE, **QUERY).says(
         "query {query} moved by {moved:.3g}, but cannot see position {position}"
