@@ -25,8 +25,6 @@ CASE_KEYS = (
 )
 REQUEST_KEYS = ("prompt", "max_new_tokens", "id", "eos", "arrive", "abort", "sampling", "expect")
 CONFIG_KEYS = tuple(f.name for f in fields(EngineConfig) if f.name != "return_logits")
-SWITCHES = ("prefix_caching",)  # of those, the ones that are true or false
-SHARES = ("draft_agreement",)  # numbers from 0 to 1
 PROMPT_FORMS = "a text, a list of ids, {length, seed}, {token, length} or {context, seed}"
 EOS_FORMS = "an id, 'ref[k]', 'ref[last]', 'prompt[k]' or 'prompt-only[k]'"
 EOS_REF = re.compile(r"(ref|prompt|prompt-only)\[(\d+|last)\]")
@@ -100,10 +98,7 @@ def _link(item: YamlNode) -> str:
 
 
 def _config(item: YamlNode) -> EngineConfig:
-    found: dict[str, Any] = {
-        name: each.boolean() if name in SWITCHES else each.value() if name in SHARES else each.integer()
-        for name, each in item.mapping(CONFIG_KEYS).items()
-    }
+    found: dict[str, Any] = {name: each.value() for name, each in item.mapping(CONFIG_KEYS).items()}
     try:
         return EngineConfig(**found)
     except ConfigError as error:

@@ -22,7 +22,6 @@ from batchproof.workload.workloads import Workload
 NUM_TEXTS = 24
 MAX_TEXT_LEN = 256
 MAX_PROMPT_LEN = 40
-MAX_CAP = 8
 SMALL_BLOCKS = (2, 3, 4)  # tokens: few fill several
 
 
@@ -53,16 +52,14 @@ def text_tokens(text: int, vocab_size: int) -> tuple[int, ...]:
     return tuple(tokens)
 
 
-def prompt_lens(block_size: int, longest: int = MAX_PROMPT_LEN) -> st.SearchStrategy[int]:
+def prompt_lens(block_size: int) -> st.SearchStrategy[int]:
     """Draws short lengths, any length, and k * block_size - 1, + 0, + 1."""
-    edges = [k * block_size + d for k in range(1, longest // block_size + 1) for d in (-1, 0, 1)]
-    edges = sorted({edge for edge in edges if 1 <= edge <= longest}) or [1]
-    return st.one_of(st.integers(1, 8), st.integers(1, longest), st.sampled_from(edges))
+    edges = [k * block_size + d for k in range(1, MAX_PROMPT_LEN // block_size + 1) for d in (-1, 0, 1)]
+    edges = sorted({edge for edge in edges if 1 <= edge <= MAX_PROMPT_LEN})
+    return st.one_of(st.integers(1, 8), st.integers(1, MAX_PROMPT_LEN), st.sampled_from(edges))
 
 
-def caps(largest: int = MAX_CAP) -> st.SearchStrategy[int]:
-    """Draws `max_new_tokens`, often 1 or 2."""
-    return st.one_of(st.sampled_from([1, 2]), st.integers(1, largest))
+CAPS = st.one_of(st.sampled_from([1, 2]), st.integers(1, 8))  # often 1 or 2
 
 
 @st.composite
@@ -84,7 +81,7 @@ def requests(
             prompt = draw(st.sampled_from(made)).prompt_token_ids  # an identical prompt
         else:
             prompt = draw(prompts(vocab_size, prompt_lens(block_size)))
-        cap = draw(caps()) if made else max(first_cap, draw(caps()))
+        cap = draw(CAPS) if made else max(first_cap, draw(CAPS))
         eos = draw(eos_sets(oracle, prompt, cap)) if with_eos else frozenset()
         made.append(Request(f"r{index}", prompt, cap, eos))
     return tuple(made)
@@ -109,7 +106,6 @@ def workloads(
     oracle: Oracle,
     capabilities: AbstractSet[Capability],
     min_requests: int = 1,
-    max_requests: int = 6,
     with_eos: bool = True,
     with_arrivals: bool = False,
     first_cap: int = 1,
@@ -118,7 +114,7 @@ def workloads(
     engine can work with, which hold every one of them, but rarely all at once; `with_arrivals` staggers
     them."""
     block_size = draw(st.sampled_from([2, 3, 4, 16]))
-    wanted = draw(requests(oracle, block_size, min_requests, max_requests, with_eos, first_cap))
+    wanted = draw(requests(oracle, block_size, min_requests, with_eos=with_eos, first_cap=first_cap))
     longest = max(len(request.prompt_token_ids) for request in wanted)
     largest = max(len(r.prompt_token_ids) + r.max_new_tokens for r in wanted)
     max_num_seqs = draw(st.integers(1, 4))
