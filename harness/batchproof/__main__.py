@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from io import TextIOWrapper
-from typing import TextIO
 
 from batchproof import places
 from batchproof.cli.commands import Command, run_command
@@ -82,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _discard(sys.stdout)
+        # What is still buffered goes nowhere, so that the interpreter does not complain on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     return exit_code
 
@@ -98,13 +98,6 @@ def _run_lab(argv: Sequence[str]) -> int:
         raise UsageError("`batchproof lab` checks the suite itself: run it in a checkout of Batchproof")
     exit_code: int = importlib.import_module(f"{LAB}.__main__").run(argv)
     return exit_code
-
-
-def _discard(stream: TextIO) -> None:
-    """Redirects buffered output to the null device, so that the interpreter does not complain on
-    exit.
-    """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ def mean_estimate(samples: Sequence[float]) -> Estimate:
     mean = statistics.fmean(samples)
     if len(samples) < 2:
         return Estimate(mean, None, None)
-    margin = student_t_quantile(len(samples) - 1) * _standard_error(samples)
+    standard_error = statistics.stdev(samples) / math.sqrt(len(samples))
+    margin = student_t_quantile(len(samples) - 1) * standard_error
     return Estimate(mean, mean - margin, mean + margin)
 
 
@@ -79,7 +80,3 @@ def student_t_quantile(degrees: int) -> float:
     if degrees < 1:
         raise ValueError(f"Student's t has {degrees} degrees of freedom, but needs at least 1")
     return float(stdtrit(degrees, 0.975))
-
-
-def _standard_error(samples: Sequence[float]) -> float:
-    return statistics.stdev(samples) / math.sqrt(len(samples))

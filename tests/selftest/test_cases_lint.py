@@ -80,7 +80,6 @@ WRONG_REQUESTS = [
         "prompt: [1], max_new_tokens: 4, eos: ['ref[4]']",
         "eos ref[4] is out of range: max_new_tokens is 4",
     ),
-    (f"{ONE}, arrive: 1000000000", "arrive is 1000000000, but must be at most 10000: it counts steps"),
 ]
 
 
@@ -173,5 +172,5 @@ def test_what_a_failure_prints_loads_as_the_same_workload(tmp_path: Path) -> Non
     )
     for spec, request in zip(case.requests, workload.requests, strict=True):
         assert (spec.request_id, spec.cap) == (request.request_id, request.max_new_tokens)
-        assert spec.prompt.ids == request.prompt_token_ids  # type: ignore[union-attr]
+        assert spec.prompt == request.prompt_token_ids
         assert frozenset(spec.eos) == request.eos_token_ids

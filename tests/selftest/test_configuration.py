@@ -13,7 +13,7 @@ from tests.selftest.conftest import HEAD, RIGHT, RunSuite
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a = 1\na = 2\n", ":2: this is no valid TOML: this key is there already"),
+        ("a = 1\na = 2\n", ":2: this is no valid TOML: Cannot overwrite a value"),
         ("a = 1\nb = [1,\n\n", ":3: this is no valid TOML: Invalid value"),
     ],
 )

@@ -28,7 +28,7 @@ def test_every_test_holds_to_a_sentence_and_every_must_has_one_or_says_why_not()
 
 def test_what_is_an_engines_own_choice_is_asked_for() -> None:
     asked = "".join(path.read_text("utf-8") for path in SUITE.glob("test_*.py"))
-    events = {f"{event} in a case" for case in load_cases() for event in case.expect.events}
+    events = {f"{event} in a case" for case in load_cases() for event in case.events}
     assert all(each in asked or each in events for each in OWN_CHOICE)
 
 

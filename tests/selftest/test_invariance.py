@@ -182,7 +182,7 @@ def test_an_engine_is_held_to_the_grade_that_it_declares(
         with pytest.raises(ConformanceFailure) as caught:
             held(lab, change, broken, model)
         failure = caught.value.failure
-        cause = failure.finding.cause
+        cause = failure.rule.cause
         assert (failure.rule, failure.promise, cause) == (Rule.INVARIANCE, Promise.P20, Cause.SHAPES)
         words = f"the grade along {axis} is {got}, but the engine declares {letter}"
         assert words in str(caught.value)

@@ -18,7 +18,7 @@ from batchproof.api import (
     StepRecord,
 )
 from batchproof.checks.broken import BrokenPromise, require
-from batchproof.checks.conduct import trace_findings
+from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.happened import (
     has_acceptance,
     has_chunk,
@@ -36,7 +36,7 @@ from batchproof.checks.trace import LateEnds, accounting_findings, end_findings,
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import finding_text
 from batchproof.requirements.promises import Promise
-from batchproof.workload.workloads import Workload
+from batchproof.workload.workloads import Outcome, Workload
 
 # a: 3 prompt tokens, cap 2; b: 2 and 1; c: 2 and 2. Two slots, blocks of two tokens, pool of eight.
 REQUESTS = (Request("a", (1, 2, 3), 2), Request("b", (4, 5), 1), Request("c", (6, 7), 2))
@@ -276,13 +276,13 @@ def test_hits_are_for_engines_that_declare_them_and_configs_that_ask_for_them() 
         step("g0+4", "", "g", "g", free=8),
     ]
     capable = frozenset({Capability.TRACING, Capability.PREFIX_CACHING})
-    require(trace_findings(ALIKE, ANSWERS, trace, capable))
+    require(conduct_findings(ALIKE, Outcome(ANSWERS), trace, capable))
     for capabilities, workload in (
         (capable - {Capability.PREFIX_CACHING}, ALIKE),
         (capable, ALIKE.with_config(prefix_caching=False)),
     ):
         with pytest.raises(BrokenPromise, match="context_len is 4, but 0 tokens were fed before"):
-            require(trace_findings(workload, ANSWERS, trace, capabilities))
+            require(conduct_findings(workload, Outcome(ANSWERS), trace, capabilities))
 
 
 def test_blocks_taken_over_were_free_before_and_leave_no_room_for_the_next() -> None:
@@ -342,7 +342,7 @@ def ends(delay: int, surplus: int | None = None) -> list[StepRecord]:
 
 
 def judged(trace: Sequence[StepRecord], delay: int, workload: Workload = LATE) -> None:
-    require(trace_findings(workload, LATE_ANSWERS, trace, SCHEDULED, delay=delay))
+    require(conduct_findings(workload, Outcome(LATE_ANSWERS), trace, SCHEDULED, delay=delay))
 
 
 @pytest.mark.parametrize(("taken", "surplus", "declared"), [(1, 0, 0), (2, 2, 1)])

@@ -23,11 +23,8 @@ CASE_KEYS = (
     *("name", "promise", "why", "link", "needs", "models"),
     *("config", "requests", "calls", "abort_unknown", "expect"),
 )
-LAST_ARRIVAL = 10_000
 REQUEST_KEYS = ("prompt", "max_new_tokens", "id", "eos", "arrive", "abort", "sampling", "expect")
 CONFIG_KEYS = tuple(f.name for f in fields(EngineConfig) if f.name != "return_logits")
-SWITCHES = ("prefix_caching",)  # of those, the ones that are true or false
-SHARES = ("draft_agreement",)  # numbers from 0 to 1
 PROMPT_FORMS = "a text, a list of ids, {length, seed}, {token, length} or {context, seed}"
 EOS_FORMS = "an id, 'ref[k]', 'ref[last]', 'prompt[k]' or 'prompt-only[k]'"
 EOS_REF = re.compile(r"(ref|prompt|prompt-only)\[(\d+|last)\]")
@@ -63,8 +60,8 @@ def _case(item: YamlNode) -> Case:
     if "abort_unknown" in found and "calls" in found:
         raise found["abort_unknown"].place.error("abort_unknown goes with 'requests', not with 'calls'")
     config = _config(found["config"]) if "config" in found else EngineConfig()
-    expect = _case_expectation(found["expect"]) if "expect" in found else schema.CaseExpectation()
-    if expect.events & {"acceptance", "rejection"} and config.num_speculative_tokens is None:
+    expect = found["expect"].mapping((*schema.EVENTS, "max_steps")) if "expect" in found else {}
+    if expect.keys() & {"acceptance", "rejection"} and config.num_speculative_tokens is None:
         rule = "acceptance and rejection need config: {num_speculative_tokens: ...}"
         raise found["expect"].place.error(rule)
     return Case(
@@ -80,12 +77,17 @@ def _case(item: YamlNode) -> Case:
         models=tuple(each.choice(list(EMBEDDED)) for each in _list(found, "models", "model")),
         config=config,
         abort_unknown=_abort_unknown(found),
-        expect=expect,
+        events=frozenset(event for event in schema.EVENTS if event in expect and expect[event].true()),
+        max_steps=_at_least(expect, "max_steps", 1),
     )
 
 
 def _list(found: dict[str, YamlNode], key: str, each: str) -> list[YamlNode]:
     return found[key].items(each) if key in found else []
+
+
+def _at_least(found: dict[str, YamlNode], key: str, least: int) -> int | None:
+    return found[key].integer(least) if key in found else None
 
 
 def _link(item: YamlNode) -> str:
@@ -96,10 +98,7 @@ def _link(item: YamlNode) -> str:
 
 
 def _config(item: YamlNode) -> EngineConfig:
-    found: dict[str, Any] = {
-        name: each.boolean() if name in SWITCHES else each.value() if name in SHARES else each.integer()
-        for name, each in item.mapping(CONFIG_KEYS).items()
-    }
+    found: dict[str, Any] = {name: each.value() for name, each in item.mapping(CONFIG_KEYS).items()}
     try:
         return EngineConfig(**found)
     except ConfigError as error:
@@ -111,14 +110,6 @@ def _abort_unknown(found: dict[str, YamlNode]) -> tuple[tuple[str, int], ...]:
         return ()
     named = found["abort_unknown"].pairs().items()
     return tuple((request_id, step) for request_id, each in named for step in _aborts(each))
-
-
-def _case_expectation(item: YamlNode) -> schema.CaseExpectation:
-    found = item.mapping((*schema.EVENTS, "max_steps"))
-    return schema.CaseExpectation(
-        events=frozenset(event for event in schema.EVENTS if event in found and found[event].true()),
-        max_steps=found["max_steps"].integer(at_least=1) if "max_steps" in found else None,
-    )
 
 
 def _calls(found: dict[str, YamlNode]) -> tuple[schema.Call, ...]:
@@ -148,29 +139,25 @@ def _require_own_ids(call: schema.Call) -> None:
         live[spec.request_id] = spec
 
 
-def _arrival(item: YamlNode) -> int:
-    step = item.integer(at_least=0)
-    if step > LAST_ARRIVAL:
-        raise item.place.error(f"arrive is {step}, but must be at most {LAST_ARRIVAL}: it counts steps")
-    return step
-
-
 def _request(item: YamlNode, default_id: str) -> RequestSpec:
     request = YamlNode(item.node, "a request", item.path)
     found = request.mapping(REQUEST_KEYS, ("prompt", "max_new_tokens"))
     cap = _cap(found["max_new_tokens"])
+    expect = found["expect"].mapping(("finish", "num_tokens")) if "expect" in found else {}
+    finish = expect["finish"].choice(list(FinishReason)) if "finish" in expect else None
+    if "num_tokens" in expect and finish == FinishReason.ERROR:
+        raise expect["num_tokens"].place.error("a request that ends in an error has no tokens")
     return RequestSpec(
         place=item.place,
         request_id=found["id"].text() if "id" in found else default_id,
         prompt=_prompt(found["prompt"]),
         cap=cap,
         eos=tuple(_eos(each, cap) for each in _list(found, "eos", "an item of eos")),
-        arrive=_arrival(found["arrive"]) if "arrive" in found else None,
+        arrive=_at_least(found, "arrive", 0),
         aborts=_aborts(found["abort"]) if "abort" in found else (),
         sampling=_sampling(found["sampling"]) if "sampling" in found else None,
-        expect=_request_expectation(found["expect"])
-        if "expect" in found
-        else schema.RequestExpectation(),
+        finish=FinishReason(finish) if finish else None,
+        num_tokens=_at_least(expect, "num_tokens", 0),
     )
 
 
@@ -184,17 +171,17 @@ def _sampling(item: YamlNode) -> SamplingParams:
 
 def _prompt(item: YamlNode) -> schema.Prompt:
     if isinstance(item.node, yaml.SequenceNode):
-        return schema.TokenPrompt(tuple(each.integer() for each in item.items("a prompt token")))
+        return tuple(each.integer() for each in item.items("a prompt token"))
     if isinstance(item.node, yaml.ScalarNode):
         if item.kind != "str":
             raise item.wrong(PROMPT_FORMS)
-        return schema.TextPrompt(item.text())
+        return item.text()
     found = item.mapping(("length", "seed", "token", "context"))
     keys = set(found)
     if keys == {"length", "seed"}:
         return schema.RandomPrompt(found["length"].integer(at_least=1), found["seed"].integer())
     if keys == {"token", "length"}:
-        return schema.TokenPrompt((found["token"].integer(),) * found["length"].integer(at_least=1))
+        return (found["token"].integer(),) * found["length"].integer(at_least=1)
     if keys == {"context", "seed"}:
         return schema.ContextPrompt(found["context"].integer(), found["seed"].integer())
     raise item.place.error(f"prompt has the keys {', '.join(found)}, but must be {PROMPT_FORMS}")
@@ -222,14 +209,3 @@ def _aborts(item: YamlNode) -> tuple[int, ...]:
     if isinstance(item.node, yaml.SequenceNode):
         return tuple(each.integer(at_least=0) for each in item.entries())
     return (item.integer(at_least=0),)
-
-
-def _request_expectation(item: YamlNode) -> schema.RequestExpectation:
-    found = item.mapping(("finish", "num_tokens"))
-    finish = found["finish"].choice(list(FinishReason)) if "finish" in found else None
-    if "num_tokens" in found and finish == FinishReason.ERROR:
-        raise found["num_tokens"].place.error("a request that ends in an error has no tokens")
-    return schema.RequestExpectation(
-        finish=FinishReason(finish) if finish else None,
-        num_tokens=found["num_tokens"].integer(at_least=0) if "num_tokens" in found else None,
-    )

@@ -90,10 +90,10 @@ def _prompt_token_ids(
     prompt: schema.Prompt, subject: ModelUnderTest, context_len: int
 ) -> tuple[int, ...]:
     match prompt:
-        case schema.TokenPrompt(ids):
-            return ids
-        case schema.TextPrompt(text):  # an empty text is empty, whatever a tokenizer would add
-            return subject.encode(text) if text else ()
+        case tuple():
+            return prompt
+        case str():  # an empty text is empty, whatever a tokenizer would add
+            return subject.encode(prompt) if prompt else ()
         case schema.RandomPrompt(length, seed):
             rng = random.Random(seed)
             return tuple(rng.randrange(subject.vocab_size) for _ in range(length))
@@ -119,7 +119,7 @@ def slips(case: Case, oracle: Oracle) -> list[tuple[RequestSpec, str]]:
     """Returns the requests whose right answer does not end as the case expects, and how it ends."""
     slipped = []
     for spec in case.requests:
-        finish, num_tokens = spec.expect.finish, spec.expect.num_tokens
+        finish, num_tokens = spec.finish, spec.num_tokens
         if finish in (FinishReason.ERROR, FinishReason.ABORTED):
             continue
         request = request_of(spec, oracle, case.config)
@@ -209,10 +209,8 @@ def _check_case_holds(trial: Trial, case: Case) -> None:
 def _noting(case: CaseNote) -> Iterator[None]:
     try:
         yield
-    except ConformanceFailure as error:
-        raise ConformanceFailure(error.failure.in_case(case)) from None
-    except HangFailure as error:
-        raise HangFailure(error.failure.in_case(case)) from None
+    except (ConformanceFailure, HangFailure) as error:
+        raise type(error)(error.failure.in_case(case)) from None
 
 
 def _answer_findings(
@@ -226,14 +224,14 @@ def _answer_findings(
     names = [request.request_id for request in workload.requests]
     good: list[tuple[Request, Completion]] = []
     for spec, request, completion in zip(call, workload.requests, given, strict=True):
-        may_be_aborted = bool(spec.aborts) and spec.expect.finish is None
+        may_be_aborted = bool(spec.aborts) and spec.finish is None
         was_aborted = completion.finish_reason is FinishReason.ABORTED
         if spec.is_bad:
             yield from refusal_findings(completion, request, trial.ledger)
             is_refused = completion.finish_reason is FinishReason.ERROR
             if is_refused and workload.needs_stepping and names.count(request.request_id) == 1:
                 yield from event_findings(outcome.events, request.request_id)
-        elif spec.expect.finish is FinishReason.ABORTED or (was_aborted and may_be_aborted):
+        elif spec.finish is FinishReason.ABORTED or (was_aborted and may_be_aborted):
             yield from _aborted_findings(trial, case, spec, request, completion)
         else:
             good.append((request, completion))
@@ -260,7 +258,7 @@ def _aborted_findings(
         return
     cap = request.max_new_tokens
     limit = cap if is_drawn(request) else len(trial.oracle.expected(request)[0])
-    wanted = spec.expect.num_tokens
+    wanted = spec.num_tokens
     if len(tokens) > limit or wanted not in (None, len(tokens)):
         should_have = f"at most {limit}" if wanted is None else str(wanted)
         facts: Facts = {"num_tokens": len(tokens), "got": tokens, "should_have": should_have}
@@ -322,14 +320,14 @@ def _event_findings(
     }
     num_steps = len(records)
     for event, did in did_happen.items():
-        if event not in case.expect.events:
+        if event not in case.events:
             continue
         what = f"{event} in a case"
         if what in happened.OWN_CHOICE:
             trial.must_show(what, did)
         elif not did:
             yield found(Rule.CASE_EVENT, promise=case.promise, what=event, num_steps=num_steps)
-    most = None if case.expect.max_steps is None else case.expect.max_steps + num_late_steps
+    most = None if case.max_steps is None else case.max_steps + num_late_steps
     if most is not None and num_steps > most:
         yield found(Rule.MAX_STEPS, promise=case.promise, num_steps=num_steps, most=most)
 

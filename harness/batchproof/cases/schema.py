@@ -17,20 +17,6 @@ EVENTS = ("preemption", "chunked", "slot_reuse", "mixed_step", "prefix_hit", "ac
 
 
 @dataclass(frozen=True, slots=True)
-class TextPrompt:
-    """A text that the model encodes. An empty text is an empty prompt, whatever a tokenizer adds."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class TokenPrompt:
-    """Ids as they are, unknown ones included."""
-
-    ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RandomPrompt:
     """Pseudo-random known ids, the same in every run."""
 
@@ -46,7 +32,8 @@ class ContextPrompt:
     seed: int
 
 
-Prompt = TextPrompt | TokenPrompt | RandomPrompt | ContextPrompt
+Prompt = str | tuple[int, ...] | RandomPrompt | ContextPrompt
+"""A text that the model encodes, ids as they are, unknown ones included, or one of the above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +56,9 @@ class EosRef:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestExpectation:
-    """What one request must come to; a field of None or nothing leaves it to the oracle."""
-
-    finish: FinishReason | None = None
-    num_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """One request, possibly symbolic."""
+    """One request, possibly symbolic, and what it must come to: `finish` and `num_tokens` of None leave
+    that to the oracle."""
 
     place: SourceLine
     request_id: str
@@ -88,23 +68,12 @@ class RequestSpec:
     arrive: int | None = None
     aborts: tuple[int, ...] = ()
     sampling: SamplingParams | None = None
-    expect: RequestExpectation = RequestExpectation()
+    finish: FinishReason | None = None
+    num_tokens: int | None = None
 
     @property
     def is_bad(self) -> bool:
-        return self.expect.finish is FinishReason.ERROR
-
-
-@dataclass(frozen=True, slots=True)
-class CaseExpectation:
-    """Events, of `EVENTS`, that must show in the trace, or the case has proved nothing."""
-
-    events: frozenset[str] = frozenset()
-    max_steps: int | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return self == CaseExpectation()
+        return self.finish is FinishReason.ERROR
 
 
 Call = tuple[RequestSpec, ...]
@@ -112,7 +81,10 @@ Call = tuple[RequestSpec, ...]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One curated workload, and the bug it is a regression test for."""
+    """One curated workload, and the bug it is a regression test for.
+
+    If events, of `EVENTS`, do not show in the trace, the case has proved nothing.
+    """
 
     place: SourceLine
     name: str
@@ -124,7 +96,8 @@ class Case:
     models: tuple[str, ...] = ()  # empty: all
     config: EngineConfig = EngineConfig()
     abort_unknown: tuple[tuple[str, int], ...] = ()  # ids that no request has, step before which
-    expect: CaseExpectation = CaseExpectation()
+    events: frozenset[str] = frozenset()
+    max_steps: int | None = None
 
     @property
     def requests(self) -> Call:
@@ -148,25 +121,22 @@ class Case:
         return [each.name for each in fields(SamplingParams) if each.name in missed]
 
     @property
-    def has_prompt_above_budget(self) -> bool:
-        """Whether a prompt must be fed in parts, by an engine that keeps the budget of a step."""
-        lengths = [
-            len(prompt.ids) if isinstance(prompt, TokenPrompt) else prompt.length
-            for prompt in (spec.prompt for spec in self.requests)
-            if isinstance(prompt, TokenPrompt | RandomPrompt)
-        ]
-        return max(lengths, default=0) > self.config.max_num_batched_tokens
-
-    @property
     def needs(self) -> tuple[str, ...]:
         """Capabilities: the declared ones, and those that requests, limits and expectations imply."""
+        prompts = (spec.prompt for spec in self.requests)
+        lengths = [
+            len(prompt) if isinstance(prompt, tuple) else prompt.length
+            for prompt in prompts
+            if isinstance(prompt, tuple | RandomPrompt)
+        ]
+        is_above_budget = max(lengths, default=0) > self.config.max_num_batched_tokens
         implied = {
             Capability.STEPPING: self.needs_stepping,
-            Capability.TRACING: not self.expect.is_empty,
-            Capability.PREEMPTION: "preemption" in self.expect.events,
-            Capability.CHUNKED_PREFILL: "chunked" in self.expect.events or self.has_prompt_above_budget,
-            Capability.SCHEDULING: "mixed_step" in self.expect.events,
-            Capability.PREFIX_CACHING: "prefix_hit" in self.expect.events,
+            Capability.TRACING: bool(self.events) or self.max_steps is not None,
+            Capability.PREEMPTION: "preemption" in self.events,
+            Capability.CHUNKED_PREFILL: "chunked" in self.events or is_above_budget,
+            Capability.SCHEDULING: "mixed_step" in self.events,
+            Capability.PREFIX_CACHING: "prefix_hit" in self.events,
             Capability.SPECULATION: self.config.num_speculative_tokens is not None,
         }
         return tuple(c.value for c in Capability if c in self.declared_needs or implied.get(c, False))

@@ -153,8 +153,7 @@ def token_findings(
     if not tokens:
         return
     if are_known(tokens, oracle) and (asked.changes_logits or choosing.is_drawn(request)):
-        judge = drawn_findings if choosing.is_drawn(request) else processed_findings
-        yield from judge(request, completion, oracle)
+        yield from chosen_findings(request, tokens, oracle)
         return
     should_be = list(oracle.right_tokens(prompt, request.max_new_tokens))
     for step, (token_id, right) in enumerate(zip(tokens, should_be, strict=False)):
@@ -170,7 +169,18 @@ def token_findings(
             if num_near_ties is not None:
                 ledger.num_near_ties += num_near_ties
                 return
-        yield _wrong_token(request, completion, oracle, step, should_be)
+        yield found(
+            Rule.TOKEN,
+            request.request_id,
+            step,
+            token=token_id,
+            right_token=right,
+            got=tokens,
+            should_be=should_be[: len(tokens)],
+            margin=float(oracle.answer(prompt, request.max_new_tokens).margin(step)),
+            bound=2 * oracle.logit_bound,
+            kappa=oracle.kappa,
+        )
         return
 
 
@@ -209,23 +219,6 @@ def _explained_steps(
     if not regret.max().item() <= 2 * oracle.logit_bound:  # `not`: a NaN must fail
         return None
     return max(int(is_flipped), int((regret > 0).sum()))
-
-
-def _wrong_token(
-    request: Request, completion: Completion, oracle: Oracle, step: int, should_be: list[int]
-) -> Finding:
-    return found(
-        Rule.TOKEN,
-        request.request_id,
-        step,
-        token=completion.token_ids[step],
-        right_token=should_be[step],
-        got=completion.token_ids,
-        should_be=should_be[: len(completion.token_ids)],
-        margin=float(oracle.answer(request.prompt_token_ids, request.max_new_tokens).margin(step)),
-        bound=2 * oracle.logit_bound,
-        kappa=oracle.kappa,
-    )
 
 
 def near_tie_findings(oracle: Oracle, ledger: Ledger) -> Iterator[Finding]:
@@ -278,42 +271,36 @@ def logit_findings(request: Request, completion: Completion, oracle: Oracle) -> 
 Tokens = tuple[int, ...]
 
 
-def processed_findings(request: Request, completion: Completion, oracle: Oracle) -> Iterator[Finding]:
-    """Yields wrong greedy choices from processed logits."""
-    tokens = completion.token_ids
-    exact = _processed(request, tokens, oracle)
-    chosen = of_each(exact, tokens)
-    is_allowed = chosen > -torch.inf
-    yield from _forbidden(request, tokens, is_allowed)
+def chosen_findings(request: Request, tokens: Tokens, oracle: Oracle) -> Iterator[Finding]:
+    """Yields the first token that the request's parameters exclude, and the first wrong greedy choice
+    from the logits that they make."""
+    name, asked = request.request_id, choosing.sampling_of(request)
+    exact = choosing.processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
+    is_left = choosing.kept(exact, asked, slack(request, oracle)) if asked.draws else exact > -torch.inf
+    is_allowed = of_each(is_left, tokens)
+    facts: Facts = {"got": tokens, "sampling": str(asked)}
+    if not bool(is_allowed.all()):
+        step = int((~is_allowed).nonzero()[0])
+        yield found(Rule.FORBIDDEN, name, step, token=tokens[step], **facts)
+    if asked.draws:
+        return
     best = exact.max(dim=-1)
-    regret = best.values - chosen
+    regret = best.values - of_each(exact, tokens)
     bound = 2 * slack(request, oracle)
     is_wrong = is_allowed & ~(regret <= bound)  # `~`: a NaN must fail
     if bool(is_wrong.any()):
         step = int(is_wrong.nonzero()[0])
         yield found(
             Rule.PROCESSED,
-            request.request_id,
+            name,
             step,
             token=tokens[step],
             right_token=int(best.indices[step]),
             should_be=oracle.choices(request)[: len(tokens)],
             margin=float(regret[step]),
             bound=bound,
-            **_facts(request, tokens),
+            **facts,
         )
-
-
-def drawn_findings(request: Request, completion: Completion, oracle: Oracle) -> Iterator[Finding]:
-    """Yields the first drawn token that may not be drawn."""
-    tokens = completion.token_ids
-    exact = _processed(request, tokens, oracle)
-    may_be = choosing.kept(exact, choosing.sampling_of(request), slack(request, oracle))
-    yield from _forbidden(request, tokens, of_each(may_be, tokens))
-
-
-def _processed(request: Request, tokens: Tokens, oracle: Oracle) -> Tensor:
-    return choosing.processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
 
 
 def of_each(values: Tensor, tokens: Tokens) -> Tensor:
@@ -324,17 +311,6 @@ def of_each(values: Tensor, tokens: Tokens) -> Tensor:
 def slack(request: Request, oracle: Oracle) -> float:
     """Returns by how much rounding may move a processed logit."""
     return choosing.amplification(choosing.sampling_of(request)) * oracle.logit_bound
-
-
-def _facts(request: Request, tokens: Tokens) -> Facts:
-    return {"got": tokens, "sampling": str(choosing.sampling_of(request))}
-
-
-def _forbidden(request: Request, tokens: Tokens, is_allowed: Tensor) -> Iterator[Finding]:
-    if not bool(is_allowed.all()):
-        step = int((~is_allowed).nonzero()[0])
-        facts = _facts(request, tokens)
-        yield found(Rule.FORBIDDEN, request.request_id, step, token=tokens[step], **facts)
 
 
 def presence_findings(

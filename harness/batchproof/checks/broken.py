@@ -6,7 +6,6 @@ from typing import Any
 
 from batchproof.findings.finding import Finding, Rule, found
 from batchproof.findings.finding_text import finding_text
-from batchproof.requirements.promises import Promise
 
 MOST_FINDINGS = 16  # looked at in one run: an engine that is wrong everywhere need not be measured
 
@@ -39,13 +38,6 @@ def require(findings: Iterable[Finding]) -> None:
         raise BrokenPromise(*by_rule.values())
 
 
-def broken(
-    rule: Rule,
-    request_id: str | None = None,
-    step: int | None = None,
-    promise: Promise | None = None,
-    **facts: Any,
-) -> BrokenPromise:
-    """Returns the exception for one finding; arguments and errors are those of
-    `batchproof.findings.finding.found`."""
-    return BrokenPromise(found(rule, request_id, step, promise, **facts))
+def broken(rule: Rule, request_id: str | None = None, **facts: Any) -> BrokenPromise:
+    """Returns the exception for one finding; arguments and errors are those of `found`."""
+    return BrokenPromise(found(rule, request_id, **facts))

@@ -31,40 +31,28 @@ def conduct_findings(
     `records` is what this workload added to the trace; `earlier` what workloads before it have
     computed on the same engine; `delay` the declared `scheduling_delay`, in steps; `reach` the
     model's (`ModelUnderTest.reach`). Workloads with aborts are not checked: aborts leave no mark in
-    a trace, so the tests of P13 judge them.
+    a trace, so the tests of P13 judge them. Of each check of the trace only the first finding: what it
+    follows is wrong from there.
     """
     if workload.aborts:
         return
     served, answers = _served(workload, outcome.completions)
     if workload.needs_stepping:
         yield from stream_findings(served, outcome)
-    if Capability.TRACING in capabilities:
-        yield from trace_findings(served, answers, records, capabilities, earlier, delay, reach)
-
-
-def trace_findings(
-    workload: Workload,
-    completions: Sequence[Completion],
-    records: Sequence[StepRecord],
-    capabilities: AbstractSet[Capability],
-    earlier: Sequence[Computed] = (),
-    delay: int = 0,
-    reach: int | None = None,
-) -> Iterator[Finding]:
-    """Yields what breaks the rules of a trace that the capabilities call for; arguments as for
-    `conduct_findings`. Of each check only the first finding: what it follows is wrong from there."""
+    if Capability.TRACING not in capabilities:
+        return
     has_scheduling = Capability.SCHEDULING in capabilities
     can_share = may_share(workload.config, capabilities)
-    prefixes = ComputedPrefixes(workload, completions, earlier) if can_share else None
-    ends = LateEnds.of(records, workload, completions, delay)
+    prefixes = ComputedPrefixes(served, answers, earlier) if can_share else None
+    ends = LateEnds.of(records, served, answers, delay)
     can_chunk = Capability.CHUNKED_PREFILL in capabilities
     for findings in (
-        position_findings(records, workload, prefixes),
-        limit_findings(records, workload, has_scheduling),
-        queue_findings(records, workload),
-        scheduling_findings(records, workload, can_chunk, ends) if has_scheduling else iter(()),
-        accounting_findings(records, workload, reach=reach),
-        end_findings(records, workload, completions, ends),
+        position_findings(records, served, prefixes),
+        limit_findings(records, served, has_scheduling),
+        queue_findings(records, served),
+        scheduling_findings(records, served, can_chunk, ends) if has_scheduling else iter(()),
+        accounting_findings(records, served, reach=reach),
+        end_findings(records, served, answers, ends),
     ):
         yield from islice(findings, 1)
 

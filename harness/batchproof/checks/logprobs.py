@@ -71,15 +71,8 @@ def _of_all(
 def entry_findings(
     name: str, place: Facts, token: int, given: TokenLogprobs, exact: Tensor, bound: float, num_top: int
 ) -> Iterator[Finding]:
-    """Judges what is said of one token. `exact`: logprobs `(vocab,)`."""
-    yield from _of_token(name, place, token, given, exact, bound)
-    yield from _of_top(name, place, given, exact, bound, num_top)
-
-
-def _of_token(
-    name: str, place: Facts, token: int, given: TokenLogprobs, exact: Tensor, bound: float
-) -> Iterator[Finding]:
-    """Judges the token's own logprob and rank. `exact`: logprobs `(vocab,)`."""
+    """Judges what is said of one token: its own logprob and rank, and the likeliest tokens. `exact`:
+    logprobs `(vocab,)`."""
     own = float(exact[token])
     if not abs(given.logprob - own) <= bound:  # `not`: a NaN must fail
         yield found(
@@ -87,11 +80,11 @@ def _of_token(
         )
     best, worst = (int((exact > own + shift).sum()) + 1 for shift in (2 * bound, -2 * bound))
     worst = max(best, worst - 1)  # it stands among those that are not below it itself
-    if given.rank is None and token not in dict(given.top):
-        return
-    if given.rank is None or not best <= given.rank <= worst:
+    is_wrong = token in dict(given.top) if given.rank is None else not best <= given.rank <= worst
+    if is_wrong:
         should_be = str(best) if best == worst else f"{best} to {worst}"
         yield found(Rule.RANK, name, **place, token=token, got=given.rank, should_be=should_be)
+    yield from _of_top(name, place, given, exact, bound, num_top)
 
 
 def _of_top(

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from batchproof.cli.checkpoint import empty_folder, save
 from batchproof.errors import UsageError
 from batchproof.models.embedded import KNOWN
-from batchproof.models.gemma2_hash_oracle import VOCAB_SIZE
+from batchproof.models.hash_tables import VOCAB_SIZE
 from batchproof.run.registry import engines_module
 from batchproof.validation.values import one_of
 

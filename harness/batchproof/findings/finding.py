@@ -11,26 +11,11 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from batchproof.api import Completion
-from batchproof.findings.causes import Cause
-from batchproof.findings.rules import Rule
+from batchproof.findings.rules import Facts as Facts  # noqa: PLC0414
+from batchproof.findings.rules import Rule as Rule  # noqa: PLC0414
 from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Workload
 
-__all__ = [
-    "CaseNote",
-    "Fact",
-    "Facts",
-    "Failure",
-    "Finding",
-    "Rule",
-    "Run",
-    "Scene",
-    "Subject",
-    "found",
-    "thawed",
-]
-
-Facts = dict[str, Any]  # as a check gives them
 Fact = None | bool | int | float | str | tuple["Fact", ...]
 
 
@@ -55,10 +40,6 @@ class Finding:
         facts = {name: _frozen(value) for name, value in self.facts.items()}
         self.rule.require_facts(facts)
         object.__setattr__(self, "facts", MappingProxyType(facts))
-
-    @property
-    def cause(self) -> Cause | None:
-        return self.rule.cause
 
     def under(self, promise: Promise, appeared: str | None = None) -> Self:
         """Returns the same finding, counted for another promise."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.findings.finding import Failure, Finding, Subject, thawed
+from batchproof.findings.finding import Failure, Finding, thawed
 from batchproof.workload.paste import NAME, as_yaml
 
 
@@ -71,8 +71,12 @@ def _lines(failure: Failure, diagnosis: Diagnosis | None) -> Iterator[str]:
     yield first_line(failure.finding)
     yield from (f"  {line}" for line in _evidence(failure))
     if diagnosis is not None:
-        yield from diagnosis_lines(diagnosis)
-    yield f"engine: {failure.subject.engine}    model: {subject_words(failure.subject)}"
+        likely = f"most likely cause: {diagnosis.cause.word}"
+        yield f"{'no cause found' if diagnosis.cause is Cause.UNKNOWN else likely}: {diagnosis.text}"
+        yield from (f"  {line}" for line in diagnosis.evidence)
+    subject = failure.subject
+    model = f"{subject.model} ({subject.dtype}, {subject.device})"
+    yield f"engine: {subject.engine}    model: {model}"
     yield WORKLOAD
     name = f"{failure.case.name}-as-run" if failure.case else NAME
     yaml = as_yaml([failure.scene.workload], failure.promise.id, name)
@@ -88,13 +92,3 @@ def _evidence(failure: Failure) -> Iterator[str]:
     yield from (f"also: {first_line(each)}" for each in failure.others)
     if not failure.is_repeatable:
         yield "run once more, the same workload gave another result"
-
-
-def subject_words(subject: Subject) -> str:
-    return f"{subject.model} ({subject.dtype}, {subject.device})"
-
-
-def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
-    likely = f"most likely cause: {diagnosis.cause.word}"
-    head = f"{'no cause found' if diagnosis.cause is Cause.UNKNOWN else likely}: {diagnosis.text}"
-    return [head, *(f"  {line}" for line in diagnosis.evidence)]

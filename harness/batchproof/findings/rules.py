@@ -18,13 +18,18 @@ from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 
 FactType = type | GenericAlias | UnionType
-Facts = dict[str, Any]  # of types
+Facts = dict[str, Any]  # types in a declaration, values in a finding
 LINES = tuple[str, ...]
 INTS = tuple[int, ...]
 FRAME = tuple[str | int, ...]  # file, line, function
 NON_FINITE = ("nan", "inf", "-inf")  # JSON has no such numbers, so findings hold these texts
 GOT_AND_CAP = ("got: {got} ({finish_reason})", "max_new_tokens {cap}, eos {eos}")
+GOT_AND_RIGHT = ("got:       {got}", "should be: {should_be}")
 BEFORE_AND_AFTER = ("before: {before}", "after:  {after}")
+WRONG_BITS = (
+    "{first}, and {num_others} more bits differ from the definition",
+    "rows (cached, fed): {layout}; window {window}",
+)
 ENDED: Facts = {"got": INTS, "num_tokens": int, "finish_reason": str, "cap": int, "eos": INTS}
 ASKED: Facts = {"layout": tuple[INTS, ...], "window": int | None}
 QUERY: Facts = {"query": int, "position": int, "bound": float, "moved": float}
@@ -116,6 +121,7 @@ traced = partial(declare, needs=Capability.TRACING)
 scheduled = partial(declare, promise=Promise.P9, needs=Capability.SCHEDULING)
 of_logits = partial(declare, needs=Capability.LOGITS)
 masking = partial(declare, promise=Promise.P6, needs=Capability.MASKING, replay=Replay.MASK)
+wrong_bits = partial(masking, first=str, num_others=int, **ASKED)
 sampling = partial(declare, promise=Promise.P19)
 drawing = partial(sampling, cause=Cause.SAMPLING)
 logprobs = partial(declare, promise=Promise.P18)
@@ -186,8 +192,7 @@ class Rule(Enum):
     )
     TOKEN = declare("token", Promise.P1, **CHOSEN, kappa=float).says(
         "request {request_id!r} step {step}: got token {token}, but should be {right_token}",
-        "got:       {got}",
-        "should be: {should_be}",
+        *GOT_AND_RIGHT,
         "margin of the right token {margin:.3g}; rounding explains {bound:.2g} (2 kappa E; kappa "
         "{kappa:g})",
     )
@@ -226,8 +231,7 @@ class Rule(Enum):
     PROCESSED = sampling("processed", **CHOSEN, sampling=str).says(
         "request {request_id!r} step {step}: got token {token}, but its parameters make "
         "{right_token} the best",
-        "got:       {got}",
-        "should be: {should_be}",
+        *GOT_AND_RIGHT,
         "the better token leads by {margin:.3g}; rounding explains {bound:.2g}",
         "{sampling}",
     )
@@ -283,8 +287,7 @@ class Rule(Enum):
     )
     TOP_LOGPROBS = logprobs("top-logprobs", where=str, what=str, got=str, should_be=str).says(
         "request {request_id!r} {where}: of the likeliest tokens {what}",
-        "got:       {got}",
-        "should be: {should_be}",
+        *GOT_AND_RIGHT,
     )
     # bad requests (`checks.refusals`)
     REFUSED = declare(
@@ -347,20 +350,15 @@ class Rule(Enum):
     ).says(
         "the grade along {axis} is {got}, but the engine declares {declared}: {what}",
         "request {request_id!r}: its logits move by {worst} E, and {num_tokens} of its tokens stay",
-        "before: {before}",
-        "after:  {after}",
+        *BEFORE_AND_AFTER,
     )
     # attention seen from outside (`checks.masks`)
     MASK_SHAPE = masking("mask-shape", got=str, should_be=str, **ASKED).says(
         "the mask is {got}, but should be {should_be}"
     )
-    MASK = masking("mask", cause=Cause.MASK, first=str, num_others=int, **ASKED).says(
-        "{first}, and {num_others} more bits differ from the definition",
-        "rows (cached, fed): {layout}; window {window}",
-    )
+    MASK = masking("mask", cause=Cause.MASK, first=str, num_others=int, **ASKED).says(*WRONG_BITS)
     MASK_LEAK = masking("mask-leak", cause=Cause.LEAK, first=str, num_others=int, **ASKED).says(
-        "{first}, and {num_others} more bits differ from the definition",
-        "rows (cached, fed): {layout}; window {window}",
+        *WRONG_BITS
     )
     UNSEEN_MOVES = of_logits("unseen-moves", Promise.P6, replay=Replay.COMPARE, **QUERY).says(
         "query {query} moved by {moved:.3g}, but cannot see position {position}"
@@ -418,8 +416,7 @@ class Rule(Enum):
     )
     ARRIVAL_ORDER = scheduled("arrival-order", got=LINES, should_be=LINES).says(
         "step {step}: requests were admitted out of the order of arrival",
-        "got:       {got}",
-        "should be: {should_be}",
+        *GOT_AND_RIGHT,
     )
     DECODES = scheduled("decodes", rows=LINES).says(
         "step {step}: running request {request_id!r} got no token", "rows: {rows}"
@@ -509,8 +506,7 @@ class Rule(Enum):
     )
     CANCELLED_ANSWER = declare("cancelled-answer", Promise.P13, got=INTS, should_be=INTS).says(
         "cancelled request {request_id!r} had wrong tokens",
-        "got:       {got}",
-        "should be: {should_be}",
+        *GOT_AND_RIGHT,
     )
     CANCELLED_FED = traced(
         "cancelled-fed",

@@ -343,11 +343,8 @@ def kinds_of_draws(
         Kind("pair", 2, 2, SamplingParams(even, allowed_token_ids=tokens), has_seeds),
         Kind("hot", 16, 1, SamplingParams(hot, allowed_token_ids=tokens)),
     )
-    return [each for each in kinds if each.sampling in (None, _taken(each.sampling, fields))]
-
-
-def _taken(asked: SamplingParams | None, fields: AbstractSet[str]) -> SamplingParams | None:
-    return asked and asked.within(fields)
+    asked = [(each, each.sampling or SamplingParams()) for each in kinds]
+    return [each for each, sampling in asked if sampling == sampling.within(fields)]
 
 
 def interleaved(kinds: list[Kind], prompt: tuple[int, ...], numbers: range) -> Iterator[Request]:

@@ -8,6 +8,7 @@ so in bursts of a few requests, behind many that had ended (llama.cpp#27148).
 """
 
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -87,20 +88,13 @@ def conversations(
         prefix_caching=True,
     )
     drawn = _Conversations(draw, oracle, longest)
-    return tuple(_burst(draw, drawn, number, config, capabilities) for number in range(num_bursts))
-
-
-def _burst(
-    draw: st.DrawFn,
-    drawn: _Conversations,
-    number: int,
-    config: EngineConfig,
-    capabilities: AbstractSet[Capability],
-) -> Workload:
-    names = [f"{number}-{i}" for i in range(draw(st.integers(2, MOST_AT_ONCE), label="at once"))]
-    requests = tuple(drawn.request(name) for name in names)
-    if Capability.STEPPING not in capabilities or draw(st.booleans()):
-        return Workload(requests, config)
-    place = draw(st.integers(0, len(names) - 1), label="aborted")
-    step = draw(st.integers(1, 6), label="at step")
-    return Workload(requests, config, (0,) * len(names), ((names[place], step),))
+    bursts = []
+    for number in range(num_bursts):
+        names = [f"{number}-{i}" for i in range(draw(st.integers(2, MOST_AT_ONCE), label="at once"))]
+        burst = Workload(tuple(map(drawn.request, names)), config)
+        if Capability.STEPPING in capabilities and not draw(st.booleans()):
+            place = draw(st.integers(0, len(names) - 1), label="aborted")
+            step = draw(st.integers(1, 6), label="at step")
+            burst = replace(burst, arrivals=(0,) * len(names), aborts=((names[place], step),))
+        bursts.append(burst)
+    return tuple(bursts)

@@ -22,7 +22,6 @@ from batchproof.workload.workloads import Workload
 NUM_TEXTS = 24
 MAX_TEXT_LEN = 256
 MAX_PROMPT_LEN = 40
-MAX_CAP = 8
 SMALL_BLOCKS = (2, 3, 4)  # tokens: few fill several
 
 
@@ -53,16 +52,14 @@ def text_tokens(text: int, vocab_size: int) -> tuple[int, ...]:
     return tuple(tokens)
 
 
-def prompt_lens(block_size: int, longest: int = MAX_PROMPT_LEN) -> st.SearchStrategy[int]:
+def prompt_lens(block_size: int) -> st.SearchStrategy[int]:
     """Draws short lengths, any length, and k * block_size - 1, + 0, + 1."""
-    edges = [k * block_size + d for k in range(1, longest // block_size + 1) for d in (-1, 0, 1)]
-    edges = sorted({edge for edge in edges if 1 <= edge <= longest}) or [1]
-    return st.one_of(st.integers(1, 8), st.integers(1, longest), st.sampled_from(edges))
+    edges = [k * block_size + d for k in range(1, MAX_PROMPT_LEN // block_size + 1) for d in (-1, 0, 1)]
+    edges = sorted({edge for edge in edges if 1 <= edge <= MAX_PROMPT_LEN})
+    return st.one_of(st.integers(1, 8), st.integers(1, MAX_PROMPT_LEN), st.sampled_from(edges))
 
 
-def caps(largest: int = MAX_CAP) -> st.SearchStrategy[int]:
-    """Draws `max_new_tokens`, often 1 or 2."""
-    return st.one_of(st.sampled_from([1, 2]), st.integers(1, largest))
+CAPS = st.one_of(st.sampled_from([1, 2]), st.integers(1, 8))  # often 1 or 2
 
 
 @st.composite
@@ -84,7 +81,7 @@ def requests(
             prompt = draw(st.sampled_from(made)).prompt_token_ids  # an identical prompt
         else:
             prompt = draw(prompts(vocab_size, prompt_lens(block_size)))
-        cap = draw(caps()) if made else max(first_cap, draw(caps()))
+        cap = draw(CAPS) if made else max(first_cap, draw(CAPS))
         eos = draw(eos_sets(oracle, prompt, cap)) if with_eos else frozenset()
         made.append(Request(f"r{index}", prompt, cap, eos))
     return tuple(made)
@@ -104,58 +101,39 @@ def eos_sets(draw: st.DrawFn, oracle: Oracle, prompt: tuple[int, ...], cap: int)
 
 
 @st.composite
-def configs(
+def workloads(
     draw: st.DrawFn,
+    oracle: Oracle,
     capabilities: AbstractSet[Capability],
-    wanted: tuple[Request, ...],
-    block_size: int,
-    return_logits: bool,
-) -> EngineConfig:
-    """Draws limits that hold every one of the requests, but rarely all of them at once."""
+    min_requests: int = 1,
+    with_eos: bool = True,
+    with_arrivals: bool = False,
+    first_cap: int = 1,
+) -> Workload:
+    """Draws good requests, of which the first may have `first_cap` tokens or more, under limits this
+    engine can work with, which hold every one of them, but rarely all at once; `with_arrivals` staggers
+    them."""
+    block_size = draw(st.sampled_from([2, 3, 4, 16]))
+    wanted = draw(requests(oracle, block_size, min_requests, with_eos=with_eos, first_cap=first_cap))
     longest = max(len(request.prompt_token_ids) for request in wanted)
+    largest = max(len(r.prompt_token_ids) + r.max_new_tokens for r in wanted)
     max_num_seqs = draw(st.integers(1, 4))
     smallest_budget = max_num_seqs if Capability.CHUNKED_PREFILL in capabilities else longest
     least = max(smallest_budget, max_num_seqs)
     # Unbounded, any, and one that leaves a single token for the longest prompt's last chunk.
     budget = draw(st.one_of(st.just(2048), st.integers(least, 64), st.just(max(least, longest - 1))))
-    largest = max(len(r.prompt_token_ids) + r.max_new_tokens for r in wanted)
     num_blocks = None
     if Capability.PREEMPTION in capabilities:
         needed = ceil(largest / block_size)
         num_blocks = draw(st.one_of(st.none(), st.integers(needed, needed + 4)))
-    return EngineConfig(
+    config = EngineConfig(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         block_size=block_size,
         num_blocks=num_blocks,
         # Often the longest request fills the context to its end, whatever the block size.
         max_model_len=draw(st.sampled_from([None, None, largest])),
-        return_logits=return_logits,
-    )
-
-
-@st.composite
-def workloads(
-    draw: st.DrawFn,
-    oracle: Oracle,
-    capabilities: AbstractSet[Capability],
-    min_requests: int = 1,
-    max_requests: int = 6,
-    with_eos: bool = True,
-    with_arrivals: bool = False,
-    first_cap: int = 1,
-) -> Workload:
-    """Draws good requests under limits this engine can work with, of which the first may have
-    `first_cap` tokens or more; `with_arrivals` staggers them."""
-    block_size = draw(st.sampled_from([2, 3, 4, 16]))
-    wanted = draw(requests(oracle, block_size, min_requests, max_requests, with_eos, first_cap))
-    config = draw(
-        configs(
-            capabilities,
-            wanted,
-            block_size,
-            return_logits=Capability.LOGITS in capabilities and not with_arrivals,
-        )
+        return_logits=Capability.LOGITS in capabilities and not with_arrivals,
     )
     arrivals = None
     if with_arrivals:

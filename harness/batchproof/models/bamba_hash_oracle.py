@@ -1,7 +1,4 @@
-"""The answers of `bamba-hash` in integer Python: no tensors, no cache, no batch, no rounding.
-
-It holds the tables of the function, and the model is built from the same tables; they share nothing
-else, so it has no error in common with torch, transformers or any engine.
+"""The answers of `bamba-hash` in integer Python.
 
 The function: a token has a random code of `STATE_BITS` bits, the first state of its position. The
 layers come in pairs. The first of a pair keeps two memories of `COLUMNS` columns, a tally and a latch.

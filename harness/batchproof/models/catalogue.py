@@ -191,28 +191,15 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
+        # It raises for a type that torch knows by name only, as before a device's plugin is loaded.
+        num_there = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()
     except RuntimeError as error:
         raise UsageError(f"--device {name!r} is unknown; choose one of {DEVICES}") from error
-    num_there = _num_devices(device.type)
-    if num_there is None:
-        raise UsageError(f"--device {name!r} is not supported; choose one of {DEVICES}")
     if (device.index or 0) >= num_there:
         raise UsageError(
             f"--device {name!r} is not there: this machine has {num_there} of type {device.type}"
         )
     return device
-
-
-def _num_devices(device_type: str) -> int | None:
-    """Returns how many are present; None for a type that torch knows by name only, as before a device's
-    plugin is loaded."""
-    if device_type == "cpu":
-        return 1
-    try:
-        module = torch.get_device_module(device_type)
-    except RuntimeError:
-        return None
-    return int(module.device_count())
 
 
 def resolve_dtype(name: str) -> torch.dtype:

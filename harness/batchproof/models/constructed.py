@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
 from batchproof.models.hash_tables import TOKEN_BITS, VOCAB_SIZE, Bits, random_bits, shuffled
 
@@ -29,49 +29,41 @@ what a dimension adds can be large, and a single key among 250 still moves the l
 """
 
 
-def constructed_gpt2(weights: Mapping[str, Tensor], **sizes: Any) -> GPT2LMHeadModel:
-    """Returns the model of these weights: float32, CPU, ReLU, untied, no special tokens, eval mode, no
-    gradients. `sizes` are fields of its config. Leaves every RNG untouched."""
+def constructed(kind: Any, fill: Callable[[Any], None], **fields: Any) -> Any:
+    """Returns a model of the class `kind` whose weights are 0 but for those that `fill` writes.
+
+    It is float32, on the CPU, untied unless `fields`, those of its config, say otherwise, without
+    special tokens and gradients, in eval mode. Leaves every RNG untouched.
+    """
+    config = kind.config_class(**{"tie_word_embeddings": False, **NO_SPECIAL_TOKENS, **fields})
+    # The constructor draws initial weights from the global generator.
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        model = zeroed(kind(config))
+        fill(model)
+    return model
+
+
+def constructed_gpt2(fill: Callable[[Any], None], **sizes: Any) -> GPT2LMHeadModel:
+    """Returns a GPT-2 with ReLU, as `constructed` does."""
     off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    config = GPT2Config(
-        **NO_SPECIAL_TOKENS,
-        **off,
-        **sizes,
-        activation_function="relu",
-        tie_word_embeddings=False,
-        dtype="float32",
-    )
-    # On the meta device nothing is initialised, so nothing is drawn from a generator.
-    with torch.device("meta"):
-        model = GPT2LMHeadModel(config)
-    model.load_state_dict(weights, assign=True)
-    return model.eval().requires_grad_(False)
-
-
-def affine(name: str, weight: Tensor, bias: Tensor | None = None) -> dict[str, Tensor]:
-    """Returns weight and bias by the names of their parameters; without a bias, zeros."""
-    bias = weight.new_zeros(weight.shape[-1]) if bias is None else bias
-    return {f"{name}.weight": weight, f"{name}.bias": bias}
+    fields = {**off, **sizes, "activation_function": "relu", "dtype": "float32"}
+    model: GPT2LMHeadModel = constructed(GPT2LMHeadModel, fill, **fields)
+    return model
 
 
 def constructed_rope(
-    kind: Any, fill: Callable[[Any], None], rope_theta: float = ROPE_THETA, **sizes: Any
+    kind: Any, fill: Callable[[Any], None], rope_theta: float = ROPE_THETA, **fields: Any
 ) -> Any:
-    """Returns a model of the class `kind` whose weights are 0 but for those that `fill` writes.
-
-    It is float32, on the CPU, untied unless `sizes` says otherwise, without special tokens and
-    gradients, in eval mode. `sizes` are fields of its config. Leaves every RNG untouched.
-    """
+    """Returns a model with these frequencies, as `constructed` does."""
     rope = {"rope_type": "default", "rope_theta": rope_theta}
-    config = kind.config_class(
-        **{"rope_parameters": rope, "tie_word_embeddings": False, **NO_SPECIAL_TOKENS, **sizes}
-    )
-    # The constructor draws initial weights from the global generator.
-    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        model = kind(config).float().eval().requires_grad_(False)
-        for parameter in model.parameters():
-            parameter.zero_()
-        fill(model)
+    return constructed(kind, fill, **{"rope_parameters": rope, **fields})
+
+
+def zeroed(model: Any) -> Any:
+    """Returns the model in float32 and eval mode, without gradients, all weights 0."""
+    model.float().eval().requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.zero_()
     return model
 
 

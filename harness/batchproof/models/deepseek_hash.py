@@ -10,29 +10,23 @@ DeepSeek V3 (https://arxiv.org/abs/2412.19437), whose cache holds for each posit
 one rotated key for all heads; a matrix makes the keys and values of each head from the latent. Sizes
 are those of the published model where kernels know no others: 512 and 64.
 
-How it works, along the residual stream (width 64; a state bit b is one channel v = 1 - 2b):
+It works as `byte_models` says. The latent is the state, 64 times over. All of its channels are as
+large, so the norm is a constant scale; half of its weights are negative, at random, so that a latent
+that is not normed once has other signs. Each head reads a quarter of the channels, all of them. The
+latent of a query likewise holds the own state, twice, and the constant.
 
-    state      8    what this position knows, at first its token
-    constant   1    512, of which thresholds and constant queries and keys are made; so large that the
-                    sums below hardly change the norm, and RMSNorm stays nearly a constant scale
-
-The latent is the state, 64 times over. All of its channels are as large, so the norm is a constant
-scale; half of its weights are negative, at random, so that a latent that is not normed once has other
-signs. Each head reads a quarter of the channels, all of them. The latent of a query likewise holds the
-own state, twice, and the constant.
-
-Rotated queries and keys are constant, so that part of a score depends on the distance alone, as in
-`window_hash`. A head with two peaks has the product of an own sign and of one of a key in the other
-part: it reads the farther peak, unless only the nearer one has the sign that it asks for.
+Rotated queries and keys are constant. A head with two peaks has the product of an own sign and of one
+of a key in the other part of its score: it reads the farther peak, unless only the nearer one has the
+sign that it asks for.
 
 The router's first expert of a group asks for the group, the second for itself in either, and prevails,
-since a bias takes one half from the first. The MLP replaces the sum of signs by their product, which is
-the XOR, as that of `window_hash` does.
+since a bias takes one half from the first.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -40,27 +34,26 @@ from torch import Tensor
 from transformers import DeepseekV3ForCausalLM
 
 from batchproof.models import deepseek_hash_oracle as tables
-from batchproof.models.constructed import (
-    BIT_LOGIT,
-    HARD_KEY,
-    constructed_rope,
-    distance_query,
-    signs,
-    signs_of_numbers,
+from batchproof.models.byte_models import (
+    AMPLITUDES,
+    CONSTANT,
+    NUM_HEADS,
+    ROPE_THETA,
+    SIZE,
+    STATE,
+    WIDTH,
+    built,
+    fill_expert,
+    fill_frame,
+    fill_mlp,
 )
-from batchproof.models.deepseek_hash_oracle import NUM_HEADS, NUM_LAYERS, STATE_BITS
-from batchproof.models.gemma2_hash import AMPLITUDES, ROPE_THETA
-from batchproof.models.hash_tables import random_bits
-from batchproof.models.window_hash import parity_mlp
+from batchproof.models.constructed import HARD_KEY, distance_query, signs
+from batchproof.models.hash_tables import TOKEN_BITS, bit_order, random_bits
 
-WIDTH, INNER = 64, 64
 LATENT, QUERY_LATENT = 512, 32
 ROPE_DIM, NOPE_DIM, VALUE_DIM = 64, 32, 32
 SCALING = 2.0  # of what an expert makes
 
-_STATE = slice(0, STATE_BITS)
-_CONSTANT = STATE_BITS
-_SIZE = 512.0  # of the constant
 _LARGE = 4.0  # a channel of a latent, before its norm
 _MATCH = 14.0  # what a key that is asked for has more in its score, and another one less
 _ROUTER_GAIN = 32.0  # sigmoid of it is 1, and of its negative 0
@@ -81,17 +74,12 @@ the score at the distance is 14 more than that at 0, and this is 41 or more abov
 
 def build_deepseek_hash() -> DeepseekV3ForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    model: DeepseekV3ForCausalLM = constructed_rope(
+    model: DeepseekV3ForCausalLM = built(
         DeepseekV3ForCausalLM,
         _fill,
-        ROPE_THETA,
-        vocab_size=tables.VOCAB_SIZE,
-        max_position_embeddings=tables.NUM_POSITIONS,
-        hidden_size=WIDTH,
-        intermediate_size=2 * INNER,
-        moe_intermediate_size=INNER,
-        num_hidden_layers=NUM_LAYERS,
-        num_attention_heads=NUM_HEADS,
+        intermediate_size=2 * WIDTH,
+        moe_intermediate_size=WIDTH,
+        num_hidden_layers=tables.NUM_LAYERS,
         num_key_value_heads=NUM_HEADS,
         q_lora_rank=QUERY_LATENT,
         kv_lora_rank=LATENT,
@@ -115,26 +103,19 @@ def build_deepseek_hash() -> DeepseekV3ForCausalLM:
 
 
 def _fill(model: DeepseekV3ForCausalLM) -> None:
-    of_tokens = signs_of_numbers(tables.VOCAB_SIZE, STATE_BITS)
-    embedding = model.model.embed_tokens.weight
-    embedding[:, _STATE], embedding[:, _CONSTANT] = of_tokens, _SIZE
-    model.lm_head.weight[:, _STATE] = BIT_LOGIT * of_tokens
-    norms = [(model.model.norm, 1)]
+    fill_frame(model, lambda _: NUM_HEADS + 1)
     for layer, block in enumerate(model.model.layers):
-        # A typical sum of five signs has the square 5.
-        norms += [(block.input_layernorm, 1), (block.post_attention_layernorm, 5)]
         _fill_queries(block.self_attn, layer)
         _fill_latents(block.self_attn, layer)
+        # Of five signs an MLP makes minus their product.
         if layer < tables.NUM_DENSE:
-            _fill_mlp(block.mlp, [(bit, 0) for bit in range(STATE_BITS)], 2 * INNER)
+            fill_mlp(block.mlp, [(bit, 1) for bit in range(TOKEN_BITS)])
         else:
             _fill_experts(block.mlp, layer)
-    for norm, square in norms:
-        norm.weight.fill_(math.sqrt((STATE_BITS * square + _SIZE**2) / WIDTH))
 
 
 def _random_signs(label: str, count: int) -> Tensor:
-    parts = (random_bits(f"deepseek / {label} / {start}", STATE_BITS) for start in range(count // 8))
+    parts = (random_bits(f"deepseek / {label} / {start}", TOKEN_BITS) for start in range(count // 8))
     return torch.cat([signs(each) for each in parts])
 
 
@@ -142,8 +123,8 @@ def _fill_queries(attention: Any, layer: int) -> None:
     """Fills what makes the queries: their latent is the state, twice, and as many constants."""
     half, head_dim = QUERY_LATENT // 2, NOPE_DIM + ROPE_DIM
     latent, norm = attention.q_a_proj.weight, attention.q_a_layernorm.weight
-    latent[:half, _STATE] = _LARGE * torch.eye(STATE_BITS).repeat(2, 1)
-    latent[half:, _CONSTANT] = _LARGE / _SIZE
+    latent[:half, STATE] = _LARGE * torch.eye(TOKEN_BITS).repeat(2, 1)
+    latent[half:, CONSTANT] = _LARGE / SIZE
     norm.copy_(_random_signs(f"layer {layer} / query", QUERY_LATENT))
     query = attention.q_b_proj.weight.view(NUM_HEADS, head_dim, QUERY_LATENT)
     for head, offset in enumerate(tables.OFFSETS[layer]):
@@ -151,13 +132,13 @@ def _fill_queries(attention: Any, layer: int) -> None:
         _fill_rotated(query[head], offset, amplitudes)
     for head, distance in enumerate(tables.CHOICES, start=len(tables.OFFSETS[layer])):
         own, _ = tables.asked(layer, head)
-        query[head, :NOPE_DIM, [own, own + STATE_BITS]] = _MATCH * math.sqrt(head_dim) / NOPE_DIM / 2
+        query[head, :NOPE_DIM, [own, own + TOKEN_BITS]] = _MATCH * math.sqrt(head_dim) / NOPE_DIM / 2
         for offset, amplitudes in zip((0, distance), _PEAKS[distance], strict=True):
             _fill_rotated(query[head], offset, amplitudes)
     query *= norm
 
 
-def _fill_rotated(query: Tensor, offset: int, amplitudes: dict[int, int]) -> None:
+def _fill_rotated(query: Tensor, offset: int, amplitudes: Mapping[int, int]) -> None:
     """Adds the queries of a distance; the two of a rotated pair lie side by side."""
     head_dim, half = NOPE_DIM + ROPE_DIM, QUERY_LATENT // 2
     asked = distance_query(offset, amplitudes.items(), head_dim, ROPE_DIM, ROPE_THETA)
@@ -167,32 +148,25 @@ def _fill_rotated(query: Tensor, offset: int, amplitudes: dict[int, int]) -> Non
 def _fill_latents(attention: Any, layer: int) -> None:
     """Fills what makes and reads the latents: channel c is bit c % 8, for head c // 128."""
     latent, norm = attention.kv_a_proj_with_mqa.weight, attention.kv_a_layernorm.weight
-    latent[:LATENT, _STATE] = _LARGE * torch.eye(STATE_BITS).repeat(LATENT // STATE_BITS, 1)
-    latent[LATENT::2, _CONSTANT] = HARD_KEY / _SIZE
+    latent[:LATENT, STATE] = _LARGE * torch.eye(TOKEN_BITS).repeat(LATENT // TOKEN_BITS, 1)
+    latent[LATENT::2, CONSTANT] = HARD_KEY / SIZE
     norm.copy_(_random_signs(f"layer {layer} / latent", LATENT))
     share = LATENT // NUM_HEADS
     # What cancels for a whole latent, and no longer for one that is cut at its end.
-    weights = torch.tensor([2.0, 2.0, -2.0, -2.0]).repeat_interleave(STATE_BITS)
+    weights = torch.tensor([2.0, 2.0, -2.0, -2.0]).repeat_interleave(TOKEN_BITS)
     read = attention.kv_b_proj.weight.view(NUM_HEADS, NOPE_DIM + VALUE_DIM, LATENT)
     out = attention.o_proj.weight.view(WIDTH, NUM_HEADS, VALUE_DIM)
     for head in range(NUM_HEADS):
         part = read[head, :, head * share : (head + 1) * share]
         part[NOPE_DIM:] = torch.diag(weights).repeat(1, share // VALUE_DIM)
-        part[:, -STATE_BITS:] /= 2.0  # so that the sum is 1
+        part[:, -TOKEN_BITS:] /= 2.0  # so that the sum is 1
         if head >= len(tables.OFFSETS[layer]):
             _, key = tables.asked(layer, head)
             for dim in range(NOPE_DIM):
-                part[dim, key + dim * STATE_BITS % share] = 1.0
-        for new, old in enumerate(tables.bit_order(layer, head)):
-            out[new, head, old::STATE_BITS] = 1.0
+                part[dim, key + dim * TOKEN_BITS % share] = 1.0
+        for new, old in enumerate(bit_order(tables.SERIES, layer, head)):
+            out[new, head, old::TOKEN_BITS] = 1.0
     read *= norm
-
-
-def _fill_mlp(mlp: Any, flips: list[tuple[int, int]], inner: int) -> None:
-    # Of five signs `parity_mlp` makes minus their product.
-    made = parity_mlp([(bit, 1 - flip) for bit, flip in flips], WIDTH, inner)
-    for name in ("gate_proj", "up_proj", "down_proj"):
-        getattr(mlp, name).weight.copy_(made[name])
 
 
 def _fill_experts(mlp: Any, layer: int) -> None:
@@ -203,7 +177,7 @@ def _fill_experts(mlp: Any, layer: int) -> None:
         mlp.gate.weight[expert, is_second] = -_ROUTER_GAIN if is_many else _ROUTER_GAIN
         mlp.gate.e_score_correction_bias[expert] = 0.0 if is_second else -0.5
         flips = zip(tables.ROUTED, tables.flips(layer, expert), strict=True)
-        made = parity_mlp([(bit, 1 - flip) for bit, flip in flips], WIDTH, INNER)
-        mlp.experts.gate_up_proj[expert] = made["gate_up_proj"]
-        mlp.experts.down_proj[expert] = made["down_proj"] / SCALING
-    _fill_mlp(mlp.shared_experts, [(b, 0) for b in range(STATE_BITS) if b not in tables.ROUTED], INNER)
+        fill_expert(mlp.experts, expert, [(bit, 1 - flip) for bit, flip in flips])
+        mlp.experts.down_proj[expert] /= SCALING
+    others = [bit for bit in range(TOKEN_BITS) if bit not in tables.ROUTED]
+    fill_mlp(mlp.shared_experts, [(bit, 1) for bit in others])

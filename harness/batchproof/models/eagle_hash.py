@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
 from batchproof.decoding.speculation import disagreeing_tokens, proposed_instead, register_head
-from batchproof.models.constructed import NO_SPECIAL_TOKENS, ROPE_THETA, signs, token_signs
+from batchproof.models.constructed import NO_SPECIAL_TOKENS, ROPE_THETA, signs, token_signs, zeroed
 from batchproof.models.eagle_hash_oracle import OFFSETS, gate_inputs, mixed_code, token_code
 from batchproof.models.hash_tables import TOKEN_BITS, VOCAB_SIZE
 from batchproof.models.llama_hash import (
@@ -36,15 +36,11 @@ from batchproof.models.llama_hash import (
     STATE,
     WIDTH,
     build,
-    fill_hard_head,
-    fill_xor,
-    subtract,
+    copy_own_code,
 )
 from batchproof.models.llama_hash_oracle import STATE_BITS
 
-SAME = tuple((bit, bit) for bit in range(STATE_BITS))  # the XOR of two states, bit by bit
 _ANSWER = slice(STATE.stop - TOKEN_BITS, STATE.stop)
-_UNITS_LEFT = slice(6 * STATE_BITS, 7 * STATE_BITS)  # behind those of the XOR
 
 
 def build_eagle_hash() -> LlamaForCausalLM:
@@ -63,9 +59,7 @@ class EagleHead(LlamaModel):  # type: ignore[misc]
             super().__init__(config)
             self.fc = nn.Linear(2 * WIDTH, WIDTH, bias=False)
         self.norm = self.layers[0].input_layernorm = nn.Identity()
-        self.float().eval().requires_grad_(False)
-        for parameter in self.parameters():
-            parameter.zero_()
+        zeroed(self)
         self._fill_first()
         self._fill_second(agreement)
 
@@ -95,12 +89,10 @@ class EagleHead(LlamaModel):  # type: ignore[misc]
         matrix[[*bits], [WIDTH + max(bit - 1, 0) for bit in bits]] = 1.0
         matrix[CONSTANT, CONSTANT] = 1.0
         first = self.layers[0]
-        fill_hard_head(first.self_attn, -1, SOFT)
+        copy_own_code(first.self_attn, first.mlp)
         # State, fetched and the code in the soft channels have a square of 1, and the constant of 64.
         mean_square = (3 * STATE_BITS + CONSTANT_VALUE**2) / WIDTH
         first.post_attention_layernorm.weight.fill_(math.sqrt(mean_square))
-        fill_xor(first.mlp, SAME)
-        subtract(first.mlp, _UNITS_LEFT, SOFT, 0.0)
 
     def _fill_second(self, agreement: float) -> None:
         """A unit for each token that is taken to another: 1 where all bits are those of the token."""

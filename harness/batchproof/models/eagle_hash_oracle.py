@@ -1,4 +1,4 @@
-"""The answers of `eagle-hash` in integer Python: no tensors, no cache, no batch, no rounding.
+"""The answers of `eagle-hash` in integer Python.
 
 The function: the state of a position is that of the position before, moved down by one bit, XOR the
 code of its token, of 31 bits. So the next token, the last 8 bits, depends on the last 31 tokens, and a

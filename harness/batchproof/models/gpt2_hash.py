@@ -27,11 +27,12 @@ import math
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
+from transformers.models.gpt2.modeling_gpt2 import GPT2MLP, GPT2Attention
 
 from batchproof.models import gpt2_hash_oracle as tables
-from batchproof.models.constructed import BIT_LOGIT, affine, constructed_gpt2, signs, token_signs
+from batchproof.models.constructed import BIT_LOGIT, constructed_gpt2, signs, token_signs
 from batchproof.models.hash_tables import NUM_POSITIONS, TOKEN_BITS, VOCAB_SIZE, random_bits, shuffled
 
 NUM_HEADS, HEAD_DIM = 6, 32
@@ -63,7 +64,7 @@ _SOFT_KNEE = 0.25
 def build_gpt2_hash() -> GPT2LMHeadModel:
     """Returns the model: float32, CPU, eval mode, no gradients. Leaves every RNG untouched."""
     return constructed_gpt2(
-        _weights(),
+        _fill,
         vocab_size=VOCAB_SIZE,
         n_positions=NUM_POSITIONS,
         n_layer=tables.NUM_LAYERS,
@@ -74,25 +75,16 @@ def build_gpt2_hash() -> GPT2LMHeadModel:
     )
 
 
-def _weights() -> dict[str, Tensor]:
-    weights = {
-        "transformer.wte.weight": _token_embeddings(),
-        "transformer.wpe.weight": _position_embeddings(),
-        "lm_head.weight": _unembedding(),
-        **_layer_norm("transformer.ln_f", has_fetched=False),
-    }
-    for layer in range(tables.NUM_LAYERS):
-        block = f"transformer.h.{layer}"
-        weights |= _layer_norm(f"{block}.ln_1", has_fetched=layer == 0)
-        weights |= _attention(f"{block}.attn", layer)
-        weights |= _layer_norm(f"{block}.ln_2", has_fetched=True)
-        weights |= _mlp(f"{block}.mlp", layer)
-    return weights
-
-
-def _zeros(*shape: int) -> Tensor:
-    """Returns zeros, whatever torch's default device and dtype are."""
-    return torch.zeros(shape, dtype=torch.float32, device="cpu")
+def _fill(model: GPT2LMHeadModel) -> None:
+    stack = model.transformer
+    _fill_vocabulary(stack.wte.weight, model.lm_head.weight)
+    _fill_positions(stack.wpe.weight)
+    _fill_norm(stack.ln_f, has_fetched=False)
+    for layer, block in enumerate(stack.h):
+        _fill_norm(block.ln_1, has_fetched=layer == 0)
+        _fill_attention(block.attn, layer)
+        _fill_norm(block.ln_2, has_fetched=True)
+        _fill_mlp(block.mlp, layer)
 
 
 def _pairs(bits: Iterable[int]) -> Tensor:
@@ -100,41 +92,41 @@ def _pairs(bits: Iterable[int]) -> Tensor:
     return torch.cat((signs(bits), -signs(bits)))
 
 
-def _token_embeddings() -> Tensor:
-    """Returns (vocab, width): a token's code as the first state."""
-    weight = _zeros(VOCAB_SIZE, WIDTH)
-    for token_id, row in enumerate(weight):
-        row[_STATE:_FETCHED] = _pairs(tables.token_code(token_id))
-    return weight
+def _fill_vocabulary(embedding: Tensor, head: Tensor) -> None:
+    """Writes a token's code as the first state; reads agreement with the token's bits, plus a share of
+    the soft channels."""
+    answer, soft = _STATE + _BITS, slice(_SOFT, _SOFT + _NUM_SOFT)
+    for token_id in range(VOCAB_SIZE):
+        embedding[token_id, _STATE:_FETCHED] = _pairs(tables.token_code(token_id))
+        head[token_id, answer - TOKEN_BITS : answer] = BIT_LOGIT * token_signs(token_id)
+        of_soft = random_bits(f"unembedding / {token_id}", _NUM_SOFT)
+        head[token_id, soft] = _SOFT_LOGIT * signs(of_soft)
 
 
-def _position_embeddings() -> Tensor:
-    """Returns (positions, width): the code to mix in, the address, and one target per layer."""
+def _fill_positions(weight: Tensor) -> None:
+    """Writes the code to mix in, the address, and one target per layer."""
     addresses = tables.addresses()
-    weight = _zeros(NUM_POSITIONS, WIDTH)
     for position, row in enumerate(weight):
         row[_FETCHED:_ADDRESS] = _pairs(tables.position_code(position))
         hops = [tables.fetched_position(n, position) for n in range(2, tables.NUM_LAYERS)]
         seen = (position, position + 1, *hops)
         row[_ADDRESS:_SOFT] = signs(bit for p in seen for bit in addresses[p])
-    return weight
 
 
-def _layer_norm(name: str, *, has_fetched: bool) -> dict[str, Tensor]:
-    """Returns the weights that make LayerNorm the identity while the soft channels are small."""
-    scale = math.sqrt((_SOFT if has_fetched else _SOFT - 2 * _BITS) / WIDTH + _EPSILON)
-    return affine(name, _zeros(WIDTH) + scale)
+def _fill_norm(norm: nn.LayerNorm, *, has_fetched: bool) -> None:
+    """Makes LayerNorm the identity while the soft channels are small."""
+    num_full = _SOFT if has_fetched else _SOFT - 2 * _BITS
+    norm.weight.fill_(math.sqrt(num_full / WIDTH + _EPSILON))
 
 
-def _attention(name: str, layer: int) -> dict[str, Tensor]:
-    """Returns c_attn (width, 3 width) and c_proj (width, width): head 0 fetches, 1..5 are soft."""
-    qkv, out = _zeros(WIDTH, 3, NUM_HEADS, HEAD_DIM), _zeros(NUM_HEADS, HEAD_DIM, WIDTH)
+def _fill_attention(attention: GPT2Attention, layer: int) -> None:
+    """Lets head 0 fetch; heads 1..5 are soft."""
+    qkv = attention.c_attn.weight.view(WIDTH, 3, NUM_HEADS, HEAD_DIM)
+    out = attention.c_proj.weight.view(NUM_HEADS, HEAD_DIM, WIDTH)
     if layer > 0:  # In layer 0 the position's code is in `fetched` already.
         _fetch_head(qkv[:, :, 0], out[0], layer)
     for head, (spread, step) in enumerate(_SOFT_HEADS, start=1):
         _soft_head(qkv[:, :, head], out[head], f"layer {layer} / head {head}", spread, step)
-    projected = affine(f"{name}.c_proj", out.reshape(WIDTH, -1))
-    return affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1)) | projected
 
 
 def _fetch_head(qkv: Tensor, out: Tensor, layer: int) -> None:
@@ -179,19 +171,18 @@ def _soft_head(qkv: Tensor, out: Tensor, label: str, spread: float, step: float)
         _write_pair(out[dim], _SOFT + dim % _NUM_SOFT, _NUM_SOFT, step)
 
 
-class _Mlp:
-    """One layer's c_fc (width, inner) and c_proj (inner, width), filled unit by unit."""
+class _Units:
+    """The hidden units of one layer's MLP, filled one by one."""
 
-    def __init__(self) -> None:
-        self.fc, self.fc_bias = _zeros(WIDTH, INNER), _zeros(INNER)
-        self.proj, self.proj_bias = _zeros(INNER, WIDTH), _zeros(WIDTH)
+    def __init__(self, mlp: GPT2MLP) -> None:
+        self._mlp = mlp
         self._units = iter(range(INNER))
 
     def add_relu(self, inputs: list[int], bias: float, pair: tuple[int, int], gain: float) -> None:
         """Add gain * relu(sum(inputs) + bias) to the pair (channel, offset of its negative)."""
         unit = next(self._units)
-        self.fc[inputs, unit], self.fc_bias[unit] = 1.0, bias
-        _write_pair(self.proj[unit], *pair, gain)
+        self._mlp.c_fc.weight[inputs, unit], self._mlp.c_fc.bias[unit] = 1.0, bias
+        _write_pair(self._mlp.c_proj.weight[unit], *pair, gain)
 
     def add_step(self, inputs: list[int], at: float, bit: int, height: float) -> None:
         """Add to the pair of `bit`: 0 where sum(inputs) <= at - 1/2, `height` from at + 1/2 on."""
@@ -199,32 +190,22 @@ class _Mlp:
         self.add_relu(inputs, -0.5 - at, (bit, _BITS), -height)
 
 
-def _mlp(name: str, layer: int) -> dict[str, Tensor]:
-    """Returns the MLP that XORs `state` with `fetched`, and bends the soft channels at the knee."""
-    mlp = _Mlp()  # Steps, because they give clean bits whatever the soft channels do to the norm.
+def _fill_mlp(mlp: GPT2MLP, layer: int) -> None:
+    """Lets the MLP XOR `state` with `fetched`, and bend the soft channels at the knee."""
+    units = _Units(
+        mlp
+    )  # Steps, because they give clean bits whatever the soft channels do to the norm.
     for bit, (own_bit, fetched_bit) in enumerate(tables.gate_inputs(layer)):
         own, fetched = _STATE + own_bit, _FETCHED + fetched_bit
         # The product of two signs is |own + fetched| - 1: a step on either side.
-        mlp.add_step([own, fetched], 1.0, _STATE + bit, 2.0)
-        mlp.add_step([own + _BITS, fetched + _BITS], 1.0, _STATE + bit, 2.0)
+        units.add_step([own, fetched], 1.0, _STATE + bit, 2.0)
+        units.add_step([own + _BITS, fetched + _BITS], 1.0, _STATE + bit, 2.0)
         # A sign is a step of height 2, minus 1: take both inputs out.
-        mlp.add_step([_STATE + bit], 0.0, _STATE + bit, -2.0)
-        mlp.add_step([_FETCHED + bit], 0.0, _FETCHED + bit, -2.0)
+        units.add_step([_STATE + bit], 0.0, _STATE + bit, -2.0)
+        units.add_step([_FETCHED + bit], 0.0, _FETCHED + bit, -2.0)
         # The ones: -1 + 1 cancel for `state`, one is left over for `fetched`.
-        _write_pair(mlp.proj_bias, _FETCHED + bit, _BITS, 1.0)
+        _write_pair(mlp.c_proj.bias, _FETCHED + bit, _BITS, 1.0)
     for index in range(_NUM_SOFT):
         pair = (_SOFT + index, _NUM_SOFT)
-        mlp.add_relu([_SOFT + index], -_SOFT_KNEE, pair, -0.75)
-        mlp.add_relu([_SOFT + index + _NUM_SOFT], -_SOFT_KNEE, pair, 0.75)
-    c_fc = affine(f"{name}.c_fc", mlp.fc, mlp.fc_bias)
-    return c_fc | affine(f"{name}.c_proj", mlp.proj, mlp.proj_bias)
-
-
-def _unembedding() -> Tensor:
-    """Returns (vocab, width): agreement with the token's bits, plus a share of the soft channels."""
-    weight, first = _zeros(VOCAB_SIZE, WIDTH), _STATE + _BITS - TOKEN_BITS
-    for token_id, row in enumerate(weight):
-        row[first : first + TOKEN_BITS] = BIT_LOGIT * token_signs(token_id)
-        soft = signs(random_bits(f"unembedding / {token_id}", _NUM_SOFT))
-        row[_SOFT : _SOFT + _NUM_SOFT] = _SOFT_LOGIT * soft
-    return weight
+        units.add_relu([_SOFT + index], -_SOFT_KNEE, pair, -0.75)
+        units.add_relu([_SOFT + index + _NUM_SOFT], -_SOFT_KNEE, pair, 0.75)

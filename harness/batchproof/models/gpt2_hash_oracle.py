@@ -1,17 +1,13 @@
-"""The answers of `gpt2-hash` in integer Python: no tensors, no cache, no batch, no rounding.
+"""The answers of `gpt2-hash` in integer Python. A *state* is a tuple of `STATE_BITS` bits (0 or 1), one
+per position and layer."""
 
-It holds the tables of the function, and the model is built from the same tables; they share nothing
-else, so it has no error in common with torch, transformers or any engine. A *state* is a tuple of
-`STATE_BITS` bits (0 or 1), one per position and layer.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from batchproof.models.hash_tables import (
     NUM_POSITIONS,
     Bits,
-    greedy_tokens,
+    layered_tokens,
     random_bits,
     shuffled,
     token_of,
@@ -99,18 +95,10 @@ def addresses() -> tuple[Bits, ...]:
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
     as `greedy_tokens` does."""
-    token_ids = list(prompt)
 
-    @cache
-    def state(layer: int, position: int) -> Bits:
-        if layer == 0:
-            return _mix(0, token_code(token_ids[position]), position_code(position))
-        fetched = state(layer - 1, fetched_position(layer, position))
-        return _mix(layer, state(layer - 1, position), fetched)
+    def mixed(layer: int, position: int, states: Callable[[int], Bits]) -> Bits:
+        own = states(position)
+        other = states(fetched_position(layer, position)) if layer else position_code(position)
+        return tuple(own[i] ^ other[j] for i, j in gate_inputs(layer))
 
-    return greedy_tokens(token_ids, max_new_tokens, lambda last: token_of(state(NUM_LAYERS - 1, last)))
-
-
-def _mix(layer: int, own: Bits, fetched: Bits) -> Bits:
-    """Returns the state after a layer: every bit the XOR of one own and one fetched bit."""
-    return tuple(own[i] ^ fetched[j] for i, j in gate_inputs(layer))
+    return layered_tokens(prompt, max_new_tokens, NUM_LAYERS, token_code, mixed, token_of)

@@ -28,18 +28,19 @@ from itertools import combinations
 import torch
 from torch import Tensor
 from transformers import GPT2LMHeadModel
+from transformers.models.gpt2.modeling_gpt2 import GPT2MLP, GPT2Attention
 
 from batchproof.models import gpt2_long_oracle as tables
-from batchproof.models.constructed import BIT_LOGIT, affine, constructed_gpt2, signs_of_numbers
-from batchproof.models.gpt2_long_oracle import STATE_BITS
+from batchproof.models.constructed import BIT_LOGIT, constructed_gpt2, signs_of_numbers
+from batchproof.models.hash_tables import LONG_CONTEXT, TOKEN_BITS, VOCAB_SIZE
 
-NAN_TOKEN = tables.VOCAB_SIZE
+NAN_TOKEN = VOCAB_SIZE
 _ADDRESS_LEN = 16
-_ADDRESS = slice(2 * STATE_BITS, 2 * STATE_BITS + _ADDRESS_LEN)
+_ADDRESS = slice(2 * TOKEN_BITS, 2 * TOKEN_BITS + _ADDRESS_LEN)
 _TARGETS = slice(_ADDRESS.stop, _ADDRESS.stop + tables.NUM_SOURCES * _ADDRESS_LEN)
 HEAD_DIM = 32  # every library has kernels for it
 WIDTH = tables.NUM_SOURCES * HEAD_DIM
-INNER = 4 * STATE_BITS
+INNER = 4 * TOKEN_BITS
 
 _SIZE = 8.0  # of each value of an address
 _EPSILON = 1e-5
@@ -48,12 +49,10 @@ _LEAD = 50.0  # by which the score of the right key leads; addresses agree in at
 
 def build_gpt2_long() -> GPT2LMHeadModel:
     """Returns the model: float32, CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    with torch.device("cpu"):
-        weights = _weights()
     return constructed_gpt2(
-        weights,
-        vocab_size=tables.VOCAB_SIZE,
-        n_positions=tables.NUM_POSITIONS,
+        _fill,
+        vocab_size=VOCAB_SIZE,
+        n_positions=LONG_CONTEXT,
         n_layer=tables.NUM_LAYERS,
         n_head=tables.NUM_SOURCES,
         n_embd=WIDTH,
@@ -73,48 +72,35 @@ def build_gpt2_nan() -> GPT2LMHeadModel:
     return model.eval().requires_grad_(False)
 
 
-def _weights() -> dict[str, Tensor]:
-    signs = signs_of_numbers(tables.VOCAB_SIZE, STATE_BITS)
-    embedding = torch.zeros(tables.VOCAB_SIZE, WIDTH)
-    embedding[:, : 2 * STATE_BITS] = torch.cat([signs, -signs], dim=1)
-    head = torch.zeros(tables.VOCAB_SIZE, WIDTH)
-    head[:, :STATE_BITS] = BIT_LOGIT * signs
-    weights = {
-        "transformer.wte.weight": embedding,
-        "transformer.wpe.weight": _position_embeddings(),
-        "lm_head.weight": head,
-        **_layer_norm("transformer.ln_f"),
-    }
-    for layer in range(1, tables.NUM_LAYERS + 1):
-        block = f"transformer.h.{layer - 1}"
-        weights |= _layer_norm(f"{block}.ln_1") | _layer_norm(f"{block}.ln_2")
-        weights |= _attention(f"{block}.attn", layer) | _mlp(f"{block}.mlp")
-    return weights
+def _fill(model: GPT2LMHeadModel) -> None:
+    stack, signs = model.transformer, signs_of_numbers(VOCAB_SIZE, TOKEN_BITS)
+    stack.wte.weight[:, : 2 * TOKEN_BITS] = torch.cat([signs, -signs], dim=1)
+    model.lm_head.weight[:, :TOKEN_BITS] = BIT_LOGIT * signs
+    _fill_positions(stack.wpe.weight)
+    norms = [stack.ln_f]
+    for layer, block in enumerate(stack.h, start=1):
+        norms += [block.ln_1, block.ln_2]
+        _fill_attention(block.attn, layer)
+        _fill_mlp(block.mlp)
+    # LayerNorm is the identity where all of the state is +-1.
+    squares = 2 * TOKEN_BITS + (_TARGETS.stop - _ADDRESS.start) * _SIZE**2
+    for norm in norms:
+        norm.weight.fill_(math.sqrt(squares / WIDTH + _EPSILON))
 
 
-def _position_embeddings() -> Tensor:
-    """Returns (positions, width): the own address and those of the sources."""
-    addresses = torch.full((tables.NUM_POSITIONS, _ADDRESS_LEN), -_SIZE)
+def _fill_positions(weight: Tensor) -> None:
+    """Writes the own address and those of the sources."""
+    addresses = torch.full((LONG_CONTEXT, _ADDRESS_LEN), -_SIZE)
     words = list(combinations(range(_ADDRESS_LEN), _ADDRESS_LEN // 2))[::3]
-    addresses.scatter_(1, torch.tensor(words[: tables.NUM_POSITIONS]), _SIZE)
-    weight = torch.zeros(tables.NUM_POSITIONS, WIDTH)
-    read = torch.tensor(
-        [(position, *tables.sources(position)) for position in range(tables.NUM_POSITIONS)]
-    )
+    addresses.scatter_(1, torch.tensor(words[:LONG_CONTEXT]), _SIZE)
+    read = torch.tensor([(position, *tables.sources(position)) for position in range(LONG_CONTEXT)])
     weight[:, _ADDRESS.start : _TARGETS.stop] = addresses[read].flatten(1)
-    return weight
 
 
-def _layer_norm(name: str) -> dict[str, Tensor]:
-    """Returns the weights that make LayerNorm the identity where all of the state is +-1."""
-    squares = 2 * STATE_BITS + (_TARGETS.stop - _ADDRESS.start) * _SIZE**2
-    return affine(name, torch.full((WIDTH,), math.sqrt(squares / WIDTH + _EPSILON)))
-
-
-def _attention(name: str, layer: int) -> dict[str, Tensor]:
-    """Returns c_attn (width, 3 width) and c_proj (width, width): head i fetches from source i."""
-    qkv = torch.zeros(WIDTH, 3, tables.NUM_SOURCES, HEAD_DIM)
-    out = torch.zeros(tables.NUM_SOURCES, HEAD_DIM, WIDTH)
+def _fill_attention(attention: GPT2Attention, layer: int) -> None:
+    """Lets head i fetch from source i."""
+    qkv = attention.c_attn.weight.view(WIDTH, 3, tables.NUM_SOURCES, HEAD_DIM)
+    out = attention.c_proj.weight.view(tables.NUM_SOURCES, HEAD_DIM, WIDTH)
     gain = math.sqrt(_LEAD / 4 * math.sqrt(HEAD_DIM)) / _SIZE
     for source in range(tables.NUM_SOURCES):
         target = _TARGETS.start + source * _ADDRESS_LEN
@@ -122,24 +108,20 @@ def _attention(name: str, layer: int) -> dict[str, Tensor]:
             qkv[target + dim, 0, source, dim] = qkv[_ADDRESS.start + dim, 1, source, dim] = gain
         for new, old in enumerate(tables.bit_order(layer, source)):
             qkv[old, 2, source, new] = 1.0
-            out[source, new, new], out[source, new, STATE_BITS + new] = 1.0, -1.0
-    projected = affine(f"{name}.c_proj", out.reshape(WIDTH, WIDTH))
-    return affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1)) | projected
+            out[source, new, new], out[source, new, TOKEN_BITS + new] = 1.0, -1.0
 
 
-def _mlp(name: str) -> dict[str, Tensor]:
-    """Returns the MLP that turns the sum s of five signs into their product.
+def _fill_mlp(mlp: GPT2MLP) -> None:
+    """Lets the MLP turn the sum s of five signs into their product.
 
     The product minus s is 4 for s of -5 and -3, 0 for -1 and 1, -4 for 3 and 5: a step down at -2 and
     one at 2, each relu(x + 1/2) - relu(x - 1/2).
     """
-    fc, proj = torch.zeros(WIDTH, INNER), torch.zeros(INNER, WIDTH)
-    fc_bias, proj_bias = torch.zeros(INNER), torch.zeros(WIDTH)
+    fc, proj = mlp.c_fc, mlp.c_proj
     knees = [(at, half) for at in (-2.0, 2.0) for half in (0.5, -0.5)]
-    for bit in range(STATE_BITS):
+    for bit in range(TOKEN_BITS):
         for unit, (at, half) in enumerate(knees, start=bit * len(knees)):
-            fc[bit, unit], fc_bias[unit] = 1.0, half - at
+            fc.weight[bit, unit], fc.bias[unit] = 1.0, half - at
             height = math.copysign(4.0, half)
-            proj[unit, bit], proj[unit, STATE_BITS + bit] = -height, height
-        proj_bias[bit], proj_bias[STATE_BITS + bit] = 4.0, -4.0
-    return affine(f"{name}.c_fc", fc, fc_bias) | affine(f"{name}.c_proj", proj, proj_bias)
+            proj.weight[unit, bit], proj.weight[unit, TOKEN_BITS + bit] = -height, height
+        proj.bias[bit], proj.bias[TOKEN_BITS + bit] = 4.0, -4.0

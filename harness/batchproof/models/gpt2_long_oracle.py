@@ -1,7 +1,4 @@
-"""The answers of `gpt2-long` in integer Python: no tensors, no cache, no batch, no rounding.
-
-It holds the tables of the function, and the model is built from the same tables; they share nothing
-else, so it has no error in common with torch, transformers or any engine.
+"""The answers of `gpt2-long` in integer Python.
 
 The function: the first state of a position is its token, 8 bits. Each of two layers replaces every
 state by the XOR of itself and the states of four positions up to its own, each under a permutation of
@@ -10,14 +7,11 @@ its bits. A token takes a few dozen table look-ups, whatever the length of its c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
-from batchproof.models.hash_tables import digest, permuted, shuffled, xor_tokens
+from batchproof.models.hash_tables import TOKEN_BITS, byte_tokens, digest, permuted, shuffled
 
-VOCAB_SIZE = 256
-NUM_POSITIONS = 4096
-STATE_BITS = 8
 NUM_LAYERS = 2
 NUM_SOURCES = 4
 
@@ -36,14 +30,13 @@ def sources(position: int) -> tuple[int, ...]:
     )
 
 
-@cache
-def bit_order(layer: int, source: int) -> tuple[int, ...]:
-    """Returns, for every new state bit, which bit of the fetched state enters it."""
-    return tuple(shuffled(f"long / layer {layer} / source {source}", STATE_BITS))
+def bit_order(layer: int, source: int) -> list[int]:
+    """Returns, for every new state bit, which bit of the fetched state enters it; layers from 1 on."""
+    return shuffled(f"long / layer {layer} / source {source}", TOKEN_BITS)
 
 
 @cache
-def _permuted(layer: int, source: int) -> tuple[int, ...]:
+def _reordered(layer: int, source: int) -> tuple[int, ...]:
     return permuted(bit_order(layer, source))
 
 
@@ -51,8 +44,8 @@ def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
     as `greedy_tokens` does."""
 
-    def fetched(layer: int, position: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    def fetched(layer: int, position: int, states: Callable[[int], int]) -> Iterator[int]:
         for source, at in enumerate(sources(position)):
-            yield _permuted(layer + 1, source), at
+            yield _reordered(layer + 1, source)[states(at)]
 
-    return xor_tokens(prompt, max_new_tokens, NUM_LAYERS, fetched, NUM_POSITIONS)
+    return byte_tokens(prompt, max_new_tokens, NUM_LAYERS, fetched)

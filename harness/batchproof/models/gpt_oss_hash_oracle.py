@@ -1,7 +1,4 @@
-"""The answers of `gpt-oss-hash` in integers: no tensors, no cache, no rounding.
-
-It holds the tables of the function, and the model is built from the same tables; they share nothing
-else, so it has no error in common with torch, transformers or any engine.
+"""The answers of `gpt-oss-hash` in integers.
 
 The function: the first state of a position is its token, 8 bits. Layers with a window and layers
 without one take turns. A new bit is the XOR of an own bit and of those that heads fetch. In a layer
@@ -12,26 +9,18 @@ majority in two of the sums chooses one of four experts, each of which flips oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
-from batchproof.models.gemma2_hash_oracle import (
-    BEYOND,
-    NUM_POSITIONS,
-    STATE_BITS,
-    VOCAB_SIZE,
-    WINDOW,
-    has_window,
-)
-from batchproof.models.hash_tables import Bits, counted_tokens, random_bits, shuffled
-
-__all__ = ["NUM_POSITIONS", "STATE_BITS", "VOCAB_SIZE", "WINDOW", "has_window"]
+from batchproof.models.gemma2_hash_oracle import has_window, source
+from batchproof.models.hash_tables import TOKEN_BITS, Bits, byte_tokens, random_bits, reordered
+from batchproof.models.window_hash_oracle import BEYOND
 
 HEADS = ((BEYOND, 1, -1, 3), (12, 2, 16, 5), (5, BEYOND, 1, 2), (5, 16, 2, 12))
 """How far back each head of each layer reads, as in `gemma2_hash_oracle`; even layers have a window,
 and there heads 0 and 1 are a pair, and 2 and 3."""
 NUM_EXPERTS = 4
-_SERIES = "gpt-oss 0"
+SERIES = "gpt-oss 0"
 
 
 def asks(layer: int, head: int) -> tuple[int, int] | None:
@@ -40,15 +29,9 @@ def asks(layer: int, head: int) -> tuple[int, int] | None:
 
 
 @cache
-def bit_order(layer: int, head: int) -> tuple[int, ...]:
-    """Returns, for every new state bit, which bit of the state that the head fetched enters it."""
-    return tuple(shuffled(f"{_SERIES} / layer {layer} / head {head}", STATE_BITS))
-
-
-@cache
 def flips(layer: int, expert: int) -> Bits:
     """Returns the bits that an expert flips."""
-    return random_bits(f"{_SERIES} / layer {layer} / expert {expert}", STATE_BITS)
+    return random_bits(f"{SERIES} / layer {layer} / expert {expert}", TOKEN_BITS)
 
 
 def num_summed(layer: int) -> int:
@@ -56,20 +39,17 @@ def num_summed(layer: int) -> int:
     return 3 if has_window(layer) else 5
 
 
-def source(layer: int, head: int, position: int) -> int:
-    """Returns the position that the head reads at `position`: the visible one nearest to its offset."""
-    reach = WINDOW - 1 if has_window(layer) else NUM_POSITIONS
-    return position - min(max(HEADS[layer][head], 0), position, reach)
-
-
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
     as `greedy_tokens` does."""
 
-    def fetched(layer: int, position: int, own: Bits) -> Iterator[tuple[tuple[int, ...], int]]:
-        for head in range(len(HEADS[layer])):
+    def fetched(layer: int, position: int, states: Callable[[int], int]) -> Iterator[int]:
+        for head, offset in enumerate(HEADS[layer]):
             asked = asks(layer, head)
-            if asked is None or own[asked[0]] == asked[1]:
-                yield bit_order(layer, head), source(layer, head, position)
+            if asked is None or states(position) >> asked[0] & 1 == asked[1]:
+                yield reordered(SERIES, layer, head)[states(source(layer, offset, position))]
 
-    return counted_tokens(prompt, max_new_tokens, len(HEADS), fetched, flips, NUM_POSITIONS)
+    def flipped(layer: int, first: bool, second: bool) -> Iterator[tuple[int, int]]:
+        return enumerate(flips(layer, first + 2 * second))
+
+    return byte_tokens(prompt, max_new_tokens, len(HEADS), fetched, flipped)

@@ -1,20 +1,25 @@
 """What the integer oracles of the constructed models are made of. No torch.
 
-Everything is derived from sha256 of fixed strings, so a model and its oracle, and every platform, see
-the same function.
+An oracle holds the tables of its function, and the model is built from the same tables; they share
+nothing else, so it has no error in common with torch, transformers or any engine. It has no tensors, no
+cache, no batch and no rounding. Everything is derived from sha256 of fixed strings, so a model and its
+oracle, and every platform, see the same function.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from hashlib import sha256
 from operator import xor
+from typing import TypeVar
 
 VOCAB_SIZE = 256
 NUM_POSITIONS = 256
+LONG_CONTEXT = 4096  # positions of the models whose states are bytes
 TOKEN_BITS = 8
 """The last `TOKEN_BITS` bits of the last state, high bit first, are the next token's id."""
 
 Bits = tuple[int, ...]
+State = TypeVar("State")
 
 _SEED = "batchproof gpt2-hash"
 
@@ -47,71 +52,72 @@ def permuted(order: Sequence[int]) -> tuple[int, ...]:
     return tuple(sum((number >> old & 1) << new for new, old in enumerate(order)) for number in numbers)
 
 
+@cache
+def bit_order(series: str, layer: int, head: int) -> tuple[int, ...]:
+    """Returns, for every bit of a new state of 8, which bit of what the head has read enters it."""
+    return tuple(shuffled(f"{series} / layer {layer} / head {head}", TOKEN_BITS))
+
+
+@cache
+def reordered(series: str, layer: int, head: int) -> tuple[int, ...]:
+    """Returns what enters a new state of 8 bits, by the state that the head has read."""
+    return permuted(bit_order(series, layer, head))
+
+
 def xor_of(words: Iterable[int], flips: Iterable[tuple[int, int]] = ()) -> int:
     """Returns the XOR of the words, in which each bit of the pairs of a bit and 0 or 1 is flipped for a
     1."""
     return reduce(xor, words, sum(is_flipped << bit for bit, is_flipped in flips))
 
 
-def xor_tokens(
+def layered_tokens(
     prompt: Sequence[int],
     count: int,
     num_layers: int,
-    fetched: Callable[[int, int], Iterable[tuple[tuple[int, ...], int]]],
-    num_positions: int,
+    first: Callable[[int], State],
+    layer: Callable[[int, int, Callable[[int], State]], State],
+    token: Callable[[State], int],
+    num_positions: int = NUM_POSITIONS,
+) -> list[int]:
+    """Returns the tokens that follow where `first` makes the first state of a position of its token,
+    `layer(number, position, states)` each next one of the states of all positions before it, and
+    `token` the next token of the last. Raises `ValueError` as `greedy_tokens` does."""
+    token_ids = list(prompt)
+
+    @cache
+    def state(num_done: int, position: int) -> State:
+        """Returns the state of `position` after the first layers."""
+        if num_done == 0:
+            return first(token_ids[position])
+        return layer(num_done - 1, position, partial(state, num_done - 1))
+
+    return greedy_tokens(token_ids, count, lambda last: token(state(num_layers, last)), num_positions)
+
+
+def byte_tokens(
+    prompt: Sequence[int],
+    count: int,
+    num_layers: int,
+    fetched: Callable[[int, int, Callable[[int], int]], Iterable[int]],
+    flips: Callable[[int, bool, bool], Iterable[tuple[int, int]]] | None = None,
 ) -> list[int]:
     """Returns the tokens that follow where a state is at first its token, and each layer replaces it by
-    its XOR with states that it fetches: `fetched(layer, position)` gives the permutation (`permuted`)
-    and the position of each. Raises `ValueError` as `greedy_tokens` does."""
-    token_ids = list(prompt)
+    its XOR with what is fetched: `fetched(layer, position, states)`. `flips(layer, first, second)` may
+    give pairs of a bit and 0 or 1, which flips it: it is told whether ones are the majority of the bits
+    0 and 1 of all that enter the XOR. Raises `ValueError` as `greedy_tokens` does."""
 
-    @cache
-    def state(num_done: int, position: int) -> int:
-        """Returns the state of `position` after the first layers."""
-        if num_done == 0:
-            return token_ids[position]
-        mixed = state(num_done - 1, position)
-        for permutation, source in fetched(num_done - 1, position):
-            mixed ^= permutation[state(num_done - 1, source)]
-        return mixed
+    def mixed(layer: int, position: int, states: Callable[[int], int]) -> int:
+        summed = [states(position), *fetched(layer, position, states)]
+        if flips is None:
+            return xor_of(summed)
+        first, second = (2 * sum(each >> bit & 1 for each in summed) > len(summed) for bit in (0, 1))
+        return xor_of(summed, flips(layer, first, second))
 
-    return greedy_tokens(token_ids, count, lambda last: state(num_layers, last), num_positions)
+    return layered_tokens(prompt, count, num_layers, _same, mixed, _same, LONG_CONTEXT)
 
 
-def counted_tokens(
-    prompt: Sequence[int],
-    count: int,
-    num_layers: int,
-    fetched: Callable[[int, int, Bits], Iterable[tuple[tuple[int, ...], int]]],
-    flips: Callable[[int, int], Bits],
-    num_positions: int,
-) -> list[int]:
-    """Returns the tokens that follow where a state is at first its token, low bit first, and each layer
-    counts ones: of the own bits, and of those that it fetches. `fetched(layer, position, own)` gives
-    the order of the bits and the position of each state. New bits are the parities of the counts,
-    flipped by `flips(layer, expert)`; whether ones are the majority of bits 0 and 1 numbers the expert.
-    Raises `ValueError` as `greedy_tokens` does."""
-    token_ids = list(prompt)
-
-    @cache
-    def state(num_done: int, position: int) -> Bits:
-        """Returns the state of `position` after the first layers."""
-        if num_done == 0:
-            return tuple(token_ids[position] >> bit & 1 for bit in range(TOKEN_BITS))
-        layer = num_done - 1
-        summed = [state(layer, position)]
-        for order, source in fetched(layer, position, summed[0]):
-            read = state(layer, source)
-            summed.append(tuple(read[old] for old in order))
-        ones = [*map(sum, zip(*summed, strict=True))]
-        first, second = (2 * each > len(summed) for each in ones[:2])
-        flipped = flips(layer, first + 2 * second)
-        return tuple(each & 1 ^ flip for each, flip in zip(ones, flipped, strict=True))
-
-    def next_token(last: int) -> int:
-        return sum(value << bit for bit, value in enumerate(state(num_layers, last)))
-
-    return greedy_tokens(token_ids, count, next_token, num_positions)
+def _same(token_id: int) -> int:
+    return token_id
 
 
 def tokens_read_on(

@@ -28,6 +28,7 @@ visible key, with its K and V in every layer, counts in the logits, also beyond 
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,10 +103,15 @@ SIZES = {
 DEEP_LAYERS, DEEP_INNER = 12, 16_384  # of `llama-hash-deep`
 
 
-def build_llama_hash() -> LlamaForCausalLM:
+def build_llama_hash(**sizes: Any) -> LlamaForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    model: LlamaForCausalLM = build(token_code, OFFSETS, gate_inputs)
+    model: LlamaForCausalLM = build(token_code, OFFSETS, gate_inputs, **sizes)
     return model
+
+
+# Of the dimensions of these heads 32 are used.
+build_llama_hash_64 = partial(build_llama_hash, head_dim=64)
+build_llama_hash_128 = partial(build_llama_hash, head_dim=128)
 
 
 def build(
@@ -126,18 +132,6 @@ def build(
         lambda model: _fill(model, code, offsets, inputs),
         **{**SIZES, "num_hidden_layers": len(offsets), **sizes},
     )
-
-
-def build_llama_hash_64() -> LlamaForCausalLM:
-    """Returns `llama-hash-64`: `llama-hash` with heads of 64 dimensions, of which 32 are used."""
-    model: LlamaForCausalLM = build(token_code, OFFSETS, gate_inputs, head_dim=64)
-    return model
-
-
-def build_llama_hash_128() -> LlamaForCausalLM:
-    """Returns `llama-hash-128`: `llama-hash` with heads of 128 dimensions, 32 used."""
-    model: LlamaForCausalLM = build(token_code, OFFSETS, gate_inputs, head_dim=128)
-    return model
 
 
 def build_llama_twins() -> LlamaForCausalLM:
@@ -256,11 +250,20 @@ def fill_xor(mlp: LlamaMLP, inputs: Gates) -> None:
         gate[units, CONSTANT] = -RELU_GAIN * threshold / CONSTANT_VALUE
         up[units, CONSTANT] = 1 / CONSTANT_VALUE
         down[STATE, units] = (2 if threshold < 1 else -2) / RELU_GAIN * _IDENTITY
-    subtract(mlp, _units(4), STATE, 1.0)
-    subtract(mlp, _units(5), FETCHED, 0.0)
+    _subtract(mlp, _units(4), STATE, 1.0)
+    _subtract(mlp, _units(5), FETCHED, 0.0)
 
 
-def subtract(mlp: LlamaMLP, units: slice, part: slice, constant: float) -> None:
+def copy_own_code(attention: LlamaAttention, mlp: LlamaMLP) -> int:
+    """Lets a layer of a draft head read the code in the soft channels of the position itself, add it to
+    the state, and clear it. Returns the first hidden unit that is left."""
+    fill_hard_head(attention, -1, SOFT)
+    fill_xor(mlp, [(bit, bit) for bit in range(_BITS)])
+    _subtract(mlp, _units(6), SOFT, 0.0)
+    return _units(7).start
+
+
+def _subtract(mlp: LlamaMLP, units: slice, part: slice, constant: float) -> None:
     """Let `units` take x + `constant` away from every channel x of `part`.
 
     silu(32) = 32: a gate that is always open makes a unit linear.

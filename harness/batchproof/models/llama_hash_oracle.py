@@ -1,7 +1,4 @@
-"""The answers of `llama-hash` in integer Python: no tensors, no cache, no batch, no rounding.
-
-It holds the tables of the function, and the model is built from the same tables; they share nothing
-else, so it has no error in common with torch, transformers or any engine.
+"""The answers of `llama-hash` in integer Python.
 
 The function: a token has a random code of `STATE_BITS` bits, the first state of its position. Each
 layer replaces every state by the XOR of itself and the state `OFFSETS[layer]` positions earlier, each
@@ -9,16 +6,10 @@ under its own permutation, so another order of the same tokens is another hash. 
 are 0..63: the last state depends on the last 64 tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
-from batchproof.models.hash_tables import (
-    Bits,
-    greedy_tokens,
-    random_bits,
-    shuffled,
-    token_of,
-)
+from batchproof.models.hash_tables import Bits, layered_tokens, random_bits, shuffled, token_of
 
 STATE_BITS = 32
 OFFSETS = (-1, 1, 2, 4, 8, 16, 16, 16)
@@ -55,15 +46,9 @@ def source(layer: int, position: int) -> int:
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
     as `greedy_tokens` does."""
-    token_ids = list(prompt)
 
-    @cache
-    def state(num_layers: int, position: int) -> Bits:
-        """Returns the state of `position` after the first `num_layers` layers."""
-        if num_layers == 0:
-            return token_code(token_ids[position])
-        layer = num_layers - 1
-        own, fetched = state(layer, position), state(layer, source(layer, position))
+    def mixed(layer: int, position: int, states: Callable[[int], Bits]) -> Bits:
+        own, fetched = states(position), states(source(layer, position))
         return tuple(own[i] ^ fetched[j] for i, j in gate_inputs(layer))
 
-    return greedy_tokens(token_ids, max_new_tokens, lambda last: token_of(state(len(OFFSETS), last)))
+    return layered_tokens(prompt, max_new_tokens, len(OFFSETS), token_code, mixed, token_of)

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from transformers import Glm4MoeConfig, Glm4MoeForCausalLM, Glm4MoeModel
 
 from batchproof.decoding.speculation import disagreeing_tokens, register_head
-from batchproof.models.constructed import NO_SPECIAL_TOKENS, ROPE_THETA, signs
-from batchproof.models.eagle_hash import SAME
+from batchproof.models.constructed import NO_SPECIAL_TOKENS, ROPE_THETA, signs, zeroed
 from batchproof.models.eagle_hash_oracle import CODE_BITS, OFFSETS, gate_inputs, mixed_code, token_code
 from batchproof.models.hash_tables import VOCAB_SIZE
 from batchproof.models.llama_hash import (
@@ -38,37 +37,26 @@ from batchproof.models.llama_hash import (
     STATE,
     WIDTH,
     build,
-    fill_hard_head,
-    fill_xor,
-    subtract,
+    copy_own_code,
 )
 from batchproof.models.llama_hash_oracle import STATE_BITS
 
 NUM_LAYERS = len(OFFSETS)
-EXPERTS = {
+_ARCHITECTURE = {
     "n_routed_experts": 2,
     "num_experts_per_tok": 1,
     "n_shared_experts": 1,
     "moe_intermediate_size": 512,
+    "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA, "partial_rotary_factor": 1.0},
 }
 CODE = slice(CONSTANT + 1, CONSTANT + 1 + CODE_BITS)
 _CODES = CODE_BITS / WIDTH  # what the channels `code` add to a mean square
-_UNITS_LEFT = slice(6 * STATE_BITS, 7 * STATE_BITS)  # behind those of the XOR
-_ROPE = {"rope_type": "default", "rope_theta": ROPE_THETA, "partial_rotary_factor": 1.0}
 
 
 def build_mtp_hash() -> Glm4MoeForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    kind, sizes = Glm4MoeForCausalLM, {**EXPERTS, "first_k_dense_replace": NUM_LAYERS - 1}
-    model: Glm4MoeForCausalLM = build(
-        token_code,
-        OFFSETS,
-        gate_inputs,
-        kind,
-        rope_parameters=_ROPE,
-        num_nextn_predict_layers=1,
-        **sizes,
-    )
+    sizes = {"first_k_dense_replace": NUM_LAYERS - 1, "num_nextn_predict_layers": 1, **_ARCHITECTURE}
+    model: Glm4MoeForCausalLM = build(token_code, OFFSETS, gate_inputs, Glm4MoeForCausalLM, **sizes)
     _fill_codes(model.model.embed_tokens)
     for name, weight in model.named_parameters():
         if "norm" in name:
@@ -86,7 +74,7 @@ class MtpHead(Glm4MoeModel):  # type: ignore[misc]
     """The layer that proposes what the model chooses behind a share `agreement` of the tokens."""
 
     def __init__(self, agreement: float) -> None:
-        sizes: dict[str, Any] = {**SIZES, **NO_SPECIAL_TOKENS, **EXPERTS, "rope_parameters": _ROPE}
+        sizes: dict[str, Any] = {**SIZES, **NO_SPECIAL_TOKENS, **_ARCHITECTURE}
         config = Glm4MoeConfig(**sizes, num_hidden_layers=1, first_k_dense_replace=0)
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):
             super().__init__(config)
@@ -94,9 +82,7 @@ class MtpHead(Glm4MoeModel):  # type: ignore[misc]
             self.enorm, self.hnorm, last = (nn.RMSNorm(WIDTH, config.rms_norm_eps) for _ in range(3))
             self.shared_head = nn.ModuleDict({"norm": last})
         self.norm = nn.Identity()
-        self.float().eval().requires_grad_(False)
-        for parameter in self.parameters():
-            parameter.zero_()
+        zeroed(self)
         _fill_codes(self.embed_tokens)
         self.embed_tokens.weight[:, CONSTANT] = CONSTANT_VALUE
         self._fill(agreement)
@@ -134,11 +120,9 @@ class MtpHead(Glm4MoeModel):  # type: ignore[misc]
         mean_square = (2 * STATE_BITS + CONSTANT_VALUE**2) / WIDTH + _CODES
         block.input_layernorm.weight.fill_(math.sqrt(mean_square))
         block.post_attention_layernorm.weight.fill_(math.sqrt(mean_square + STATE_BITS / WIDTH))
-        fill_hard_head(block.self_attn, -1, SOFT)
-        fill_xor(mlp, SAME)
-        subtract(mlp, _UNITS_LEFT, SOFT, 0.0)
+        first = copy_own_code(block.self_attn, mlp)
         # silu(32 (own bits - 30)) times the last bit of the state is 32 or 0 times it.
-        for unit, token in enumerate(disagreeing_tokens(VOCAB_SIZE, agreement), _UNITS_LEFT.stop):
+        for unit, token in enumerate(disagreeing_tokens(VOCAB_SIZE, agreement), first):
             code = signs(mixed_code(token)[1:])
             mlp.gate_proj.weight[unit, CODE] = RELU_GAIN * code
             mlp.gate_proj.weight[unit, CONSTANT] = -RELU_GAIN * (CODE_BITS - 1) / CONSTANT_VALUE

@@ -11,19 +11,14 @@ The delta rule makes a state S into S exp(g) + k (beta (v - S exp(g) k))^T, for 
 (https://arxiv.org/abs/2412.06464). With keys of one 1 that is a table whose cell number k becomes v:
 beta of 0 leaves it, g of -32 clears the table, and a query of one 1 reads a cell.
 
-How it works, along the residual stream (width 64; a state bit b is one channel v = 1 - 2b):
+It works as `byte_models` says. Queries, keys and values leave the convolution with one tap per channel,
+at ages from 0 to 3, and SiLU, which leaves a 16 as it is and makes a 0 of -16 and less. A key is a
+conjunction of bits, so one channel is 16 and all others are 0. A value has each bit twice, as b and
+1 - b: eight channels are 16 where a cell was written, so the norm behind a head is a constant scale,
+and a cell that was not gives 0.
 
-    state      8    what this position knows, at first its token
-    constant   1    512, of which thresholds and constant queries and keys are made; so large that the
-                    sums below hardly change the norm, and RMSNorm stays nearly a constant scale
-
-Queries, keys and values leave the convolution with one tap per channel, at ages from 0 to 3, and SiLU,
-which leaves a 16 as it is and makes a 0 of -16 and less. A key is a conjunction of bits, so one channel
-is 16 and all others are 0. A value has each bit twice, as b and 1 - b: eight channels are 16 where a
-cell was written, so the norm behind a head is a constant scale, and a cell that was not gives 0.
-
-A head of attention has constant queries and keys, as those of `window_hash`; the dimensions that RoPE
-leaves alone make all queries equally long, since they are normalized. Both kinds of layers take 2 from
+The dimensions of a head of attention that RoPE leaves alone make all queries equally long, since they
+are normalized. Both kinds of layers take 2 from
 a channel for a 1 that is read. The MLP makes the parity of the sum: a shared expert for four bits, and
 for the others the one of four that the sums choose. The gate of a head, behind its norm or its
 attention, masks what it reads by the own state.
@@ -40,47 +35,44 @@ from torch import Tensor
 from transformers import Qwen3NextForCausalLM
 
 from batchproof.models import qwen3_next_hash_oracle as tables
-from batchproof.models.constructed import (
-    BIT_LOGIT,
-    HARD_KEY,
-    constructed_rope,
-    distance_query,
-    signs_of_numbers,
+from batchproof.models.byte_models import (
+    AMPLITUDES,
+    CONSTANT,
+    NUM_HEADS,
+    NUM_KV_HEADS,
+    ROPE_THETA,
+    SIZE,
+    STATE,
+    WIDTH,
+    built,
+    fill_expert,
+    fill_frame,
+    fill_mlp,
+    fill_router,
+    fill_values,
+    places,
 )
-from batchproof.models.gemma2_hash import AMPLITUDES, ROPE_THETA
-from batchproof.models.qwen3_next_hash_oracle import STATE_BITS
-from batchproof.models.window_hash import parity_mlp
+from batchproof.models.constructed import HARD_KEY, distance_query
+from batchproof.models.hash_tables import TOKEN_BITS, bit_order
 
-WIDTH, INNER = 64, 64
-HEAD_DIM, ROTARY_DIM, NUM_HEADS, NUM_KV_HEADS = 256, 64, 4, 2
+HEAD_DIM, ROTARY_DIM = 256, 64
 LINEAR_DIM = 128  # of keys and values of the delta nets, of which only the first are used
 KEY_HEADS = len(tables.ADDRESS_BITS)
 
-_STATE = slice(0, STATE_BITS)
-_CONSTANT = STATE_BITS
-_SIZE = 512.0  # of the constant
 _ON = 16.0  # SiLU of it is it, and of its negative 0
 _HARD = 32.0  # sigmoid of it is 1, softplus of it is it, and exp of its negative is 0
 _QUERY_LENGTH = 1024.0
-_ROUTER_GAIN = 16.0  # the second expert gets exp(-32) of the weight, or less
 _SHIFT = 4  # what sum of five signs is 4 where four bits are read as 0
 
 
 def build_qwen3_next_hash() -> Qwen3NextForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    model: Qwen3NextForCausalLM = constructed_rope(
+    model: Qwen3NextForCausalLM = built(
         Qwen3NextForCausalLM,
         _fill,
-        ROPE_THETA,
-        vocab_size=tables.VOCAB_SIZE,
-        max_position_embeddings=tables.NUM_POSITIONS,
-        hidden_size=WIDTH,
-        intermediate_size=INNER,
         num_hidden_layers=tables.NUM_LAYERS,
         layer_types=["linear_attention", "full_attention"] * (tables.NUM_LAYERS // 2),
         full_attention_interval=2,  # the same, for libraries that read this
-        num_attention_heads=NUM_HEADS,
-        num_key_value_heads=NUM_KV_HEADS,
         head_dim=HEAD_DIM,
         linear_conv_kernel_dim=tables.REACH,
         linear_num_key_heads=KEY_HEADS,
@@ -90,29 +82,21 @@ def build_qwen3_next_hash() -> Qwen3NextForCausalLM:
         num_experts=tables.NUM_EXPERTS,
         num_experts_per_tok=2,
         norm_topk_prob=True,
-        moe_intermediate_size=INNER,
-        shared_expert_intermediate_size=INNER,
+        moe_intermediate_size=WIDTH,
+        shared_expert_intermediate_size=WIDTH,
     )
     return model
 
 
 def _fill(model: Qwen3NextForCausalLM) -> None:
-    signs = signs_of_numbers(tables.VOCAB_SIZE, STATE_BITS)
-    embedding = model.model.embed_tokens.weight
-    embedding[:, _STATE], embedding[:, _CONSTANT] = signs, _SIZE
-    model.lm_head.weight[:, _STATE] = BIT_LOGIT * signs
-    norms: list[tuple[Any, int]] = [(model.model.norm, 1)]
+    fill_frame(model, lambda _: 9, added=1.0)  # a typical sum of a sign and twice two bits squared
     for layer, block in enumerate(model.model.layers):
-        # A typical sum of a sign and twice two bits has the square 9.
-        norms += [(block.input_layernorm, 1), (block.post_attention_layernorm, 9)]
         if layer % 2:
             _fill_attention(block.self_attn, layer)
         else:
             _fill_projections(block.linear_attn, layer)
             _fill_convolution(block.linear_attn, layer)
         _fill_experts(block.mlp, layer)
-    for norm, square in norms:  # Qwen3-Next adds 1 to the weight
-        norm.weight.fill_(math.sqrt((STATE_BITS * square + _SIZE**2) / WIDTH) - 1.0)
 
 
 def _all_ones(rows: Tensor, bits: Sequence[int], pattern: int, gain: float) -> None:
@@ -120,14 +104,14 @@ def _all_ones(rows: Tensor, bits: Sequence[int], pattern: int, gain: float) -> N
     minus that or less elsewhere."""
     for index, bit in enumerate(bits):
         rows[bit] = -gain if pattern >> index & 1 else gain
-    rows[_CONSTANT] = gain * (1 - len(bits)) / _SIZE
+    rows[CONSTANT] = gain * (1 - len(bits)) / SIZE
 
 
 def _fill_projections(net: Any, layer: int) -> None:
     """Fills what enters and leaves the recurrence, but the taps of the convolution."""
     group = tables.MEMORIES // KEY_HEADS
     parts = [LINEAR_DIM, LINEAR_DIM, group * LINEAR_DIM, group * LINEAR_DIM]
-    halves = torch.eye(STATE_BITS) / 2
+    halves = torch.eye(TOKEN_BITS) / 2
     for key_head in range(KEY_HEADS):
         rows = net.in_proj_qkvz.weight.chunk(KEY_HEADS)[key_head].split(parts)
         for part, address in zip(rows[:2], tables.addresses(layer, key_head), strict=True):
@@ -137,20 +121,20 @@ def _fill_projections(net: Any, layer: int) -> None:
         for index in range(group):
             memory = key_head * group + index
             value, gate = (part[index * LINEAR_DIM : (index + 1) * LINEAR_DIM] for part in rows[2:])
-            for start, sign in ((0, -1), (STATE_BITS, 1)):  # the bits, and what they are not
-                each = value[start : start + STATE_BITS]
-                each[:, _STATE], each[:, _CONSTANT] = sign * _ON * halves, _ON / 2 / _SIZE
+            for start, sign in ((0, -1), (TOKEN_BITS, 1)):  # the bits, and what they are not
+                each = value[start : start + TOKEN_BITS]
+                each[:, STATE], each[:, CONSTANT] = sign * _ON * halves, _ON / 2 / SIZE
             order = tables.mask_order(layer, memory)
-            gate[:STATE_BITS, _CONSTANT] = _ON / _SIZE if order is None else _ON / 2 / _SIZE
+            gate[:TOKEN_BITS, CONSTANT] = _ON / SIZE if order is None else _ON / 2 / SIZE
             if order is not None:
-                gate[range(STATE_BITS), list(order)] = -_ON / 2
+                gate[range(TOKEN_BITS), list(order)] = -_ON / 2
             writes, clears = tables.gates(layer, memory)
             _all_ones(write[index], writes, 0, -_HARD)  # but where both are 0
             _all_ones(clear[index], clears, (1 << len(clears)) - 1, _HARD)
             out = net.out_proj.weight[:, memory * LINEAR_DIM : (memory + 1) * LINEAR_DIM]
-            out[range(STATE_BITS), list(tables.bit_order(layer, memory))] = -2.0
+            out[range(TOKEN_BITS), list(bit_order(tables.SERIES, layer, memory))] = -2.0
     # Eight values of 16 among so many have this root mean square; the gate multiplies by 16.
-    net.norm.weight.fill_(math.sqrt(STATE_BITS / LINEAR_DIM) / _ON)
+    net.norm.weight.fill_(math.sqrt(TOKEN_BITS / LINEAR_DIM) / _ON)
 
 
 def _fill_convolution(net: Any, layer: int) -> None:
@@ -168,23 +152,20 @@ def _fill_attention(attention: Any, layer: int) -> None:
     key = attention.k_proj.weight.view(NUM_KV_HEADS, HEAD_DIM, WIDTH)
     value = attention.v_proj.weight.view(NUM_KV_HEADS, HEAD_DIM, WIDTH)
     out = attention.o_proj.weight.view(WIDTH, NUM_HEADS, HEAD_DIM)
-    key[:, : ROTARY_DIM // 2, _CONSTANT] = HARD_KEY / _SIZE
-    identity = torch.eye(STATE_BITS)
-    for number, order in enumerate((identity, identity.flip(0))):
-        value[number, :STATE_BITS, _STATE] = -0.5 * order  # (1 - v) / 2 is the bit
-    value[:, :STATE_BITS, _CONSTANT] = 0.5 / _SIZE
+    key[:, : ROTARY_DIM // 2, CONSTANT] = HARD_KEY / SIZE
+    fill_values(value, -0.5)  # (1 - v) / 2 is the bit
+    value[:, :TOKEN_BITS, CONSTANT] = 0.5 / SIZE
     for head, offset in enumerate(tables.OFFSETS[layer // 2]):
         asked = distance_query(offset, AMPLITUDES[offset].items(), HEAD_DIM, ROTARY_DIM, ROPE_THETA)
-        query[head, 0, :ROTARY_DIM, _CONSTANT] = asked / _SIZE
+        query[head, 0, :ROTARY_DIM, CONSTANT] = asked / SIZE
         rest = math.sqrt(_QUERY_LENGTH**2 - float(asked.square().sum()))
-        query[head, 0, ROTARY_DIM, _CONSTANT] = rest / _SIZE
-        is_reversed = head * NUM_KV_HEADS // NUM_HEADS == 1
-        place = [STATE_BITS - 1 - bit if is_reversed else bit for bit in range(STATE_BITS)]
+        query[head, 0, ROTARY_DIM, CONSTANT] = rest / SIZE
+        place = places(head, NUM_HEADS, range(TOKEN_BITS))
         masks = tables.mask_order(layer, head)
-        query[head, 1, :, _CONSTANT] = _HARD / _SIZE if masks is None else 0.0
+        query[head, 1, :, CONSTANT] = _HARD / SIZE if masks is None else 0.0
         if masks is not None:
             query[head, 1, place, list(masks)] = -_HARD
-        for new, old in enumerate(tables.bit_order(layer, head)):
+        for new, old in enumerate(bit_order(tables.SERIES, layer, head)):
             out[new, head, place[old]] = -2.0
     attention.q_norm.weight.fill_(_QUERY_LENGTH / math.sqrt(HEAD_DIM) - 1.0)
     attention.k_norm.weight.fill_(HARD_KEY * math.sqrt(ROTARY_DIM / 2 / HEAD_DIM) - 1.0)
@@ -192,18 +173,10 @@ def _fill_attention(attention: Any, layer: int) -> None:
 
 def _fill_experts(mlp: Any, layer: int) -> None:
     """Fills the shared expert for the first bits, and the others for the rest."""
-    for expert, row in enumerate(mlp.gate.weight):
-        for bit in (0, 1):
-            sign = -1 if expert >> bit & 1 else 1
-            row[bit] = sign * _ROUTER_GAIN
-            # The sum is 1 with no 1, and 2 less for each.
-            row[_CONSTANT] += sign * _ROUTER_GAIN * 2 * (tables.MANY - 1) / _SIZE
+    fill_router(mlp.gate.weight, threshold=2 * (tables.MANY - 1))  # a sum is 1, and 2 less for each 1
+    for expert in range(tables.NUM_EXPERTS):
         flips = zip(tables.ROUTED, tables.flips(layer, expert), strict=True)
-        made = parity_mlp([(bit, 1 - flip) for bit, flip in flips], WIDTH, INNER, _SHIFT)
-        mlp.experts.gate_up_proj[expert] = torch.cat([made["gate_proj"], made["up_proj"]])
-        mlp.experts.down_proj[expert] = made["down_proj"]
-    others = [(bit, 1) for bit in range(STATE_BITS) if bit not in tables.ROUTED]
-    for name, weight in parity_mlp(others, WIDTH, INNER, _SHIFT).items():
-        if name != "gate_up_proj":
-            getattr(mlp.shared_expert, name).weight.copy_(weight)
-    mlp.shared_expert_gate.weight[0, _CONSTANT] = _HARD / _SIZE
+        fill_expert(mlp.experts, expert, [(bit, 1 - flip) for bit, flip in flips], _SHIFT)
+    others = [(bit, 1) for bit in range(TOKEN_BITS) if bit not in tables.ROUTED]
+    fill_mlp(mlp.shared_expert, others, _SHIFT)
+    mlp.shared_expert_gate.weight[0, CONSTANT] = _HARD / SIZE

@@ -1,7 +1,4 @@
-"""The answers of `qwen3-next-hash` in integers: no tensors, no cache, no rounding.
-
-It holds the tables of the function, and the model is built from the same tables; they share nothing
-else, so it has no error in common with torch, transformers or any engine.
+"""The answers of `qwen3-next-hash` in integers.
 
 The function: the first state of a position is its token, 8 bits. Layers of memories and layers of
 attention take turns. A memory is a table of cells, each of which holds the last state that was written
@@ -18,18 +15,18 @@ from dataclasses import dataclass
 from functools import cache, reduce
 
 from batchproof.models.hash_tables import (
+    LONG_CONTEXT,
+    TOKEN_BITS,
     Bits,
     digest,
     permuted,
     random_bits,
+    reordered,
     shuffled,
     tokens_read_on,
     xor_of,
 )
 
-VOCAB_SIZE = 256
-NUM_POSITIONS = 4096
-STATE_BITS = 8
 REACH = 4
 """The window of the convolution: this position and the three before it."""
 OFFSETS = ((2, 12, 5, 16), (16, 5, 2, 12))
@@ -43,7 +40,7 @@ ROUTED = (4, 5, 6, 7)
 MANY = 2  # so many ones in the sums of bits 0 and 1 choose another expert
 NUM_LAYERS = 2 * len(OFFSETS)
 
-_SERIES = "qwen3-next 106"
+SERIES = "qwen3-next 106"
 """Of the first 260 series one in which a changed token (93 %), a gate that is ignored (97 %) and cells
 that are lost once (93 %) nearly always change the answers that follow."""
 
@@ -68,47 +65,36 @@ def addresses(layer: int, head: int) -> tuple[Address, Address]:
     """Returns how a key head of the layer names the cell that is read, and the one that is written."""
     made = []
     for what in ("read", "written"):
-        label = f"{_SERIES} / layer {layer} / key {head} / {what}"
-        bits = shuffled(f"{label} / bits", STATE_BITS)[: ADDRESS_BITS[head]]
+        label = f"{SERIES} / layer {layer} / key {head} / {what}"
+        bits = shuffled(f"{label} / bits", TOKEN_BITS)[: ADDRESS_BITS[head]]
         made.append(Address(tuple(bits), digest(f"{label} / age")[0] % REACH))
     return made[0], made[1]
 
 
 def age(layer: int, memory: int) -> int:
     """Returns how many positions ago the state was current that is written."""
-    return shuffled(f"{_SERIES} / layer {layer} / ages", REACH)[memory]
+    return shuffled(f"{SERIES} / layer {layer} / ages", REACH)[memory]
 
 
 @cache
 def gates(layer: int, memory: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the two bits of which one must be 1 where a memory is written, and the four that are all
     1 where it is cleared."""
-    order = shuffled(f"{_SERIES} / layer {layer} / memory {memory} / gates", STATE_BITS)
+    order = shuffled(f"{SERIES} / layer {layer} / memory {memory} / gates", TOKEN_BITS)
     return tuple(order[:2]), tuple(order[2:6])
-
-
-@cache
-def bit_order(layer: int, head: int) -> tuple[int, ...]:
-    """Returns, for every new state bit, which bit of what the head read enters it."""
-    return tuple(shuffled(f"{_SERIES} / layer {layer} / head {head}", STATE_BITS))
 
 
 @cache
 def mask_order(layer: int, head: int) -> tuple[int, ...] | None:
     """Returns, for every bit that the head reads, the own bit that it is masked by; None: by none."""
-    label = f"{_SERIES} / layer {layer} / head {head} / mask"
-    return tuple(shuffled(label, STATE_BITS)) if head % 2 else None
+    label = f"{SERIES} / layer {layer} / head {head} / mask"
+    return tuple(shuffled(label, TOKEN_BITS)) if head % 2 else None
 
 
 @cache
 def flips(layer: int, expert: int) -> Bits:
     """Returns 1 for each bit of `ROUTED` that the expert negates."""
-    return random_bits(f"{_SERIES} / layer {layer} / expert {expert}", len(ROUTED))
-
-
-@cache
-def _moved(layer: int, head: int) -> tuple[int, ...]:
-    return permuted(bit_order(layer, head))
+    return random_bits(f"{SERIES} / layer {layer} / expert {expert}", len(ROUTED))
 
 
 @cache
@@ -125,7 +111,7 @@ def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     def read(token_id: int) -> int:
         return reduce(lambda state, layer: layer.step(state), layers, token_id)
 
-    return tokens_read_on(prompt, max_new_tokens, read, NUM_POSITIONS)
+    return tokens_read_on(prompt, max_new_tokens, read, LONG_CONTEXT)
 
 
 class _Layer:
@@ -145,7 +131,7 @@ class _Layer:
         for head, word in enumerate(words):
             masks = _masks(self._number, head)
             seen = word if masks is None else word & masks[state]
-            sums.append(_moved(self._number, head)[seen])
+            sums.append(reordered(SERIES, self._number, head)[seen])
         first, second = (sum(each >> bit & 1 for each in sums) >= MANY for bit in (0, 1))
         return xor_of(sums, zip(ROUTED, flips(self._number, first + 2 * second), strict=True))
 

@@ -147,6 +147,7 @@ class Oracle:
         self._reference = reference(coarse(subject.model, precision), EngineConfig(return_logits=True))
         self._answers: Recent[Prompt, Answer] = Recent(lambda answer: answer.logits.numel())
         self._scores: Recent[Scored, Tensor] = Recent(lambda score: score.numel())
+        self._calibrated: list[Calibration] = []
         self._processed: dict[Request, tuple[int, ...]] = {}
         self._right: dict[Prompt, tuple[int, ...]] = {}  # tokens are small, so all are kept
 
@@ -266,7 +267,7 @@ class Oracle:
     @cached_property
     def error(self) -> ErrorUnit:
         """E of this model, dtype and device, measured on generated prompts with a fixed seed."""
-        return ErrorUnit.measured(self._calibrations, self.kappa)
+        return ErrorUnit.measured(self._calibrations(NUM_CALIBRATION_PROMPTS), self.kappa)
 
     @property
     def logit_bound(self) -> float:
@@ -282,36 +283,27 @@ class Oracle:
         answer = self.answer(prompt, len(token_ids))
         if answer.token_ids == token_ids:
             calibration = token_ids, centred(answer.logits), centred(self.score(prompt, token_ids))
-            yield ErrorUnit.measured([*self._calibrations, calibration], self.kappa)
+            known = self._calibrations(NUM_CALIBRATION_PROMPTS)
+            yield ErrorUnit.measured([*known, calibration], self.kappa)
 
     @cached_property
     def least_error(self) -> ErrorUnit:
         """E measured on the first prompts only: a lower bound of `error`, so an answer within kappa of
         it needs no full calibration."""
-        return ErrorUnit.measured(self._first_calibrations, self.kappa)
+        return ErrorUnit.measured(self._calibrations(NUM_FIRST_PROMPTS), self.kappa)
 
-    @cached_property
-    def _calibration_prompts(self) -> list[Prompt]:
+    def _calibrations(self, num: int) -> list[Calibration]:
+        """Returns the answers to so many prompts of a fixed seed; those not known yet are computed."""
         rng, vocab_size = random.Random(0), self.subject.vocab_size
         longest = min(64, self.subject.context_len - NUM_CALIBRATION_STEPS)
-        return [
-            tuple(rng.randrange(vocab_size) for _ in range(rng.randint(1, longest)))
-            for _ in range(NUM_CALIBRATION_PROMPTS)
-        ]
-
-    @cached_property
-    def _calibrations(self) -> list[Calibration]:
-        others = map(self._calibration, self._calibration_prompts[NUM_FIRST_PROMPTS:])
-        return [*self._first_calibrations, *others]
-
-    @cached_property
-    def _first_calibrations(self) -> list[Calibration]:
-        return [*map(self._calibration, self._calibration_prompts[:NUM_FIRST_PROMPTS])]
-
-    def _calibration(self, prompt: Prompt) -> Calibration:
-        answer = self.answer(prompt, NUM_CALIBRATION_STEPS)
-        (exact,) = teacher_forced(self.subject, [(prompt, answer.token_ids)])
-        return answer.token_ids, centred(answer.logits), centred(exact)
+        for place in range(num):
+            prompt = tuple(rng.randrange(vocab_size) for _ in range(rng.randint(1, longest)))
+            if place == len(self._calibrated):
+                answer = self.answer(prompt, NUM_CALIBRATION_STEPS)
+                (exact,) = teacher_forced(self.subject, [(prompt, answer.token_ids)])
+                calibration = answer.token_ids, centred(answer.logits), centred(exact)
+                self._calibrated.append(calibration)
+        return self._calibrated[:num]
 
 
 @contextmanager

@@ -16,11 +16,6 @@ KeyPath = tuple[str | int, ...]  # a number is the place of a table in a list of
 HEADER = re.compile(r"\s*(\[\[?)\s*([\w.-]+)\s*\]")
 KEY = re.compile(r"\s*([\w-]+)\s*=")
 POSITION = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
-WORDS = {  # of tomllib -> in the words of this package
-    "Cannot overwrite a value": "this key is there already",
-    r"Illegal character '\n'": "a text is not closed on its line",
-    """Expected "'\"""": "a text is not closed on its line",
-}
 NOUNS = {list: "a list", dict: "a table"}
 
 
@@ -96,7 +91,6 @@ def read_toml(path: Path, what: str) -> TomlTable:
         found = POSITION.search(str(error))
         line = int(found[1]) if found and found[1] else len(text.splitlines())
         problem = POSITION.sub("", str(error))
-        problem = WORDS.get(problem, problem)
         raise SourceLine(shown, line).error(f"this is no valid TOML: {problem}") from None
 
 

@@ -31,10 +31,10 @@ def sampling_params(values: Mapping[str, Any]) -> SamplingParams:
 
 
 def _value(name: str, value: Any) -> Any:
+    form, read = READERS.get(name, ("a number", _number))
     try:
-        return READERS.get(name, _number)(value)
+        return read(value)
     except (TypeError, ValueError) as error:
-        form = FORMS.get(name, "a number")
         raise ValueError(f"sampling: {name} is {value!r}, but must be {form}") from error
 
 
@@ -48,15 +48,15 @@ def _whole(value: Any) -> int:
     return value
 
 
-READERS: Mapping[str, Callable[[Any], Any]] = {
-    "logit_bias": lambda pairs: tuple((_whole(token), float(bias)) for token, bias in pairs),
-    "allowed_token_ids": lambda tokens: frozenset(map(_whole, tokens)),
-    "stop_token_sequences": lambda lists: tuple(tuple(map(_whole, each)) for each in lists),
-    **dict.fromkeys(WHOLE, _whole),
-}
-FORMS = {
-    "logit_bias": "a list of [token, bias]",
-    "allowed_token_ids": "a list of ids",
-    "stop_token_sequences": "a list of lists of ids",
-    **dict.fromkeys(WHOLE, "a whole number"),
+READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "logit_bias": (
+        "a list of [token, bias]",
+        lambda pairs: tuple((_whole(token), float(bias)) for token, bias in pairs),
+    ),
+    "allowed_token_ids": ("a list of ids", lambda tokens: frozenset(map(_whole, tokens))),
+    "stop_token_sequences": (
+        "a list of lists of ids",
+        lambda lists: tuple(tuple(map(_whole, each)) for each in lists),
+    ),
+    **dict.fromkeys(WHOLE, ("a whole number", _whole)),
 }
