@@ -24,7 +24,7 @@ def test_a_file_that_is_no_toml(text: str, words: str, tmp_path: Path) -> None:
     assert f"x.toml{words}" in str(caught.value)
 
 
-CHOSEN = 'engine = "static"\nmodel = "gpt2-random"\n'
+CHOSEN = 'engine = "static"\nmodel = ["gpt2-random"]\n'
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ awakens the plugin, and in the process that was started: its workers are given v
 """
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain
-from typing import Any
 
 import pytest
 
@@ -60,18 +59,21 @@ def _words(file: ConfigFile, key: str, parser: pytest.Parser) -> list[str]:
     table, flag, value = file.table, FLAGS[key], file.table.values[key]
     if isinstance(value, bool):
         return [flag if value else f"--no-{flag[2:]}"]
-    option = _own_options(parser).get(flag, {})
-    if isinstance(value, list) and option.get("action") != "append":
-        raise table.wrong(key, "one value")
-    texts, is_file = table.texts(key), option.get("metavar") in ("FILE", "DIR")
+    texts, is_file = table.texts(key), flag in _files(parser)
     texts = [file.from_here(each) for each in texts] if is_file else file.named_from_here(texts)
-    return [f"{flag}={each}" for each in texts]
+    words = [f"{flag}={each}" for each in texts]
+    if isinstance(value, list):
+        parsed, _ = parser.parse_known_and_unknown_args(words)
+        if not isinstance(getattr(parsed, _dest(flag), None), list):
+            raise table.wrong(key, "one value")
+    return words
 
 
-def _own_options(parser: pytest.Parser) -> Mapping[str, Mapping[str, Any]]:
-    """Returns Batchproof's options by flag, as they were added."""
+def _files(parser: pytest.Parser) -> set[str]:
+    """Returns the options that take a file or a folder."""
     groups = (parser.getgroup(name) for name in ("batchproof", "batchproof-benchmarks"))
-    return {each.names()[0]: each.attrs() for group in groups for each in group.options}
+    options = [option for group in groups for option in group.options]
+    return {each.names()[0] for each in options if each.attrs().get("metavar") in ("FILE", "DIR")}
 
 
 def _dest(flag: str) -> str:
