@@ -1,9 +1,6 @@
 """`batchproof lab honest`: no false alarms.
 
 Honest engines, plain and odd, keep every promise on many thousand generated workloads.
-`honest_alarms.yaml`, in the folder of the record, maps an alarm to the reason why it was right: an
-engine thought to be honest had a bug of its own. Such an alarm stays on the page and counts as no false
-one; the engine is mended.
 """
 
 import argparse
@@ -27,7 +24,6 @@ from batchproof.records.provenance import Provenance
 from batchproof.records.texts import without_machine_paths
 from batchproof.run.engine_names import BY_DEFAULT, ODD_PREFIX
 from batchproof.run.registry import oddities
-from batchproof.validation.yaml_nodes import read_yaml
 from batchproof_lab.campaign import Campaign, CampaignState, Question
 from batchproof_lab.conformance_modules import conformance_functions
 from batchproof_lab.fingerprint import code_digest
@@ -75,7 +71,8 @@ class FalseAlarm:
 
 @dataclass(frozen=True)
 class RightAlarm:
-    """An alarm about an engine that had a bug of its own; a person says `why`."""
+    """An alarm about an engine that had a bug of its own, and `why`, as records of former runs name
+    them."""
 
     alarm: FalseAlarm
     why: str
@@ -232,8 +229,6 @@ def _function_name(node_id: str) -> str:
 Table = dict[str, dict[str, HonestCounts]]  # name -> dtype -> what was counted
 Counts = TypeVar("Counts")
 RULE_OF_THREE = -math.log(0.05)  # no event in n trials: 95 % confidence that its rate is below 3.0 / n
-FILE = "honest_alarms.yaml"
-RULE = "the headings of alarms to reasons"
 COLUMNS = [each.name for each in fields(HonestCounts)]
 MOST_LOST = 20  # tasks, after which the campaign ends: they judge nothing, so it might never end
 
@@ -339,7 +334,6 @@ def _runs(plan: HonestPlan, state: CampaignState[HonestOutcome]) -> Iterator[Hon
 def write_record(record: HonestRecord, output: Path) -> int:
     """Writes the record and its page, and prints the alarms; returns 1 if there are any, else 0. It is
     whole if no run was stopped and all honest engines and all tests were judged."""
-    record = with_right_alarms(record, output)
     has_all = set(record.engines) >= set(honest_engines())
     has_all &= set(map(_function_name, record.tests)) >= set(sweeping_tests())
     is_whole = record.is_complete and has_all
@@ -351,22 +345,5 @@ def write_record(record: HonestRecord, output: Path) -> int:
 
 def honest_page(record: HonestRecord) -> str:
     judged = sum(each.workloads for each in record.totals.values())
-    fixed = {"columns": COLUMNS, "rule_of_three": RULE_OF_THREE, "name_of": name_of}
+    fixed = {"columns": COLUMNS, "rule_of_three": RULE_OF_THREE}
     return page("honest", record=record, judged=judged, **fixed)
-
-
-def with_right_alarms(record: HonestRecord, folder: Path) -> HonestRecord:
-    """Sorts the alarms by what the folder's file says of them. Raises `CaseError` naming what is wrong
-    in the file."""
-    reasons: dict[str, str] = {}
-    if (path := folder / FILE).exists():
-        pairs = read_yaml(path, "the file", RULE).pairs(f"a mapping of {RULE}")
-        reasons = {name: why.text().strip() for name, why in pairs.items()}
-    right = tuple(RightAlarm(e, reasons[name_of(e)]) for e in record.alarms if name_of(e) in reasons)
-    false = tuple(each for each in record.alarms if name_of(each) not in reasons)
-    return replace(record, alarms=false, right=(*record.right, *right))
-
-
-def name_of(alarm: FalseAlarm) -> str:
-    """Returns the alarm's heading on the page, its key in the file."""
-    return f"{alarm.engine} on {alarm.model}, {alarm.dtype}, seed {alarm.seed}"

@@ -23,10 +23,8 @@ from batchproof_lab.honest_command import (
     HonestOutcome,
     HonestPlan,
     honest_page,
-    name_of,
     record_of,
     sweeping_tests,
-    with_right_alarms,
 )
 from batchproof_lab.kill_table import KILL_TABLE, Attempt, Hunt, Kill, KillTable, KillTableRecord
 from batchproof_lab.worker_pool import LostTask
@@ -206,27 +204,11 @@ def test_honest_tasks_are_spread_over_engines_and_models_and_more_go_on_where_fe
     more = replace(few, wanted=1300)
     assert set(made.outcomes) < set(honest(more).outcomes)
     assert not more.is_complete(made.outcomes)
-
-
-def test_an_alarm_that_was_right_stays_on_the_page_with_the_reason(tmp_path: Path) -> None:
-    plan = HonestPlan(["static"], ["float32"], sweeping_tests(), 0, 5, 10)
-    made = honest(plan)
     key, before = made.outcomes.popitem()
     made.outcomes[key] = replace(before, alarms=("it raised\n  and more",))
-    record = record_of(plan, made)
-    (alarm,) = record.alarms
-    assert "ALARMS: 1" in honest_page(record)
-    assert "    it raised\n      and more" in honest_page(record)
-    (tmp_path / "honest_alarms.yaml").write_text(f"{name_of(alarm)}: It had a bug.\n")
-    kept = with_right_alarms(record, tmp_path)
-    assert (kept.alarms, [each.why for each in kept.right]) == ((), ["It had a bug."])
-    page = honest_page(kept)
-    assert "No false alarm in" in page
-    assert f"### {name_of(alarm)}\n\nIt had a bug.\n" in page
-    assert "    it raised" in page
-    (tmp_path / "honest_alarms.yaml").write_text("- a list\n")
-    with pytest.raises(UsageError, match="must be a mapping of the headings of alarms to reasons"):
-        with_right_alarms(record, tmp_path)
+    page = honest_page(record_of(few, made))
+    assert "ALARMS: 1" in page
+    assert "    it raised\n      and more" in page
 
 
 @pytest.mark.usefixtures("one_process")
