@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         whole = whole_table(output / "faults.json", empty)
         busy = still_busy(whole, names)
     asked = (names, models, arguments.seeds, arguments.time_limit)
-    progress = Progress("faults", "hunt", 0, arguments.progress)
+    progress = Progress("faults", "hunt", 0)
 
     def table() -> KillTable:
         return KillTable.of(planted, models, arguments.seeds, state.outcomes.values(), busy)

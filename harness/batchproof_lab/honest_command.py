@@ -281,7 +281,7 @@ def run(arguments: argparse.Namespace) -> int:
         state=state,
         function=judge_honest,
         lost_outcome=lost_outcome,
-        progress=Progress("honest", "workload", total, arguments.progress),
+        progress=Progress("honest", "workload", total),
         size_of=attrgetter("counts.workloads"),
     )
     return campaign.run(

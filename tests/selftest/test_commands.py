@@ -29,7 +29,6 @@ WRONG_INPUT = [
         f"judge matrix static {DTYPES} --pytest=--dtype=float16",
         "set by --axis '--dtype' and by --pytest",
     ),
-    (f"judge matrix static {DTYPES} --strength 9", "--strength is 9, but must be at most 2 here"),
     ("dropin tgi new", "'tgi' is unknown; choose one of "),
     ("install mlx==", "VERSION is empty; write mlx==VERSION or mlx"),
     ("checkpoint gpt2-hash full", "holds something already, but must be empty"),

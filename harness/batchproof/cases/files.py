@@ -70,7 +70,7 @@ def _case(item: YamlNode) -> Case:
         promise=Promise[found["promise"].choice([each.id for each in Promise])],
         why=" ".join(found["why"].text().split()),
         calls=_calls(found),
-        link=_link(found["link"]) if "link" in found else None,
+        link=found["link"].text() if "link" in found else None,
         declared_needs=tuple(
             Capability(each.choice(list(Capability))) for each in _list(found, "needs", "capability")
         ),
@@ -88,13 +88,6 @@ def _list(found: dict[str, YamlNode], key: str, each: str) -> list[YamlNode]:
 
 def _at_least(found: dict[str, YamlNode], key: str, least: int) -> int | None:
     return found[key].integer(least) if key in found else None
-
-
-def _link(item: YamlNode) -> str:
-    link = item.text()
-    if not re.fullmatch(r"https://\S+", link):
-        raise item.place.error(f"link is {link!r}, but must be an https URL")
-    return link
 
 
 def _config(item: YamlNode) -> EngineConfig:
@@ -142,7 +135,6 @@ def _require_own_ids(call: schema.Call) -> None:
 def _request(item: YamlNode, default_id: str) -> RequestSpec:
     request = YamlNode(item.node, "a request", item.path)
     found = request.mapping(REQUEST_KEYS, ("prompt", "max_new_tokens"))
-    cap = _cap(found["max_new_tokens"])
     expect = found["expect"].mapping(("finish", "num_tokens")) if "expect" in found else {}
     finish = expect["finish"].choice(list(FinishReason)) if "finish" in expect else None
     if "num_tokens" in expect and finish == FinishReason.ERROR:
@@ -151,8 +143,8 @@ def _request(item: YamlNode, default_id: str) -> RequestSpec:
         place=item.place,
         request_id=found["id"].text() if "id" in found else default_id,
         prompt=_prompt(found["prompt"]),
-        cap=cap,
-        eos=tuple(_eos(each, cap) for each in _list(found, "eos", "an item of eos")),
+        cap=_cap(found["max_new_tokens"]),
+        eos=tuple(_eos(each) for each in _list(found, "eos", "an item of eos")),
         arrive=_at_least(found, "arrive", 0),
         aborts=_aborts(found["abort"]) if "abort" in found else (),
         sampling=_sampling(found["sampling"]) if "sampling" in found else None,
@@ -193,16 +185,13 @@ def _cap(item: YamlNode) -> int | schema.ContextCap:
     return item.integer()
 
 
-def _eos(item: YamlNode, cap: int | schema.ContextCap) -> int | schema.EosRef:
+def _eos(item: YamlNode) -> int | schema.EosRef:
     if item.kind == "int":
         return item.integer()
     match = EOS_REF.fullmatch(item.text())
     if match is None or (match[2] == "last" and match[1] != "ref"):
         raise item.place.error(f"eos is {item.text()!r}, but must be {EOS_FORMS}")
-    ref = schema.EosRef(match[1], None if match[2] == "last" else int(match[2]))
-    if ref.source == "ref" and isinstance(cap, int) and (ref.index or 0) >= cap:
-        raise item.place.error(f"eos {ref} is out of range: max_new_tokens is {cap}")
-    return ref
+    return schema.EosRef(match[1], None if match[2] == "last" else int(match[2]))
 
 
 def _aborts(item: YamlNode) -> tuple[int, ...]:

@@ -13,12 +13,9 @@ DEFAULT_OUTPUT = ROOT / "results"
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """Adds `--jobs`, `--output` and `--progress`."""
+    """Adds `--output` and `--jobs`."""
     add_output(parser)
     add_jobs(parser)
-    parser.add_argument(
-        "--progress", action="store_true", help="draw the bar even if stderr is no terminal"
-    )
 
 
 def add_jobs(parser: argparse.ArgumentParser) -> None:

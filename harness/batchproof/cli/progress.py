@@ -8,10 +8,10 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class Progress:
-    """Counts finished work on stderr. `is_bar` draws a bar even if stderr is no terminal."""
+    """Counts finished work on stderr."""
 
-    def __init__(self, what: str, unit: str, total: int, is_bar: bool = False) -> None:
-        seconds = 0.1 if is_bar or sys.stderr.isatty() else SECONDS_BETWEEN_LINES
+    def __init__(self, what: str, unit: str, total: int) -> None:
+        seconds = 0.1 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
         times = {"mininterval": seconds, "maxinterval": max(seconds, 10.0), "smoothing": 0.05}
         self._bar = tqdm(total=total, desc=what, unit=unit, **times)
 

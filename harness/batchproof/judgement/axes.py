@@ -85,10 +85,10 @@ def base_of(axes: Axes) -> Settings:
     return {name: next(iter(values)) for name, values in axes.items()}
 
 
-def chosen(axes: Axes, strength: int) -> list[Settings]:
-    """Returns the settings to judge: in them each value meets each of every other axis (`strength` 2),
-    as the scenes of one workload do. The base is the first."""
-    rows = make({name: [*values] for name, values in axes.items()}, strength=min(strength, len(axes)))
+def chosen(axes: Axes) -> list[Settings]:
+    """Returns the settings to judge: in them each value meets each of every other axis, as the scenes
+    of one workload do. The base is the first."""
+    rows = make({name: [*values] for name, values in axes.items()}, strength=min(2, len(axes)))
     # Which value is which is free: the first row is renamed to be the base.
     swaps = {name: {rows[0][name]: base, base: rows[0][name]} for name, base in base_of(axes).items()}
     return [{name: swaps[name].get(row[name], row[name]) for name in axes} for row in rows]

@@ -77,9 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "values, the base first; or the NAME of an axis that the engine declares; repeatable (default: "
         "all that it declares)",
     )
-    choices.add_count(
-        parser, "--strength", 2, "how many axes have each combination of their values in some cell"
-    )
     add_common(parser)
 
 
@@ -104,10 +101,8 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if no requirement breaks in any cell, else 1. Raises `UsageError`."""
     axes = axes_of(declared_axes(arguments.engine), arguments.axis or (), arguments.engine)
-    if arguments.strength > (most := max(2, len(axes))):
-        raise UsageError(f"--strength is {arguments.strength}, but must be at most {most} here")
     require_options(arguments, axes)
-    return judge_matrix(arguments, axes, chosen(axes, arguments.strength), arguments.engine)
+    return judge_matrix(arguments, axes, chosen(axes), arguments.engine)
 
 
 def require_options(arguments: argparse.Namespace, axes: Axes) -> None:

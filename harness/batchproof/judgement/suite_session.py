@@ -35,8 +35,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="what is known of failures (default: results/engines/findings.yaml)",
     )
-    choices.add_output(parser)
-    choices.add_jobs(parser)
+    choices.add_common(parser)
     parser.set_defaults(output=VERDICTS)
 
 
