@@ -57,17 +57,13 @@ def build_mtp_hash() -> Glm4MoeForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     sizes = {"first_k_dense_replace": NUM_LAYERS - 1, "num_nextn_predict_layers": 1, **_ARCHITECTURE}
     model: Glm4MoeForCausalLM = build(token_code, OFFSETS, gate_inputs, Glm4MoeForCausalLM, **sizes)
-    _fill_codes(model.model.embed_tokens)
+    for token_id in range(VOCAB_SIZE):
+        model.model.embed_tokens.weight[token_id, CODE] = signs(mixed_code(token_id)[1:])
     for name, weight in model.named_parameters():
         if "norm" in name:
             weight.copy_((weight**2 + _CODES) ** 0.5)
     register_head(model, MtpHead)
     return model
-
-
-def _fill_codes(embedding: nn.Embedding) -> None:
-    for token_id in range(VOCAB_SIZE):
-        embedding.weight[token_id, CODE] = signs(mixed_code(token_id)[1:])
 
 
 class MtpHead(Glm4MoeModel):  # type: ignore[misc]
@@ -83,8 +79,7 @@ class MtpHead(Glm4MoeModel):  # type: ignore[misc]
             self.shared_head = nn.ModuleDict({"norm": last})
         self.norm = nn.Identity()
         zeroed(self)
-        _fill_codes(self.embed_tokens)
-        self.embed_tokens.weight[:, CONSTANT] = CONSTANT_VALUE
+        self.embed_tokens.weight.copy_(build_mtp_hash().model.embed_tokens.weight)  # engines share it
         self._fill(agreement)
 
     def chained(self, token_ids: Tensor, hidden: Tensor) -> Tensor:
@@ -113,9 +108,9 @@ class MtpHead(Glm4MoeModel):  # type: ignore[misc]
     def _fill(self, agreement: float) -> None:
         block = self.layers[0]
         mlp = block.mlp.shared_experts
-        for scale in (self.hnorm.weight, self.shared_head.get_parameter("norm.weight")):
+        last = self.shared_head.get_parameter("norm.weight")
+        for scale in (self.enorm.weight, self.hnorm.weight, last):
             scale.fill_(math.sqrt(MEAN_SQUARE_NO_FETCH + _CODES))
-        self.enorm.weight.fill_(math.sqrt((CODE_BITS + CONSTANT_VALUE**2) / WIDTH))
         self._fill_matrix()
         mean_square = (2 * STATE_BITS + CONSTANT_VALUE**2) / WIDTH + _CODES
         block.input_layernorm.weight.fill_(math.sqrt(mean_square))
