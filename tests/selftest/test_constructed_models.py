@@ -31,6 +31,7 @@ from batchproof.models.window_hash_oracle import WINDOW
 from batchproof.oracle.adequacy import LEAST_FLIP_RATE, measure_adequacy
 from batchproof.oracle.oracle import in_8_bits
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
+from batchproof_engines.adapters.word_tokenizer import words_tokenizer
 from tests.selftest.conftest import LaboratoryFor
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -289,10 +290,13 @@ def test_a_model_of_default_initialisation_is_inadequate() -> None:
     assert not measure_adequacy(ModelUnderTest("default-init", default_gpt2())).is_adequate
 
 
-def test_a_checkpoint_on_disk_is_loaded_by_path(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_words", [False, True])
+def test_a_checkpoint_on_disk_is_loaded_by_path(tmp_path: Path, has_words: bool) -> None:
     default_gpt2().save_pretrained(tmp_path)
+    if has_words:
+        words_tokenizer(256).save_pretrained(tmp_path)
     subject = load_model(str(tmp_path), torch.device("cpu"), torch.float32)
-    assert subject.encode("bytes") == tuple(b"bytes"), "without a tokenizer, bytes are the tokens"
+    assert subject.encode("bytes") == tuple(b"bytes"), "without one of texts, bytes are tokens"
     assert not subject.is_embedded
 
 

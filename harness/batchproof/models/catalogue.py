@@ -167,13 +167,15 @@ def _load_checkpoint(name: str, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def _load_tokenizer(name: str) -> PreTrainedTokenizerBase | None:
-    """Returns None for a checkpoint without a tokenizer: its text prompts are bytes."""
+    """Returns None for a checkpoint without a tokenizer of texts: its text prompts are bytes."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except BROKEN:
         return None
-    # Where files are missing, transformers 5 may return a tokenizer without a vocabulary.
-    return tokenizer if tokenizer.encode("a") else None
+    try:  # Where files are missing, transformers 5 may return a tokenizer without a vocabulary.
+        return tokenizer if tokenizer.encode("a") else None
+    except Exception:  # of this very class: one of words alone, as `batchproof checkpoint` writes it
+        return None
 
 
 def moved(model: PreTrainedModel, device: torch.device | str, dtype: torch.dtype) -> PreTrainedModel:

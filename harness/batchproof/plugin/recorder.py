@@ -205,13 +205,15 @@ class Recorder:
         return FinishedRun.of(table, self._entries, folder, self._verdict, facts)
 
     def _empty_selection(self, terminalreporter: pytest.TerminalReporter) -> str | None:
-        """Returns that -k and -m left no conformance test; pytest itself prints only what it
-        deselected."""
+        """Returns that -k, -m and the journal left no conformance test; pytest itself prints only what
+        it deselected."""
         stash = self._config.stash
         if self._config.option.collectonly:
             return None  # pytest says what it would run
         if terminalreporter.stats.get("error") or HEARD in stash or TOLD in stash:
             return None  # what could not be collected, or is wrong with the run, is printed
+        if self._earlier and not self._entries:
+            return f"no test was run: beside those that {self._outputs.journal} holds none is selected"
         deselected = terminalreporter.stats.get("deselected", ())
         return empty_selection(self._config.option, len(self._entries), deselected)
 
