@@ -31,7 +31,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=DEFAULT_OUTPUT,
         metavar="DIR",
-        help="where the JSON and the Markdown go (default: results/)",
+        help="where the JSON and the Markdown go (default: %(default)s)",
     )
 
 
