@@ -206,8 +206,7 @@ def _of_row(
     most = max(0, row.query_len - 1) if asked is None else asked  # an engine may speculate unasked
     most = most if row.is_sampled else 0
     if not 0 <= row.num_accepted <= row.num_drafted <= most:
-        drafts: Facts = {"num_drafted": row.num_drafted, "num_accepted": row.num_accepted}
-        yield found(Rule.DRAFTS, name, step, **drafts, most=most)
+        yield found(Rule.DRAFTS, name, step, **_drafts_of(row), most=most)
     num_due, query_len = known - cached, row.query_len - row.num_drafted
     if not 1 <= query_len <= num_due:
         yield found(Rule.QUERY_LEN, name, step, query_len=query_len, num_due=num_due)
@@ -224,8 +223,11 @@ def lost_drafts(trace: Sequence[StepRecord]) -> Iterator[Finding]:
     last = {row.request_id: step for step, row in rows}
     for step, row in rows:
         if row.num_accepted < row.num_drafted and step < last[row.request_id]:
-            drafts: Facts = {"num_drafted": row.num_drafted, "num_accepted": row.num_accepted}
-            yield found(Rule.RIGHT_DRAFT, row.request_id, step, **drafts)
+            yield found(Rule.RIGHT_DRAFT, row.request_id, step, **_drafts_of(row))
+
+
+def _drafts_of(row: RowRecord) -> Facts:
+    return {"num_drafted": row.num_drafted, "num_accepted": row.num_accepted}
 
 
 def accounting_findings(

@@ -23,7 +23,7 @@ from batchproof.api import Completion, EngineConfig, Request, RowRecord, StepRec
 from batchproof.findings.causes import Cause
 from batchproof.models.cached_states import reading
 from batchproof.models.catalogue import ModelUnderTest, moved
-from batchproof.models.lacking_parts import lacking
+from batchproof.models.lacking_parts import Part, lacking
 from batchproof.workload.workloads import Workload
 
 
@@ -190,7 +190,7 @@ class View:
     within: Mapping[str, Tensor] = field(default_factory=dict)
     marked: Tensor | None = None  # bool per cell: the cache keeps `held` of its key and value
     held: Callable[[Tensor], Tensor] | None = None
-    part: str | None = None  # of the model, which the cells `without` compute without
+    part: Part | None = None  # of the model, which the cells `without` compute without
     without: Tensor | None = None  # bool per cell
     logits_dtype: torch.dtype | None = None
 

@@ -38,10 +38,7 @@ class DraftsUnasked(RaggedPagedEngine):
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
-        output = model.get_output_embeddings()
-        self._speculator = self._speculator or self.speculator_class(
-            None, 2, output, self.hidden_states
-        )
+        self._speculator = self._speculator or self.speculator(None, 2)
 
 
 @odd

@@ -56,12 +56,14 @@ class RaggedPagedEngine(RaggedEngine):
         self._pool = KeyPool()
         self._hidden_states = KeyPool()  # one layer, (num_slots, 1, width), for drafts of a head
         self._speculator: Speculator | None = None
-        self._keeps_hidden_states = False
         if config.num_speculative_tokens and Capability.SPECULATION in self.capabilities:
             draft = config.draft_model(model)
-            most, output = config.num_speculative_tokens, model.get_output_embeddings()
-            self._speculator = self.speculator_class(draft, most, output, self.hidden_states)
-            self._keeps_hidden_states = self._speculator.reads_hidden_states
+            self._speculator = self.speculator(draft, config.num_speculative_tokens)
+
+    def speculator(self, draft: PreTrainedModel | None, most: int) -> Speculator:
+        """Returns one that makes up to `most` drafts for a row."""
+        output = self._model.get_output_embeddings()
+        return self.speculator_class(draft, most, output, self.hidden_states)
 
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
         plan = self._scheduler.schedule()
@@ -117,7 +119,7 @@ class RaggedPagedEngine(RaggedEngine):
         return self._hidden_states.read(0, slots)[0][0]
 
     def _logits(self, plan: SchedulerOutput, **fed: Any) -> Tensor:
-        if not self._keeps_hidden_states:
+        if self._speculator is None or not self._speculator.reads_hidden_states:
             return super()._logits(plan, **fed)
         seen: list[Tensor] = []  # of the output head, which is fed the last hidden states
         output = self._model.get_output_embeddings()
