@@ -58,6 +58,7 @@ class Request:
     max_new_tokens: int  # the cap, at least 1
     eos_token_ids: frozenset[int] = frozenset()  # each ends the answer; none: the cap alone does
     sampling: SamplingParams | None = None  # None: greedy
+    adapter: str | None = None  # name of a loaded one: `AdapterEngine`; None: the model alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ class EngineConfig:
     prefix_caching: bool = False  # requests that begin alike may share computed keys
     num_speculative_tokens: int | None = None  # drafts of a sequence in one step; None: no speculation
     draft_agreement: float | None = None  # of the `draft_model`; None: drafts come from n-grams
+    max_loras: int | None = None  # different adapters in one step; None: any number. Others wait
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -202,6 +204,7 @@ class Capability(StrEnum):
     # those with parameters as well, such as penalties, is its choice
     EXACT_DRAFTS = "exact_drafts"  # besides: they are those of `EngineConfig.draft_model` or of its
     # head, and every right one is kept
+    ADAPTERS = "adapters"  # `load_adapter`, `unload_adapter`: requests name low-rank adapters
     INVARIANCE = "invariance"  # `invariance`: grades that the engine reaches at least
 
 
@@ -291,6 +294,25 @@ class SelectiveEngine(Protocol):
     @property
     def sampling_fields(self) -> frozenset[str]:
         """Names of the fields it takes; without the attribute all that its capabilities are about."""
+        ...
+
+
+@runtime_checkable
+class AdapterEngine(Protocol):
+    """An engine that serves low-rank adapters (LoRA) of its model, each request its own (P21).
+
+    A request that names an adapter is answered by the model with that adapter in it, one that names
+    none by the model alone, whatever its neighbours ask for. One that names an unknown adapter is
+    refused. Both methods are called while no request is unfinished.
+    """
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """Lets requests name the adapter in a folder that PEFT's `save_pretrained` writes:
+        `adapter_config.json` and `adapter_model.safetensors`. One of that name is replaced."""
+        ...
+
+    def unload_adapter(self, name: str) -> None:
+        """Forgets an adapter: a request that names it is refused from now on."""
         ...
 
 

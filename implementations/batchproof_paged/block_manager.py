@@ -13,7 +13,8 @@ Cached and blank blocks are both *free*: a cached one is evicted whenever a bloc
 
 **Prefix cache.** A full block whose tokens are computed is published under (content id of the block
 before it, its own tokens). The key contains the tokens themselves, so a hash collision does no harm. A
-content id is never used twice, so blocks that followed an evicted one cannot be found.
+content id is never used twice, so blocks that followed an evicted one cannot be found. That of nothing
+is 0, or a negative one of the sequence's adapter.
 
 **Lanes.** Ids are laid out as a grid, id = column * num_lanes + lane. With `has_lanes`, a sequence in
 lane l gets for its i-th block the id of its own lane at column i, if that is free: on a CPU the pool is
@@ -76,9 +77,6 @@ class BlankBlocks:
                 return block
 
 
-ROOT = 0  # the content id of "nothing before it"
-
-
 class BlockManager:
     """The one owner of block ids. With `num_blocks` None, the pool grows with the longest sequence."""
 
@@ -101,7 +99,7 @@ class BlockManager:
         self._num_users: dict[int, int] = {}  # of the used blocks
         self._published: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # -> block, content id
         self._keys: dict[int, tuple[int, tuple[int, ...]]] = {}  # block -> under what it is published
-        self._last_content_id = ROOT
+        self._last_content_id = 0
         if num_blocks is not None:
             self._add_columns(ceil(num_blocks / num_lanes))
 
@@ -132,7 +130,7 @@ class BlockManager:
         if not self._has_prefix_cache:
             return ()
         hits: list[int] = []
-        content_id, size = ROOT, self.block_size
+        content_id, size = sequence.root, self.block_size
         for start in range(0, sequence.num_tokens - size, size):
             key = (content_id, tuple(sequence.token_ids[start : start + size]))
             if key not in self._published:
@@ -150,7 +148,7 @@ class BlockManager:
         sequence.block_table = list(hits)
         sequence.num_computed_tokens = len(hits) * self.block_size
         sequence.num_published_blocks = len(hits)
-        sequence.content_id = self._published[self._keys[hits[-1]]][1] if hits else ROOT
+        sequence.content_id = self._published[self._keys[hits[-1]]][1] if hits else sequence.root
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> None:
         """Gives the sequence the blocks it lacks for its first `num_tokens` tokens; `can_hold` has
@@ -190,7 +188,7 @@ class BlockManager:
         self._blank.add(blank)
         sequence.block_table = []
         sequence.num_computed_tokens = sequence.num_published_blocks = 0
-        sequence.content_id = ROOT
+        sequence.content_id = sequence.root
 
     def check_integrity(self, running: Iterable[Sequence]) -> None:
         """Raises `AssertionError` unless every block is in exactly one state, consistently with the

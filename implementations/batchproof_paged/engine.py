@@ -23,6 +23,7 @@ from batchproof.api import (
     duplicate_id,
 )
 from batchproof.errors import ConfigError
+from batchproof_engines.lora import Adapters
 from batchproof_engines.model_support import sliding_window
 from batchproof_engines.sampler import SampledRow, Sampler
 from batchproof_paged.attention import Backend
@@ -73,8 +74,10 @@ class PagedEngine:
         self._device = model.device
         self._make_backend = make_backend
         self._backend = make_backend(config.max_num_seqs, config.num_blocks)
-        runner_class = ModelRunner if options.feed == PACKED else CachedRunner
-        self._runner = runner_class(model, self._backend, config, options)
+        self._options = options
+        self._adapters: Adapters | None = None  # from the first one on
+        self._runner = self._runner_of(model, options)
+        self._model = model
         limits, has_lanes = Limits.of(model, config), options.backend == "lanes"
         self._scheduler = Scheduler(limits, config, has_lanes)
         self._overlaps = bool(options.overlap)
@@ -87,6 +90,10 @@ class PagedEngine:
         self._trace = TraceLog()
         if options.prepare:
             self._runner.prepare(limits.max_model_len)
+
+    def _runner_of(self, model: PreTrainedModel, options: PagedOptions) -> ModelRunner | CachedRunner:
+        runner_class = ModelRunner if options.feed == PACKED else CachedRunner
+        return runner_class(model, self._backend, self._config, options)
 
     def _drafter(self, draft: PreTrainedModel | None, options: PagedOptions) -> Drafter:
         if draft is None:
@@ -128,7 +135,7 @@ class PagedEngine:
         self._undelivered = [e for e in self._undelivered if e.request_id != request.request_id]
         refusal = self._refusal(request)
         if refusal is None:
-            self._scheduler.add(request)
+            self._enqueue(request)
         else:
             self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
 
@@ -146,7 +153,7 @@ class PagedEngine:
         answers: list[Sequence | str] = []  # a sequence, or why it was refused
         try:
             for request in requests:
-                answers.append(self._refusal(request) or self._scheduler.add(request))
+                answers.append(self._refusal(request) or self._enqueue(request))
             logits = self._run_all()
         except BaseException:  # the next call must not meet what is left of this one
             for sequence in [*self._scheduler.waiting, *self._scheduler.running]:
@@ -160,6 +167,18 @@ class PagedEngine:
             for request, answer in zip(requests, answers, strict=True)
         ]
 
+    def load_adapter(self, name: str, path: str) -> None:
+        """From the first adapter on the model runs eagerly: what is traced or captured is the same in
+        every step."""
+        if self._adapters is None:
+            self._adapters = Adapters(self._model)
+            self._runner = self._runner_of(self._adapters.model, self._options.eager())
+        self._adapters.load(name, path)
+
+    def unload_adapter(self, name: str) -> None:
+        if self._adapters is not None:
+            self._adapters.unload(name)
+
     def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
         with current(self._device):
             return visible_to(
@@ -169,7 +188,16 @@ class PagedEngine:
     def _refusal(self, request: Request) -> str | None:
         if self._overlaps and request.sampling is not None:
             return f"sampling is {request.sampling}, but needs the option overlap=false"
+        if request.adapter is not None:
+            none = "no adapter is loaded"
+            why = none if self._adapters is None else self._adapters.refusal(request.adapter)
+            if why is not None:
+                return f"adapter {request.adapter!r} is unknown: {why}"
         return self._scheduler.refusal(request)
+
+    def _enqueue(self, request: Request) -> Sequence:
+        root = 0 if self._adapters is None else -self._adapters.root(request.adapter)
+        return self._scheduler.add(request, root)
 
     def _is_live(self, request_id: str) -> bool:
         """From the caller's side: a request is live until its last token or refusal is delivered."""
@@ -215,6 +243,10 @@ class PagedEngine:
             if self._speculator is not None:
                 planned = self._speculator.drafted(planned, self._scheduler)
             batch = RaggedBatch.of(planned)
+            if self._adapters is not None:
+                rows = batch.scheduled
+                names = [sequence.request.adapter for sequence in rows.sequences]
+                self._adapters.begin(zip(names, rows.query_lens, strict=True))
             flight, rows = self._runner.launch(batch), batch.scheduled
             if flight.scored is not None:
                 self._score_prompts(batch, flight.scored)

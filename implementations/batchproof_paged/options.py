@@ -131,6 +131,11 @@ class PagedOptions:
         cache is not shared."""
         return self.feed == PACKED
 
+    def eager(self) -> Self:
+        """Returns the options of a model whose layers change from step to step."""
+        off = dict.fromkeys(("trace", "graphs", "compile", "prepare", "pack"), False)
+        return replace(self, **off)  # type: ignore[arg-type]
+
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What an engine with these options, which are resolved, can do."""
@@ -148,4 +153,6 @@ class PagedOptions:
             lacking.add(Capability.MASKING)
         if not self.keeps_prefixes:
             lacking.add(Capability.PREFIX_CACHING)
+        if self.feed != PACKED:  # an adapter acts on the places of a packed row
+            lacking.add(Capability.ADAPTERS)
         return frozenset(Capability) - lacking

@@ -69,8 +69,8 @@ class Scheduler:
             return duplicate_id(request.request_id)
         return self._limits.refusal(request) or self._pool_refusal(request)
 
-    def add(self, request: Request) -> Sequence:
-        sequence = Sequence(request, list(request.prompt_token_ids))
+    def add(self, request: Request, root: int = 0) -> Sequence:
+        sequence = Sequence(request, list(request.prompt_token_ids), root=root, content_id=root)
         self._live[request.request_id] = sequence
         self.waiting.append(sequence)
         self._waiting_ids = None
@@ -137,6 +137,8 @@ class Scheduler:
         admitted: list[str] = []
         while self.waiting and self._free_lanes and budget:
             sequence = self.waiting[0]
+            if not self._has_adapter_slot(sequence):
+                break
             hits = self._usable(sequence, self.blocks.match(sequence))
             # Admit only what fits whole, even if the budget cuts it into chunks.
             if not self.blocks.can_hold(sequence, sequence.num_tokens, hits):
@@ -150,6 +152,14 @@ class Scheduler:
             plan.append(self._feed(sequence, num_new))
             budget -= num_new
         return admitted
+
+    def _has_adapter_slot(self, sequence: Sequence) -> bool:
+        """Whether its adapter may run beside those that run."""
+        most = self._config.max_loras
+        if most is None or sequence.request.adapter is None:
+            return True
+        names = {each.request.adapter for each in (*self.running, sequence)} - {None}
+        return len(names) <= most
 
     def _usable(self, sequence: Sequence, known: tuple[int, ...]) -> tuple[int, ...]:
         """The first of these blocks, whose keys are known, that it may start behind: of a prompt only

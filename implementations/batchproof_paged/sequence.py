@@ -23,6 +23,7 @@ class Sequence:
     lane: int = -1
     block_table: list[int] = field(default_factory=list)
     num_published_blocks: int = 0  # full blocks offered to the prefix cache
+    root: int = 0  # content id of nothing before it: its adapter's own
     content_id: int = 0  # of its last published block: see BlockManager
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # one a token, if it asks for them

@@ -56,11 +56,12 @@ def completion_findings(
         yield from structure_findings(request, completion)
         if completion.finish_reason in (FinishReason.ERROR, FinishReason.ABORTED):
             continue
-        yield from token_findings(request, completion, oracle, ledger)
-        if not are_known(completion.token_ids, oracle):
+        own = oracle.of(request)
+        yield from token_findings(request, completion, own, ledger)
+        if not are_known(completion.token_ids, own):
             continue  # float64 has no logits behind a token that is none
-        yield from logit_findings(request, completion, oracle)
-        yield from logprob_findings(request, completion, oracle)
+        yield from logit_findings(request, completion, own)
+        yield from logprob_findings(request, completion, own)
         ledger.num_logits += completion.logits is not None
         ledger.num_requests += 1
         ledger.num_steps += len(completion.token_ids)
@@ -71,7 +72,16 @@ def completion_findings(
 
 
 def _score_together(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle) -> None:
-    """Scores the whole batch in one float64 pass; the oracle keeps the results for the checks below."""
+    """Scores the whole batch in one float64 pass for each adapter; the oracle keeps the results for the
+    checks below."""
+    by_adapter: dict[str | None, list[tuple[Request, Completion]]] = {}
+    for pair in pairs:
+        by_adapter.setdefault(pair[0].adapter, []).append(pair)
+    for alike in by_adapter.values():
+        _score_alike(alike, oracle.of(alike[0][0]))
+
+
+def _score_alike(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle) -> None:
     answers = [
         (request.prompt_token_ids, tuple(completion.token_ids))
         for request, completion in pairs

@@ -5,6 +5,7 @@ from itertools import pairwise
 from math import ceil
 
 from batchproof.api import RowRecord, StepRecord
+from batchproof.workload.workloads import Workload
 
 # What an engine may leave undone although it has the capability (C-7.7, C-9.10, C-17.6): where no trace
 # shows it, the summary says so, and nothing fails.
@@ -46,6 +47,12 @@ def has_prefix_hit(trace: Sequence[StepRecord]) -> bool:
                 return True
             begun.add(row.request_id)
     return False
+
+
+def has_mixed_adapters(trace: Sequence[StepRecord], workload: Workload) -> bool:
+    """Returns whether rows of different adapters, or of one and of the model alone, shared a step."""
+    adapter = {each.request_id: each.adapter for each in workload.requests}
+    return any(len({adapter.get(row.request_id) for row in record.rows}) > 1 for record in trace)
 
 
 def has_shared_block(trace: Sequence[StepRecord], block_size: int) -> bool:

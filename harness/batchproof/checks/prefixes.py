@@ -29,12 +29,14 @@ class Computed:
 
     token_ids: tuple[int, ...]  # prompt and answer, as far as they are known
     num_computed: int
+    variant: int = 0  # of the model: the number of the adapter
 
-    def begins_with(self, token_ids: tuple[int, ...], length: int) -> bool:
+    def begins_with(self, token_ids: tuple[int, ...], length: int, variant: int) -> bool:
         """Returns whether this begins with `length` tokens that equal `token_ids`, as far as both
-        are known."""
+        are known, computed by the same variant."""
         known = zip(self.token_ids, token_ids, strict=False)
-        return length <= self.num_computed and all(mine == theirs for mine, theirs in known)
+        is_long_enough = variant == self.variant and length <= self.num_computed
+        return is_long_enough and all(mine == theirs for mine, theirs in known)
 
 
 class ComputedPrefixes:
@@ -48,6 +50,7 @@ class ComputedPrefixes:
         earlier: Sequence[Computed] = (),
     ) -> None:
         self._earlier = earlier
+        self._variants = {each.request_id: workload.variant_of(each) for each in workload.requests}
         self._token_ids = {each.request_id: each.prompt_token_ids for each in workload.requests}
         for request, completion in zip(workload.requests, completions, strict=False):
             if completion.finish_reason is not FinishReason.ERROR:
@@ -70,9 +73,13 @@ class ComputedPrefixes:
     def hold(self, request_id: str, length: int) -> bool:
         """Returns whether the first `length` tokens of this request have been computed by any
         request."""
-        prefix = self._token_ids[request_id][:length]
-        return any(each.begins_with(prefix, length) for each in (*self._earlier, *self.computed))
+        prefix, variant = self._token_ids[request_id][:length], self._variants[request_id]
+        known = (*self._earlier, *self.computed)
+        return any(each.begins_with(prefix, length, variant) for each in known)
 
     @property
     def computed(self) -> tuple[Computed, ...]:
-        return tuple(Computed(self._token_ids[name], n) for name, n in self._num_computed.items())
+        return tuple(
+            Computed(self._token_ids[name], num, self._variants[name])
+            for name, num in self._num_computed.items()
+        )

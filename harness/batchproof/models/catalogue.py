@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import cast
 
@@ -100,6 +100,28 @@ class ModelUnderTest:
         exact = moved(copy.deepcopy(self.model), device, dtype)
         exact.set_experts_implementation("eager")  # the grouped kernels know no float64
         return exact
+
+    @property
+    def num_variants(self) -> int:
+        """How many low-rank adapters there are of it, numbered from 1 on."""
+        return KNOWN[self.name].num_variants if self.is_embedded else 0
+
+    def variant(self, number: int) -> ModelUnderTest:
+        """Returns the model with the adapter of this number merged into its weights."""
+        from batchproof.models.llama_variants import merge  # noqa: PLC0415 - few sessions need it
+
+        known = KNOWN[self.name]
+        model = known.build()
+        merge(model, number)
+        oracle = partial(known.oracle, number=number) if known.oracle else None
+        merged = moved(model, self.model.device, self.model.dtype)
+        return ModelUnderTest(f"{self.name}+{number}", merged, oracle)
+
+    def save_adapter(self, folder: Path, number: int) -> None:
+        """Writes the adapter of this number, in the model's dtype, as PEFT does."""
+        from batchproof.models.llama_variants import save_adapter  # noqa: PLC0415
+
+        save_adapter(folder, number, self.model.dtype)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Returns the token ids of a text: by the checkpoint's tokenizer, else its UTF-8 bytes."""

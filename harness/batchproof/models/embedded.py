@@ -6,7 +6,7 @@ builds a model is imported when the model is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from batchproof.models import window_hash_oracle as window_oracle
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-IntegerOracle = Callable[[Sequence[int], int], list[int]]
+IntegerOracle = Callable[..., list[int]]  # of a prompt, the number of tokens, and of a variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class EmbeddedModel:
     builder: str
     oracle: IntegerOracle | None = None  # its greedy answer in integer arithmetic, if constructed
     nan_token: int | None = None  # a prompt that holds it has no right answer: its logits are NaN
+    num_variants: int = 0  # low-rank adapters of it; its oracle takes the number of one
 
     def build(self) -> PreTrainedModel:
         """Returns the model in float32 on the CPU, in eval mode."""
@@ -49,7 +50,11 @@ class EmbeddedModel:
 # join where a test needs what they show.
 EMBEDDED: dict[str, EmbeddedModel] = {
     "gpt2-hash": EmbeddedModel("gpt2_hash:build_gpt2_hash", gpt2_hash_oracle.generate),
-    "llama-hash": EmbeddedModel("llama_hash:build_llama_hash", llama_hash_oracle.generate),
+    "llama-hash": EmbeddedModel(
+        "llama_hash:build_llama_hash",
+        llama_hash_oracle.generate,
+        num_variants=llama_hash_oracle.NUM_VARIANTS,
+    ),
     "gpt2-random": EmbeddedModel("random_models:build_gpt2_random"),
     "llama-random": EmbeddedModel("random_models:build_llama_random"),
     "mistral-window": EmbeddedModel("random_models:build_mistral_window"),
@@ -87,6 +92,7 @@ LONG_MODEL = "gpt2-long"
 STATE_MODEL = "bamba-hash"  # it carries recurrent states beside its keys
 DELTA_NET_MODEL = "qwen3-next-hash"  # so does it, of another kind
 HEAD_MODEL = "eagle-hash"  # it has a draft head
+VARIANTS_MODEL = "llama-hash"  # it has low-rank adapters
 SINK_MODEL = "gpt-oss-hash"  # its heads have sinks
 LATENT_MODEL = "deepseek-hash"  # it keeps latents instead of keys and values
 QUICK_STATE_MODEL = "bamba-random"

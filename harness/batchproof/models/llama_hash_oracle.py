@@ -7,10 +7,12 @@ are 0..63: the last state depends on the last 64 tokens.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from batchproof.models.hash_tables import Bits, layered_tokens, random_bits, shuffled, token_of
 
+NUM_VARIANTS = 8
 STATE_BITS = 32
 OFFSETS = (-1, 1, 2, 4, 8, 16, 16, 16)
 """How far back each layer reads. -1 is the future: no honest mask shows it (see `source`)."""
@@ -34,21 +36,62 @@ def gate_inputs(layer: int) -> tuple[tuple[int, int], ...]:
     return tuple(zip(own, fetched, strict=True))
 
 
-def source(layer: int, position: int) -> int:
-    """Returns the position whose state `position` reads in `layer`.
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Another hash with the same codes and permutations: what a low-rank adapter makes of the model.
+
+    Each field has an entry for each layer: how far back it reads, and which bits it flips of the states
+    that are read, as they are stored and as they arrive, and of the new state.
+    """
+
+    offsets: tuple[int, ...]
+    stored: tuple[frozenset[int], ...]
+    arriving: tuple[frozenset[int], ...]
+    new: tuple[frozenset[int], ...]
+
+
+@cache
+def variant(number: int) -> Variant:
+    """Returns the variant 1 to `NUM_VARIANTS`; 0 is the model alone."""
+    layers = range(len(OFFSETS))
+    if number == 0:
+        none = (frozenset[int](),) * len(OFFSETS)
+        return Variant(OFFSETS, none, none, none)
+    name = f"{_SERIES} / variant {number}"
+    order = shuffled(f"{name} / offsets", len(OFFSETS))
+
+    def some_bits(what: str, count: int) -> tuple[frozenset[int], ...]:
+        names = (f"{name} / layer {layer} / {what}" for layer in layers)
+        return tuple(frozenset(shuffled(each, STATE_BITS)[:count]) for each in names)
+
+    return Variant(
+        tuple(OFFSETS[place] for place in order),
+        some_bits("stored", 2),
+        some_bits("arriving", 4),
+        some_bits("new", 2),
+    )
+
+
+def source(offset: int, position: int) -> int:
+    """Returns the position whose state `position` reads in a layer with this offset.
 
     An offset that points outside the visible keys reads the visible key next to it: position 0
     near the start, and for the offset -1, which a causal mask hides, the position itself.
     """
-    return min(max(position - OFFSETS[layer], 0), position)
+    return min(max(position - offset, 0), position)
 
 
-def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
-    as `greedy_tokens` does."""
+def generate(prompt: Sequence[int], max_new_tokens: int, number: int = 0) -> list[int]:
+    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt` under a variant.
+    Raises `ValueError` as `greedy_tokens` does."""
+    hashed = variant(number)
 
     def mixed(layer: int, position: int, states: Callable[[int], Bits]) -> Bits:
-        own, fetched = states(position), states(source(layer, position))
-        return tuple(own[i] ^ fetched[j] for i, j in gate_inputs(layer))
+        own, fetched = states(position), states(source(hashed.offsets[layer], position))
+        flipped, new = hashed.stored[layer] ^ hashed.arriving[layer], hashed.new[layer]
+        return tuple(
+            own[i] ^ fetched[j] ^ (j in flipped) ^ (bit in new)
+            for bit, (i, j) in enumerate(gate_inputs(layer))
+        )
 
     return layered_tokens(prompt, max_new_tokens, len(OFFSETS), token_code, mixed, token_of)

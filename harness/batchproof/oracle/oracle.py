@@ -17,7 +17,7 @@ nothing.
 import copy
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -144,12 +144,32 @@ class Oracle:
         engine under test."""
         self.subject = subject
         self.precision = precision
+        self._adapters: Mapping[str, int] = {}  # by name, the number of the variant
+        self._variants: dict[int, Oracle] = {}
+        self._factory = reference
         self._reference = reference(coarse(subject.model, precision), EngineConfig(return_logits=True))
         self._answers: Recent[Prompt, Answer] = Recent(lambda answer: answer.logits.numel())
         self._scores: Recent[Scored, Tensor] = Recent(lambda score: score.numel())
         self._calibrated: list[Calibration] = []
         self._processed: dict[Request, tuple[int, ...]] = {}
         self._right: dict[Prompt, tuple[int, ...]] = {}  # tokens are small, so all are kept
+
+    def under(self, adapters: Iterable[tuple[str, int]]) -> "Oracle":
+        """Returns the oracle of the same model for requests that may name these adapters, pairs of a
+        name and the number of a variant."""
+        named = copy.copy(self)  # it shares all that is computed
+        named._adapters = dict(adapters)
+        return named
+
+    def of(self, request: Request) -> "Oracle":
+        """Returns the oracle of the model under the request's own adapter."""
+        if request.adapter is None:
+            return self
+        number = self._adapters[request.adapter]
+        if number not in self._variants:
+            merged = self.subject.variant(number)
+            self._variants[number] = Oracle(merged, self._factory, self.precision)
+        return self._variants[number]
 
     @property
     def is_calibrated(self) -> bool:
@@ -224,6 +244,8 @@ class Oracle:
         """Returns `max_new_tokens` tokens as the request wants them chosen, whatever ends the answer:
         `right_tokens`, or, where its parameters change logits, the argmax in float64 of what they make
         of them. Raises `OracleError`, also for a request whose tokens are drawn."""
+        if request.adapter is not None:
+            return self.of(request).choices(replace(request, adapter=None))
         asked = sampling_of(request)
         if asked.temperature > 0:
             raise OracleError(

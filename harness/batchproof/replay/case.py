@@ -25,7 +25,7 @@ def right_answers(trial: Trial, workload: Workload) -> RightAnswers:
     """Returns one answer per request, in order; None for a request that has none, because it must be
     refused, its logits are NaN, or its tokens are drawn."""
     return tuple(
-        right_answer(trial, request)
+        right_answer(trial, request, workload)
         if trial.subject.has_answer(request.prompt_token_ids)
         and not is_drawn(request)
         and not is_bad(trial, workload, index)
@@ -34,8 +34,8 @@ def right_answers(trial: Trial, workload: Workload) -> RightAnswers:
     )
 
 
-def right_answer(trial: Trial, request: Request) -> Completion:
-    token_ids, reason = trial.oracle.expected(request)
+def right_answer(trial: Trial, request: Request, workload: Workload) -> Completion:
+    token_ids, reason = trial.oracle.under(workload.adapters).expected(request)
     return Completion(request.request_id, tuple(token_ids), reason)
 
 
@@ -48,7 +48,8 @@ def is_bad(trial: Trial, workload: Workload, index: int) -> bool:
     reason = limits.refusal(request) if workload.needs_stepping else at_once
     num_fed = len(request.prompt_token_ids) + request.max_new_tokens - 1
     is_too_large = ceil(num_fed / config.block_size) > (config.num_blocks or sys.maxsize)
-    return reason is not None or (Capability.PREEMPTION in trial.capabilities and is_too_large)
+    is_unknown = request.adapter is not None and not workload.variant_of(request)
+    return reason is not None or is_unknown or (Capability.PREEMPTION in trial.capabilities and is_too_large)
 
 
 def case_text(trial: Trial, failure: Failure, name: str, test: str) -> str | None:
@@ -89,7 +90,7 @@ def _is_wrong(trial: Trial, failure: Failure, runs: Sequence[Run]) -> bool:
     name = failure.finding.request_id
     asked = zip(runs[-1].workload.requests, runs[-1].completions, strict=False) if runs else ()
     return any(
-        right_answer(trial, request) != completion
+        right_answer(trial, request, runs[-1].workload) != completion
         for request, completion in asked
         if request.request_id == name
     )

@@ -82,6 +82,8 @@ def lacking(failure: Failure, capabilities: AbstractSet[Capability]) -> Capabili
     needed = {failure.rule.needs} if failure.rule.needs else set()
     if any(each.needs_stepping for each in workloads):
         needed.add(Capability.STEPPING)
+    if any(each.adapters for each in workloads):
+        needed.add(Capability.ADAPTERS)
     if any(each.config.num_speculative_tokens for each in workloads):
         needed.add(Capability.SPECULATION)
     return min(needed - capabilities, default=None)
@@ -119,6 +121,11 @@ def _check_calls(trial: Trial, failure: Failure) -> None:
     """Makes all calls on one engine and judges every answer and the conduct."""
     if failure.scene.workload.aborts:
         _check_aborts(trial, failure)
+        return
+    if any(run.workload.adapters for run in failure.scene.runs):  # of which a case has none
+        with trial.engine(failure.scene.workload.config) as engine:
+            for run in failure.scene.runs:
+                trial.check(run.workload, engine)
         return
     text = case_text(trial, failure, "replayed-failure", "replay")
     if text is not None:

@@ -42,17 +42,20 @@ class StoredRequest:
     max_new_tokens: int
     eos: tuple[int, ...]
     sampling: Mapping[str, object] | None = None
+    adapter: str | None = None
 
     @classmethod
     def of(cls, request: Request) -> Self:
         eos = tuple(sorted(request.eos_token_ids))
         asked = None if request.sampling is None else plain_values(request.sampling)
-        return cls(request.request_id, request.prompt_token_ids, request.max_new_tokens, eos, asked)
+        prompt, cap = request.prompt_token_ids, request.max_new_tokens
+        return cls(request.request_id, prompt, cap, eos, asked, request.adapter)
 
     def request(self) -> Request:
         """Returns the request itself. Raises `ValueError` for parameters out of place."""
         asked = None if self.sampling is None else sampling_params(self.sampling)
-        return Request(self.id, self.prompt, self.max_new_tokens, frozenset(self.eos), asked)
+        eos = frozenset(self.eos)
+        return Request(self.id, self.prompt, self.max_new_tokens, eos, asked, self.adapter)
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class StoredRun:
     arrivals: tuple[int, ...] | None
     aborts: tuple[tuple[str, int], ...]  # id, step
     got: tuple[StoredAnswer, ...]
+    adapters: tuple[tuple[str, int], ...] = ()  # name, number
 
     @classmethod
     def of(cls, run: Run) -> Self:
@@ -92,12 +96,13 @@ class StoredRun:
         requests = tuple(map(StoredRequest.of, asked.requests))
         got = tuple(map(StoredAnswer.of, run.completions))
         arrivals = None if asked.arrivals is None else tuple(asked.arrivals)
-        return cls(run.serial, asked.config, requests, arrivals, tuple(asked.aborts), got)
+        aborts, adapters = tuple(asked.aborts), tuple(asked.adapters)
+        return cls(run.serial, asked.config, requests, arrivals, aborts, got, adapters)
 
     def run(self) -> Run:
         """Returns the run itself. Raises `ValueError` for a value out of place."""
         requests = tuple(each.request() for each in self.requests)
-        workload = Workload(requests, self.config, self.arrivals, self.aborts)
+        workload = Workload(requests, self.config, self.arrivals, self.aborts, self.adapters)
         return Run(self.engine_number, workload, tuple(each.completion() for each in self.got))
 
 

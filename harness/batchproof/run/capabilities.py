@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from batchproof.api import (
     CHOOSING,
+    AdapterEngine,
     Capability,
     ClosableEngine,
     Engine,
@@ -30,6 +31,7 @@ PROTOCOLS = {
     Capability.MASKING: MaskingEngine,
     Capability.CLOSING: ClosableEngine,
     Capability.INVARIANCE: InvariantEngine,
+    Capability.ADAPTERS: AdapterEngine,
 }
 MEMBERS = {
     each: sorted(name for name in vars(protocol) if not name.startswith("_"))

@@ -3,7 +3,7 @@ answers."""
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -52,12 +52,17 @@ class RunHistory:
         self._serials: dict[int, int] = {}  # id of an engine -> its serial
         self._runs: deque[Run] = deque(maxlen=NUM_KEPT_RUNS)
         self._computed: dict[int, list[tuple[Computed, ...]]] = {}  # serial -> prefixes of each run
+        self._loaded: dict[int, dict[str, int]] = {}  # serial -> the adapters that it has
 
     def add(self, engine: Engine) -> int:
         """Returns the serial of an engine that was built, from 1 on."""
         serial = max(self._serials.values(), default=0) + 1
         self._serials[id(engine)] = serial
         return serial
+
+    def loaded(self, engine: Engine) -> dict[str, int]:
+        """Returns the adapters that the engine has, for its caller to change: numbers by name."""
+        return self._loaded.setdefault(self._serials[id(engine)], {})
 
     def begin(self, engine: Engine, workload: Workload) -> None:
         self._runs.append(Run(self._serials[id(engine)], workload))
@@ -253,6 +258,7 @@ class Trial:
             self.lab.watch.require_untouched(self.spec, self.subject)
             guard = self.lab.watch.guard(self.spec, self.subject, "while the engine worked")
             with guard, self._engines_time():
+                self._load_adapters(engine, dict(workload.adapters))
                 outcome = serve(engine, workload, self.lab.time_limit_s)
             self.lab.watch.require_untouched(self.spec, self.subject)
         computed: tuple[Computed, ...] = ()
@@ -264,6 +270,19 @@ class Trial:
             answers = outcome.completions
             require(presence_findings(workload, answers, self.capabilities, self.promise))
         return outcome
+
+    def _load_adapters(self, engine: Engine, wanted: dict[str, int]) -> None:
+        """Makes the engine have these adapters and no others."""
+        loaded = self.history.loaded(engine)
+        with time_limit(self.lab.time_limit_s, "load_adapter and unload_adapter"):
+            for name in loaded.keys() - wanted.keys():
+                engine.unload_adapter(name)  # type: ignore[attr-defined]
+                del loaded[name]
+            for name, number in wanted.items():
+                if loaded.get(name) != number:
+                    folder = self.lab.adapter_folder(self.subject, number)
+                    engine.load_adapter(name, folder)  # type: ignore[attr-defined]
+                    loaded[name] = number
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:
         """Runs a workload of good requests as `run` does, and judges every answer and the conduct.
@@ -288,7 +307,7 @@ class Trial:
         self, workload: Workload, outcome: Outcome, engine: Engine, num_records: int
     ) -> Iterator[Finding]:
         """Yields what is wrong with the answers, then with the conduct since `num_records`."""
-        yield from self.answer_findings(workload.requests, outcome)
+        yield from self.answer_findings(workload.requests, outcome, workload.adapters)
         records, earlier = self.trace_of(engine)[num_records:], self.history.computed_before(engine)
         yield from self.conduct_findings(workload, outcome, records, earlier)
 
@@ -326,18 +345,18 @@ class Trial:
             if what in OWN_CHOICE and not did_happen:
                 self.ledger.note(f"{self.spec.name} may do without, and has not shown: {what}")
 
-    def judge(self, requests: Sequence[Request], outcome: Outcome, bad: Collection[int] = ()) -> None:
+    def judge(self, workload: Workload, outcome: Outcome, bad: Collection[int] = ()) -> None:
         """Compares the completions with the right answers and counts them; the requests at the places
         `bad` must be refused.
 
         Raises `BrokenPromise`, and `OracleError`.
         """
-        require(self._judged(requests, outcome, bad))
+        require(self._judged(workload, outcome, bad))
 
     def _judged(
-        self, requests: Sequence[Request], outcome: Outcome, bad: Collection[int]
+        self, workload: Workload, outcome: Outcome, bad: Collection[int]
     ) -> Iterator[Finding]:
-        given = outcome.completions
+        requests, given = workload.requests, outcome.completions
         if bad and len(given) != len(requests):
             yield found(Rule.COUNT, num_requests=len(requests), num_completions=len(given))
             return
@@ -345,10 +364,17 @@ class Trial:
             yield from refusal_findings(given[place], requests[place], self.ledger)
         good = [request for place, request in enumerate(requests) if place not in bad]
         answers = tuple(each for place, each in enumerate(given) if place not in bad)
-        yield from self.answer_findings(good, Outcome(answers))
+        yield from self.answer_findings(good, Outcome(answers), workload.adapters)
 
-    def answer_findings(self, requests: Sequence[Request], outcome: Outcome) -> Iterator[Finding]:
-        return completion_findings(requests, outcome.completions, self.oracle, self.ledger)
+    def answer_findings(
+        self,
+        requests: Sequence[Request],
+        outcome: Outcome,
+        adapters: Iterable[tuple[str, int]] = (),
+    ) -> Iterator[Finding]:
+        """Yields what is wrong with the answers to good requests, under these adapters."""
+        oracle = self.oracle.under(adapters)
+        return completion_findings(requests, outcome.completions, oracle, self.ledger)
 
     @contextmanager
     def reporting(self, workload: Workload, rule: Rule = Rule.UNREADABLE) -> Iterator[None]:

@@ -20,16 +20,24 @@ class Workload:
 
     `arrivals[i]` is the step before which request i is added (0: at the start); None: all at once
     through `generate`. `aborts` holds pairs of a request id and the step before which it is aborted.
+    `adapters` holds pairs of a name and the number of the adapter that it stands for: the engine is made
+    to have just these before it is served.
     """
 
     requests: tuple[Request, ...]
     config: EngineConfig = EngineConfig()
     arrivals: tuple[int, ...] | None = None
     aborts: tuple[tuple[str, int], ...] = ()
+    adapters: tuple[tuple[str, int], ...] = ()
 
     @property
     def needs_stepping(self) -> bool:
         return self.arrivals is not None or bool(self.aborts)
+
+    @property
+    def has_adapter_slots(self) -> bool:
+        """Whether a request may have to wait until its adapter may run, and be overtaken meanwhile."""
+        return self.config.max_loras is not None and any(each.adapter for each in self.requests)
 
     @property
     def num_tokens(self) -> int:
@@ -46,6 +54,11 @@ class Workload:
         """
         last_arrival = max(self.arrivals or (0,), default=0)
         return 8 * self.num_tokens + last_arrival + len(self.requests) + 16
+
+    def variant_of(self, request: Request) -> int:
+        """Returns the number of the adapter that the request names; 0 if it names none, or one that is
+        not loaded."""
+        return dict(self.adapters).get(request.adapter or "", 0)
 
     def together(self) -> Self:
         """Returns the same requests, all at once through `generate`."""

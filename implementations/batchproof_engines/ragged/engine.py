@@ -38,6 +38,7 @@ from batchproof.api import (
     TokenLogprobs,
     duplicate_id,
 )
+from batchproof_engines.lora import Adapters
 from batchproof_engines.model_support import refuse_other_attention, refuse_unbatchable, sliding_window
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.sampler import SampledRow, Sampler
@@ -59,6 +60,7 @@ class RaggedEngine:
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         self._model = model
+        self._adapters: Adapters | None = None  # from the first one on
         self._config = config
         self._window = sliding_window(model)
         self._scheduler = self.scheduler_class(Limits.of(model, config), config)
@@ -119,6 +121,8 @@ class RaggedEngine:
         """Feeds all scheduled tokens in one pass, or each row alone if a logit is not finite. Stores
         their keys and values; returns logits (total_q, vocab)."""
         device = self._model.device
+        if self._adapters is not None:
+            self._adapters.begin((each.request.adapter, num) for each, num in plan.scheduled)
         fed, positions = self._packed_tokens(plan)
         cache = self._gather(plan)
         logits = self._logits(
@@ -219,11 +223,38 @@ class RaggedEngine:
         id is live."""
         if self._scheduler.is_live(request.request_id):
             raise ValueError(duplicate_id(request.request_id))
-        refusal = self._scheduler.refusal(request)
+        refusal = self._refusal(request)
         if refusal is None:
-            self._scheduler.add(request)
+            self._enqueue(request)
         else:
             self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
+
+    def _refusal(self, request: Request) -> str | None:
+        if request.adapter is not None:
+            refusal = "no adapter is loaded"
+            if self._adapters is not None:
+                refusal = self._adapters.refusal(request.adapter)
+            if refusal is not None:
+                return f"adapter {request.adapter!r} is unknown: {refusal}"
+        return self._scheduler.refusal(request)
+
+    def _enqueue(self, request: Request) -> Sequence:
+        sequence = self._scheduler.add(request)
+        if self._adapters is not None:
+            sequence.root = self._adapters.root(request.adapter)
+        return sequence
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """Lets requests name the adapter in a folder of PEFT's. Raises `ValueError` for one of another
+        kind than `lora` describes."""
+        if self._adapters is None:
+            self._adapters = Adapters(self._model)
+            self._model = self._adapters.model
+        self._adapters.load(name, path)
+
+    def unload_adapter(self, name: str) -> None:
+        if self._adapters is not None:
+            self._adapters.unload(name)
 
     def abort(self, request_id: str) -> None:
         """Ends a request, which gets an ABORTED event in the next step; an unknown id has no effect."""
@@ -249,8 +280,8 @@ class RaggedEngine:
         self._require_idle()
         answers: list[Sequence | str] = []  # a sequence, or why it was refused
         for request in requests:
-            refusal = self._scheduler.refusal(request)
-            answers.append(refusal or self._scheduler.add(request))
+            refusal = self._refusal(request)
+            answers.append(refusal or self._enqueue(request))
         logits: dict[str, list[Tensor]] = {request.request_id: [] for request in requests}
         while self.has_unfinished:
             for request_id, row_logits in self._run_step()[1].items():

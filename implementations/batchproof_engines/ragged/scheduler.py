@@ -39,6 +39,7 @@ class Sequence:
     request: Request
     token_ids: list[int]  # prompt and outputs
     num_computed_tokens: int = 0
+    root: int = 0  # of its adapter: `Adapters.root`
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # one a token, if it asks for them
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # likewise
@@ -168,10 +169,17 @@ class Scheduler:
         """Moves the first waiting sequence into a slot, unless the pool lacks room for all of it: it
         must hold the whole sequence, even if the budget cuts it into chunks."""
         sequence = self.waiting[0]
+        if not self._has_adapter_slot(sequence):
+            return False
         if not self._fits({**plan, sequence: sequence.num_uncomputed_tokens}):
             return False
         self.running.append(self.waiting.popleft())
         return True
+
+    def _has_adapter_slot(self, sequence: Sequence) -> bool:
+        """Returns whether its adapter may run beside those that run."""
+        names = {each.request.adapter for each in (*self.running, sequence)} - {None}
+        return self._config.max_loras is None or len(names) <= self._config.max_loras
 
     def _take_blocks(self, sequence: Sequence, num_new: int) -> None:
         """Gives a sequence the blocks of the tokens to feed. Here blocks are just counted."""

@@ -9,7 +9,7 @@ A block is in one of three states:
     blank --take--> used --release--> cached (if it is published) or blank
     cached --adopt--> used            cached --evict, least recently used--> blank
 
-A full block is published under all tokens of its sequence up to its end, so that a hash collision does
+A full block is published under its adapter and all tokens of its sequence up to its end, so that a hash collision does
 no harm, and a block behind an evicted one is not found.
 
 Paging: Kwon et al., "PagedAttention", SOSP 2023.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from batchproof_engines.ragged.scheduler import Sequence
 
-Prefix = tuple[int, ...]  # tokens
+Prefix = tuple[int, ...]  # the number of an adapter, and tokens
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class BlockManager:
 
     def prefix(self, sequence: Sequence, column: int) -> Prefix:
         """Returns what the sequence's block of that column is published under."""
-        return tuple(sequence.token_ids[: (column + 1) * self.block_size])
+        return (sequence.root, *sequence.token_ids[: (column + 1) * self.block_size])
 
     def match(self, sequence: Sequence) -> list[int]:
         """Returns the published blocks of the sequence's longest known prefix, without its last token,

@@ -36,6 +36,8 @@ class PagedScheduler(Scheduler):
     def _admit_first(self, plan: dict[Sequence, int]) -> bool:  # noqa: ARG002
         """Admits it behind the prefix that is known of it, and gives it the lowest free lane."""
         sequence = self.waiting[0]
+        if not self._has_adapter_slot(sequence):
+            return False
         known = self.blocks.match(sequence)
         hits = self.usable(sequence, known)
         if not self.blocks.can_hold(sequence, len(sequence.token_ids), hits):

@@ -1,0 +1,97 @@
+"""P21: an answer is that of the model with the request's own adapter, whatever its neighbours use.
+
+Each adapter turns the model into another hash, from the first layer's keys on. So a layer that is left
+out, a row that gets another's adapter, and a key computed under another show in the tokens.
+"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchproof.api import Capability, EngineConfig, Request
+from batchproof.checks.happened import has_mixed_adapters, has_prefix_hit
+from batchproof.generators.adapting import adapted, loaded_adapters, same_prompts_by_turns
+from batchproof.generators.strategies import crowded, text_tokens, workloads
+from batchproof.models.embedded import VARIANTS_MODEL
+from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Workload
+
+pytestmark = [
+    pytest.mark.promise(id="P21"),
+    pytest.mark.needs("adapters"),
+    pytest.mark.on_model(VARIANTS_MODEL),
+]
+
+
+@given(data=st.data())
+def test_each_answer_is_that_of_its_own_adapter(trial: Trial, data: st.DataObject) -> None:
+    drawn = workloads(trial.oracle, trial.capabilities, min_requests=2)
+    workload = data.draw(adapted(trial.oracle, data.draw(drawn)))
+    if Capability.SPECULATION in trial.capabilities and data.draw(st.booleans(), label="drafts"):
+        workload = workload.with_config(num_speculative_tokens=3)
+    with trial.engine(workload.config) as engine:
+        trial.check(workload, engine)
+        trial.must_show("step of several adapters", has_mixed_adapters(trial.trace_of(engine), workload))
+
+
+@pytest.mark.needs("stepping")
+@given(data=st.data())
+def test_requests_come_and_go_under_their_own_adapters(trial: Trial, data: st.DataObject) -> None:
+    drawn = workloads(trial.oracle, trial.capabilities, min_requests=3, with_arrivals=True)
+    trial.check(data.draw(adapted(trial.oracle, data.draw(drawn))))
+
+
+@pytest.mark.needs("preemption")
+@given(data=st.data())
+def test_a_preempted_request_goes_on_under_its_adapter(trial: Trial, data: st.DataObject) -> None:
+    drawn = crowded(trial.oracle, trial.has_logits, block_sizes=trial.block_sizes)
+    trial.check(data.draw(adapted(trial.oracle, data.draw(drawn))))
+
+
+@pytest.mark.shows("prefix_caching")
+@given(data=st.data())
+def test_a_prefix_is_taken_over_under_its_own_adapter_alone(trial: Trial, data: st.DataObject) -> None:
+    """Ends with other weights under a name that is known."""
+    calls = data.draw(same_prompts_by_turns(trial.oracle, trial.block_sizes, trial.has_logits))
+    with trial.engine(calls[0].config) as engine:
+        for call in calls:
+            trial.check(call, engine)
+        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+
+
+@pytest.mark.parametrize("max_loras", [None, 1, 3])
+def test_every_adapter_is_served_beside_all_others(trial: Trial, max_loras: int | None) -> None:
+    """Then again after each name has come to stand for another adapter."""
+    count = trial.subject.num_variants
+    names = [f"adapter-{number}" for number in range(1, count + 1)]
+    text = text_tokens(1, trial.subject.vocab_size)
+    wanted = tuple(
+        Request(f"r{i}", text[i : i + 9], 3, adapter=name) for i, name in enumerate([*names, None, *names])
+    )
+    config = EngineConfig(max_num_seqs=count, max_loras=max_loras)
+    with trial.engine(config) as engine:
+        for shift in (0, 1):
+            numbers = [(number + shift) % count + 1 for number in range(count)]
+            adapters = tuple(zip(names, numbers, strict=True))
+            trial.check(Workload(wanted, config, adapters=adapters), engine)
+
+
+@given(data=st.data())
+def test_an_adapter_that_is_not_loaded_is_refused(trial: Trial, data: st.DataObject) -> None:
+    """It was never loaded, and then it is no longer."""
+    adapters = data.draw(loaded_adapters(trial.oracle))
+    drawn = workloads(trial.oracle, trial.capabilities, with_eos=False)
+    good = replace(data.draw(drawn), adapters=adapters)
+    place = data.draw(st.integers(0, len(good.requests)), label="place of the bad request")
+    bad = Request("bad", (1, 2, 3), 2, adapter="gone")
+    mixed = list(good.requests)
+    mixed.insert(place, bad)
+    workload = good.with_requests(mixed)
+    with trial.engine(good.config) as engine:
+        for _ in range(2):
+            outcome = trial.run(workload, engine)
+            with trial.reporting(workload):
+                trial.judge(workload, outcome, bad=(place,))
+            trial.check(replace(workload, adapters=(*adapters, ("gone", 1))), engine)
