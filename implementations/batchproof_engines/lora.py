@@ -1,8 +1,8 @@
 """Low-rank adapters (LoRA) of several requests in one packed step.
 
 Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021: a linear layer adds
-alpha / rank * B A x to its output W x. In a step that packs rows of several adapters W is applied to all
-tokens at once, and each B A to the tokens of its own rows (Chen et al., "Punica: Multi-Tenant LoRA
+alpha / rank * B A x to its output W x. In a step that packs rows of several adapters W is applied to
+all tokens at once, and each B A to the tokens of its own rows (Chen et al., "Punica: Multi-Tenant LoRA
 Serving", 2023).
 """
 
@@ -30,6 +30,14 @@ class Adapter:
     root: int
     a: dict[str, Tensor]
     b: dict[str, Tensor]
+
+
+def refusal_of(name: str | None, adapters: "Adapters | None") -> str | None:
+    """Returns why a request that names this adapter cannot be served; None if it can."""
+    loaded = [] if adapters is None else adapters.names
+    if name is None or name in loaded:
+        return None
+    return f"adapter {name!r} is not loaded; loaded are: {', '.join(loaded) or 'none'}"
 
 
 class AdaptedLinear(nn.Module):
@@ -63,10 +71,14 @@ class Adapters:
 
     def __init__(self, model: PreTrainedModel) -> None:
         shared = {id(each): each for each in (*model.parameters(), *model.buffers())}
-        self.model: PreTrainedModel = copy.deepcopy(model, shared)  # type: ignore[arg-type]
+        self.model: PreTrainedModel = copy.deepcopy(model, shared)
         self._loaded: dict[str, Adapter] = {}
         self._num_loads = 0
         self._step: list[tuple[Adapter, Tensor]] = []
+
+    @property
+    def names(self) -> list[str]:
+        return [*self._loaded]
 
     def load(self, name: str, path: str) -> None:
         """Loads an adapter as PEFT writes it. Raises `ValueError` for one of another kind."""
@@ -74,7 +86,9 @@ class Adapters:
         config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         for field, plain in PLAIN.items():
             if config.get(field, plain) != plain:
-                raise ValueError(f"adapter {name!r}: {field} is {config[field]!r}, but must be {plain!r}")
+                raise ValueError(
+                    f"adapter {name!r}: {field} is {config[field]!r}, but must be {plain!r}"
+                )
         parts: dict[str, dict[str, Tensor]] = {"a": {}, "b": {}}
         scale = config["lora_alpha"] / config["r"]
         for key, values in load_file(folder / "adapter_model.safetensors").items():
@@ -90,12 +104,6 @@ class Adapters:
 
     def unload(self, name: str) -> None:
         self._loaded.pop(name, None)
-
-    def refusal(self, name: str | None) -> str | None:
-        """Returns why a request that names this adapter cannot be served; None if it can."""
-        if name is None or name in self._loaded:
-            return None
-        return f"adapter {name!r} is not loaded; loaded are {', '.join(self._loaded) or 'none'}"
 
     def root(self, name: str | None) -> int:
         """Returns behind which number prefixes under this adapter are cached; 0 without one."""
@@ -123,5 +131,7 @@ class Adapters:
             return
         if not isinstance(known, nn.Linear) or known is self.model.get_output_embeddings():
             kind = type(known).__name__
-            raise ValueError(f"adapter {name!r}: {layer} is a {kind}, but must be a linear layer of a block")
+            raise ValueError(
+                f"adapter {name!r}: {layer} is a {kind}, but must be a linear layer of a block"
+            )
         setattr(self.model.get_submodule(parent), child, AdaptedLinear(layer, known, self._step))

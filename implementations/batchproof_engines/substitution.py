@@ -9,6 +9,7 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, EngineFactory
+from batchproof_engines.lora import Adapters
 from batchproof_engines.model_support import refuse_unbatchable
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, Sequence
@@ -28,6 +29,7 @@ OWNERS: dict[type, tuple[type, str]] = {
     Scheduler: (RaggedEngine, "scheduler_class"),
     Sampler: (RaggedEngine, "sampler_class"),
     HeadDrafter: (Speculator, "head_drafter_class"),
+    Adapters: (RaggedPagedEngine, "adapters_class"),
     Speculator: (RaggedPagedEngine, "speculator_class"),
     StatesByLane: (StatefulEngine, "states_class"),
     Checkpoints: (StatefulEngine, "checkpoints_class"),

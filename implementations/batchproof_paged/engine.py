@@ -23,7 +23,7 @@ from batchproof.api import (
     duplicate_id,
 )
 from batchproof.errors import ConfigError
-from batchproof_engines.lora import Adapters
+from batchproof_engines.lora import Adapters, refusal_of
 from batchproof_engines.model_support import sliding_window
 from batchproof_engines.sampler import SampledRow, Sampler
 from batchproof_paged.attention import Backend
@@ -188,12 +188,7 @@ class PagedEngine:
     def _refusal(self, request: Request) -> str | None:
         if self._overlaps and request.sampling is not None:
             return f"sampling is {request.sampling}, but needs the option overlap=false"
-        if request.adapter is not None:
-            none = "no adapter is loaded"
-            why = none if self._adapters is None else self._adapters.refusal(request.adapter)
-            if why is not None:
-                return f"adapter {request.adapter!r} is unknown: {why}"
-        return self._scheduler.refusal(request)
+        return refusal_of(request.adapter, self._adapters) or self._scheduler.refusal(request)
 
     def _enqueue(self, request: Request) -> Sequence:
         root = 0 if self._adapters is None else -self._adapters.root(request.adapter)

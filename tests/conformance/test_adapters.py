@@ -33,7 +33,9 @@ def test_each_answer_is_that_of_its_own_adapter(trial: Trial, data: st.DataObjec
         workload = workload.with_config(num_speculative_tokens=3)
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
-        trial.must_show("step of several adapters", has_mixed_adapters(trial.trace_of(engine), workload))
+        trial.must_show(
+            "step of several adapters", has_mixed_adapters(trial.trace_of(engine), workload)
+        )
 
 
 @pytest.mark.needs("stepping")
@@ -68,7 +70,8 @@ def test_every_adapter_is_served_beside_all_others(trial: Trial, max_loras: int 
     names = [f"adapter-{number}" for number in range(1, count + 1)]
     text = text_tokens(1, trial.subject.vocab_size)
     wanted = tuple(
-        Request(f"r{i}", text[i : i + 9], 3, adapter=name) for i, name in enumerate([*names, None, *names])
+        Request(f"r{i}", text[i : i + 9], 3, adapter=name)
+        for i, name in enumerate([*names, None, *names])
     )
     config = EngineConfig(max_num_seqs=count, max_loras=max_loras)
     with trial.engine(config) as engine:

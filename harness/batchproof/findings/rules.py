@@ -84,6 +84,9 @@ CAUSE_OF_PROMISE: Mapping[Promise, Cause] = {
     Promise.P18: Cause.LOGPROBS,
     Promise.P19: Cause.SAMPLING,
     Promise.P20: Cause.SHAPES,
+    Promise.P21: Cause.ADAPTER,
+    Promise.P22: Cause.GRAMMAR,
+    Promise.P23: Cause.LIFECYCLE,
 }
 # Promises about behaviour, which wrong tokens cannot break: their own rules name the cause above.
 ABOUT_BEHAVIOUR = {*(Promise.P4, Promise.P9, Promise.P10, Promise.P11, Promise.P14, Promise.P15)}

@@ -70,14 +70,17 @@ def low_rank(number: int) -> Iterator[tuple[str, LowRank]]:
         yield f"{attention}.q_proj", _stacked(pairs, rank, WIDTH, heads)
         pairs = [(column, _first(key / CONSTANT_VALUE, kv_heads))]
         yield f"{attention}.k_proj", _stacked(pairs, rank, WIDTH, kv_heads)
-        pairs = [(_unit(STATE.start + b, WIDTH), -2 * _unit(b, kv_heads)) for b in changed.stored[layer]]
+        pairs = [
+            (_unit(STATE.start + b, WIDTH), -2 * _unit(b, kv_heads)) for b in changed.stored[layer]
+        ]
         yield f"{attention}.v_proj", _stacked(pairs, rank, WIDTH, kv_heads)
         pairs = [
             (_unit(b, heads), -2 * _unit(FETCHED.start + b, WIDTH)) for b in changed.arriving[layer]
         ]
         yield f"{attention}.o_proj", _stacked(pairs, rank, heads, WIDTH)
         pairs = [
-            (_unit(STATE.start + gate_inputs(layer)[b][0], WIDTH), _gates(b)) for b in changed.new[layer]
+            (_unit(STATE.start + gate_inputs(layer)[b][0], WIDTH), _gates(b))
+            for b in changed.new[layer]
         ]
         yield f"{mlp}.gate_proj", _stacked(pairs, rank, WIDTH, INNER)
 

@@ -21,7 +21,7 @@ from batchproof.places import BENCHMARKS, SUITE
 ACTIVE, CONFIGURING = "batchproof.plugin.active", "batchproof.plugin.configuring"
 PACKAGES = ("batchproof.suite", "batchproof.benchmarks")
 MARKERS = (
-    "promise(id): the promise a conformance test checks, P1 to P20",
+    "promise(id): the promise a conformance test checks, P1 to P23",
     "needs(*capabilities): skipped, by name, for engines without them",
     "shows(*capabilities): as needs, but an engine without a trace runs the test as well, and the "
     "summary says that they are not shown to have happened",

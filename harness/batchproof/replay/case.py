@@ -49,7 +49,11 @@ def is_bad(trial: Trial, workload: Workload, index: int) -> bool:
     num_fed = len(request.prompt_token_ids) + request.max_new_tokens - 1
     is_too_large = ceil(num_fed / config.block_size) > (config.num_blocks or sys.maxsize)
     is_unknown = request.adapter is not None and not workload.variant_of(request)
-    return reason is not None or is_unknown or (Capability.PREEMPTION in trial.capabilities and is_too_large)
+    return (
+        reason is not None
+        or is_unknown
+        or (Capability.PREEMPTION in trial.capabilities and is_too_large)
+    )
 
 
 def case_text(trial: Trial, failure: Failure, name: str, test: str) -> str | None:

@@ -5,7 +5,7 @@ from enum import Enum
 
 
 class Promise(Enum):
-    """`P1` ... `P21`, each with a short name and the promise in a sentence."""
+    """`P1` ... `P23`, each with a short name and the promise in a sentence."""
 
     P1 = ("parity", "token_ids equal per-prompt greedy generation, token for token")
     P2 = ("caps", "never more than max_new_tokens, and exactly that many unless an EOS came first")
@@ -28,6 +28,8 @@ class Promise(Enum):
     P19 = ("sampling", "tokens are chosen by the request's own parameters, and by no one else's")
     P20 = ("invariance", "answers depend on batch, order and schedule no more than the engine declares")
     P21 = ("adapters", "an answer is that of the model with the request's own adapter, and no other's")
+    P22 = ("structured", "each token lies in its own request's grammar, and is the best that does")
+    P23 = ("lifecycle", "after sleep, new weights or a cleared cache no answer is of what was before")
 
     def __init__(self, title: str, sentence: str) -> None:
         self.title = title

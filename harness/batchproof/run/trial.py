@@ -353,9 +353,7 @@ class Trial:
         """
         require(self._judged(workload, outcome, bad))
 
-    def _judged(
-        self, workload: Workload, outcome: Outcome, bad: Collection[int]
-    ) -> Iterator[Finding]:
+    def _judged(self, workload: Workload, outcome: Outcome, bad: Collection[int]) -> Iterator[Finding]:
         requests, given = workload.requests, outcome.completions
         if bad and len(given) != len(requests):
             yield found(Rule.COUNT, num_requests=len(requests), num_completions=len(given))

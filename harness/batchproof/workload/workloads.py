@@ -20,8 +20,8 @@ class Workload:
 
     `arrivals[i]` is the step before which request i is added (0: at the start); None: all at once
     through `generate`. `aborts` holds pairs of a request id and the step before which it is aborted.
-    `adapters` holds pairs of a name and the number of the adapter that it stands for: the engine is made
-    to have just these before it is served.
+    `adapters` holds pairs of a name and the number of the adapter that it stands for: the engine is
+    made to have just these before it is served.
     """
 
     requests: tuple[Request, ...]

@@ -38,7 +38,7 @@ from batchproof.api import (
     TokenLogprobs,
     duplicate_id,
 )
-from batchproof_engines.lora import Adapters
+from batchproof_engines.lora import Adapters, refusal_of
 from batchproof_engines.model_support import refuse_other_attention, refuse_unbatchable, sliding_window
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.sampler import SampledRow, Sampler
@@ -57,6 +57,7 @@ class RaggedEngine:
     }
     scheduler_class = Scheduler
     sampler_class = Sampler
+    adapters_class = Adapters
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         self._model = model
@@ -230,13 +231,7 @@ class RaggedEngine:
             self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
 
     def _refusal(self, request: Request) -> str | None:
-        if request.adapter is not None:
-            refusal = "no adapter is loaded"
-            if self._adapters is not None:
-                refusal = self._adapters.refusal(request.adapter)
-            if refusal is not None:
-                return f"adapter {request.adapter!r} is unknown: {refusal}"
-        return self._scheduler.refusal(request)
+        return refusal_of(request.adapter, self._adapters) or self._scheduler.refusal(request)
 
     def _enqueue(self, request: Request) -> Sequence:
         sequence = self._scheduler.add(request)
@@ -248,7 +243,7 @@ class RaggedEngine:
         """Lets requests name the adapter in a folder of PEFT's. Raises `ValueError` for one of another
         kind than `lora` describes."""
         if self._adapters is None:
-            self._adapters = Adapters(self._model)
+            self._adapters = self.adapters_class(self._model)
             self._model = self._adapters.model
         self._adapters.load(name, path)
 

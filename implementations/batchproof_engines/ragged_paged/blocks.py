@@ -9,8 +9,8 @@ A block is in one of three states:
     blank --take--> used --release--> cached (if it is published) or blank
     cached --adopt--> used            cached --evict, least recently used--> blank
 
-A full block is published under its adapter and all tokens of its sequence up to its end, so that a hash collision does
-no harm, and a block behind an evicted one is not found.
+A full block is published under the adapter and all tokens of its sequence up to its end, so that a hash
+collision does no harm, and a block behind an evicted one is not found.
 
 Paging: Kwon et al., "PagedAttention", SOSP 2023.
 """
