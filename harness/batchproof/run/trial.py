@@ -258,7 +258,7 @@ class Trial:
             self.lab.watch.require_untouched(self.spec, self.subject)
             guard = self.lab.watch.guard(self.spec, self.subject, "while the engine worked")
             with guard, self._engines_time():
-                self._load_adapters(engine, dict(workload.adapters))
+                self.load_adapters(engine, workload, self.history.loaded(engine))
                 outcome = serve(engine, workload, self.lab.time_limit_s)
             self.lab.watch.require_untouched(self.spec, self.subject)
         computed: tuple[Computed, ...] = ()
@@ -271,9 +271,10 @@ class Trial:
             require(presence_findings(workload, answers, self.capabilities, self.promise))
         return outcome
 
-    def _load_adapters(self, engine: Engine, wanted: dict[str, int]) -> None:
-        """Makes the engine have these adapters and no others."""
-        loaded = self.history.loaded(engine)
+    def load_adapters(self, engine: Engine, workload: Workload, loaded: dict[str, int]) -> None:
+        """Makes the engine have the adapters of the workload and no others; `loaded`, numbers by name,
+        are those that it has, and become these."""
+        wanted = dict(workload.adapters)
         with time_limit(self.lab.time_limit_s, "load_adapter and unload_adapter"):
             for name in loaded.keys() - wanted.keys():
                 engine.unload_adapter(name)  # type: ignore[attr-defined]

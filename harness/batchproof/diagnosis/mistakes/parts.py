@@ -31,19 +31,19 @@ def _steps(suspect: Suspect) -> dict[str, tuple[Cause | None, Tensor]]:
     """Returns sets of cells, bool `(num_cells,)`, by the steps that they are."""
     table = suspect.table
     num_tokens = table.step.bincount()[table.step]
-    has_prompt = _any_of_step(table.step, ~table.is_decode())
+    has_prompt = any_of_step(table.step, ~table.is_decode())
     is_chunk = (table.context_len > 0) & (table.query_len > 1)
     kinds: dict[str, tuple[Cause | None, Tensor]] = {
         "every step": (None, torch.ones_like(is_chunk)),
         "a step of decodes alone": (None, ~has_prompt),
         "a step with a prompt": (None, has_prompt),
-        "a step with a later chunk": (Cause.CHUNK, _any_of_step(table.step, is_chunk)),
+        "a step with a later chunk": (Cause.CHUNK, any_of_step(table.step, is_chunk)),
     }
     for size in SIZES:
         kinds[f"a step of {size} tokens or more"] = (Cause.SHAPES, num_tokens >= size)
     return kinds
 
 
-def _any_of_step(step: Tensor, flags: Tensor) -> Tensor:
+def any_of_step(step: Tensor, flags: Tensor) -> Tensor:
     """Returns for each cell whether one of its step is flagged."""
     return (step.bincount(flags.double()) > 0)[step]
