@@ -15,6 +15,8 @@ from batchproof.checks.happened import has_mixed_adapters, has_prefix_hit
 from batchproof.generators.adapting import adapted, loaded_adapters, same_prompts_by_turns
 from batchproof.generators.strategies import crowded, text_tokens, workloads
 from batchproof.models.embedded import VARIANTS_MODEL
+from batchproof.requirements.promises import Promise
+from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
@@ -23,6 +25,7 @@ pytestmark = [
     pytest.mark.needs("adapters"),
     pytest.mark.on_model(VARIANTS_MODEL),
 ]
+OF_ADAPTERS = Promise.P21, "where requests name adapters"
 
 
 @given(data=st.data())
@@ -31,7 +34,7 @@ def test_each_answer_is_that_of_its_own_adapter(trial: Trial, data: st.DataObjec
     workload = data.draw(adapted(trial.oracle, data.draw(drawn)))
     if Capability.SPECULATION in trial.capabilities and data.draw(st.booleans(), label="drafts"):
         workload = workload.with_config(num_speculative_tokens=3)
-    with trial.engine(workload.config) as engine:
+    with trial.engine(workload.config) as engine, blame(*OF_ADAPTERS):
         trial.check(workload, engine)
         trial.must_show(
             "step of several adapters", has_mixed_adapters(trial.trace_of(engine), workload)
@@ -42,14 +45,18 @@ def test_each_answer_is_that_of_its_own_adapter(trial: Trial, data: st.DataObjec
 @given(data=st.data())
 def test_requests_come_and_go_under_their_own_adapters(trial: Trial, data: st.DataObject) -> None:
     drawn = workloads(trial.oracle, trial.capabilities, min_requests=3, with_arrivals=True)
-    trial.check(data.draw(adapted(trial.oracle, data.draw(drawn))))
+    workload = data.draw(adapted(trial.oracle, data.draw(drawn)))
+    with blame(*OF_ADAPTERS):
+        trial.check(workload)
 
 
 @pytest.mark.needs("preemption")
 @given(data=st.data())
 def test_a_preempted_request_goes_on_under_its_adapter(trial: Trial, data: st.DataObject) -> None:
     drawn = crowded(trial.oracle, trial.has_logits, block_sizes=trial.block_sizes)
-    trial.check(data.draw(adapted(trial.oracle, data.draw(drawn))))
+    workload = data.draw(adapted(trial.oracle, data.draw(drawn)))
+    with blame(*OF_ADAPTERS):
+        trial.check(workload)
 
 
 @pytest.mark.shows("prefix_caching")
@@ -57,7 +64,7 @@ def test_a_preempted_request_goes_on_under_its_adapter(trial: Trial, data: st.Da
 def test_a_prefix_is_taken_over_under_its_own_adapter_alone(trial: Trial, data: st.DataObject) -> None:
     """Ends with other weights under a name that is known."""
     calls = data.draw(same_prompts_by_turns(trial.oracle, trial.block_sizes, trial.has_logits))
-    with trial.engine(calls[0].config) as engine:
+    with trial.engine(calls[0].config) as engine, blame(*OF_ADAPTERS):
         for call in calls:
             trial.check(call, engine)
         trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
@@ -74,7 +81,7 @@ def test_every_adapter_is_served_beside_all_others(trial: Trial, max_loras: int 
         for i, name in enumerate([*names, None, *names])
     )
     config = EngineConfig(max_num_seqs=count, max_loras=max_loras)
-    with trial.engine(config) as engine:
+    with trial.engine(config) as engine, blame(*OF_ADAPTERS):
         for shift in (0, 1):
             numbers = [(number + shift) % count + 1 for number in range(count)]
             adapters = tuple(zip(names, numbers, strict=True))
@@ -88,11 +95,11 @@ def test_an_adapter_that_is_not_loaded_is_refused(trial: Trial, data: st.DataObj
     drawn = workloads(trial.oracle, trial.capabilities, with_eos=False)
     good = replace(data.draw(drawn), adapters=adapters)
     place = data.draw(st.integers(0, len(good.requests)), label="place of the bad request")
-    bad = Request("bad", (1, 2, 3), 2, adapter="gone")
+    bad = replace(good.requests[0], request_id="bad", adapter="gone")  # within all limits
     mixed = list(good.requests)
     mixed.insert(place, bad)
     workload = good.with_requests(mixed)
-    with trial.engine(good.config) as engine:
+    with trial.engine(good.config) as engine, blame(*OF_ADAPTERS):
         for _ in range(2):
             outcome = trial.run(workload, engine)
             with trial.reporting(workload):
