@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import TemporaryDirectory, mkdtemp
 
 from batchproof.api import AdapterEngine
 from batchproof.models.catalogue import ModelUnderTest
@@ -20,7 +22,7 @@ class LoadedAdapters:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._root: TemporaryDirectory[str] | None = None  # until the engine is forgotten
+        self._root: Path | None = None  # until the engine is forgotten
 
     def bring(self, engine: AdapterEngine, subject: ModelUnderTest, workload: Workload) -> None:
         """Makes the engine have the adapters of the workload and no others. Raises what it raises."""
@@ -36,10 +38,11 @@ class LoadedAdapters:
 
     def _written(self, subject: ModelUnderTest, place: str, number: int) -> str:
         if self._root is None:
-            self._root = TemporaryDirectory(prefix="batchproof-adapters-")
-        folder = Path(self._root.name, place)
+            self._root = Path(mkdtemp(prefix="batchproof-adapters-"))
+            weakref.finalize(self, rmtree, self._root, ignore_errors=True)
+        folder = self._root / place
         folder.mkdir(exist_ok=True)
-        with TemporaryDirectory(dir=self._root.name) as scratch:
+        with TemporaryDirectory(dir=self._root) as scratch:
             subject.save_adapter(Path(scratch), number)
             for file in Path(scratch).iterdir():  # new files: an engine may have mapped the old ones
                 os.replace(file, folder / file.name)

@@ -87,7 +87,7 @@ class VLLM:
     """The library with its options.
 
     `compiled` is vLLM's default, and so is `async_scheduling`, which plans a step before the tokens of
-    the one before are known: without a trace then. `kept` engines are used again. `guarded` mends four
+    the one before are known: without a trace then. `kept` engines are used again. `guarded` mends five
     defects that hide others. `kv_cache_mib` is the size of a pool whose number of blocks is not given.
     """
 
@@ -152,10 +152,10 @@ class VLLM:
         ]
         if guarded:
             self.notes.append(
-                "guarded: four findings are mended in the process, so that what lies behind them is "
+                "guarded: five findings are mended in the process, so that what lies behind them is "
                 "judged: the draw of an unfinished prompt is taken back, the parameters of drafted "
                 "tokens are written where they are read, no request is padded beyond a step, and "
-                "min_tokens counts right drafts"
+                "min_tokens counts right drafts, and no token without an adapter gets one"
             )
 
     def build(
