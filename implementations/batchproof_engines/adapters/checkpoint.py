@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from batchproof.decoding.adapters import ADAPTERS, save_adapters
 from batchproof.decoding.speculation import HEAD, head_of
 from batchproof_engines.adapters.word_tokenizer import words_tokenizer
 
@@ -26,7 +27,7 @@ def saved(model: PreTrainedModel) -> Path:
     """Returns a temporary folder with the model in its own dtype and a tokenizer (`word_tokenizer.py`).
 
     It exists as long as the model, and no longer than this process. A draft with a draft head has that
-    in the folder `HEAD`.
+    in the folder `HEAD`, and a model with adapters each in a folder of its number in `ADAPTERS`.
     """
     folder = _FOLDERS.get(model)
     if folder is None:
@@ -38,6 +39,7 @@ def saved(model: PreTrainedModel) -> Path:
         head = head_of(model)
         if head is not None:
             head.save(folder / HEAD)
+        save_adapters(model, folder / ADAPTERS)
         _FOLDERS[model] = folder
     return folder
 
