@@ -30,7 +30,9 @@ from batchproof.run.devices import synchronise
 def device_facts(device: torch.device) -> dict[str, Any]:
     """Returns type, name, driver and memory in bytes, ready for JSON. The name is that of a model of
     device, never of a host."""
-    facts: dict[str, Any] = {"type": device.type, "threads": torch.get_num_threads(), "cores": _cores()}
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = sorted(os.sched_getaffinity(0)) if has_affinity else None  # that this process may run on
+    facts: dict[str, Any] = {"type": device.type, "threads": torch.get_num_threads(), "cores": cores}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         return facts | {
@@ -42,11 +44,6 @@ def device_facts(device: torch.device) -> dict[str, Any]:
     sizes = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
     pages, page_bytes = (os.sysconf(each) if each in os.sysconf_names else 0 for each in sizes)
     return facts | {"name": name, "driver": None, "memory_bytes": pages * page_bytes or None}
-
-
-def _cores() -> list[int] | None:
-    """Returns the CPU cores that this process may run on, or None where the system does not tell."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def _nvidia_driver() -> str:
