@@ -28,6 +28,7 @@ from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Scene
 from batchproof.oracle.choosing import is_drawn, processed, sampling_of
 from batchproof.oracle.oracle import Oracle, centred
+from batchproof.run.adapting import LoadedAdapters
 from batchproof.run.serving import serve
 from batchproof.run.time_limit import time_limit
 from batchproof.run.trial import Trial
@@ -97,7 +98,7 @@ class Rerunner:
         """
         if time.monotonic() > self._end:
             raise OutOfTimeError
-        trial, done, loaded = self.trial, list[Call](), dict[str, int]()
+        trial, done, loaded = self.trial, list[Call](), LoadedAdapters()
         config = replace(calls[-1].config, return_logits=trial.has_logits)
         try:
             with time_limit(RERUN_TIME_LIMIT_S, "building the engine"):
@@ -105,7 +106,7 @@ class Rerunner:
             try:
                 for each in calls:
                     num_before = len(trial.trace_of(engine))
-                    trial.load_adapters(engine, each, loaded)
+                    loaded.bring(engine, trial.subject, each)  # type: ignore[arg-type]
                     outcome = serve(engine, each, seconds)
                     trace = tuple(trial.trace_of(engine))[num_before:]
                     done.append(Call(each, outcome.completions, trace, outcome.events))

@@ -89,6 +89,7 @@ class StoredRun:
     aborts: tuple[tuple[str, int], ...]  # id, step
     got: tuple[StoredAnswer, ...]
     adapters: tuple[tuple[str, int], ...] = ()  # name, number
+    adapters_in_place: bool = False
 
     @classmethod
     def of(cls, run: Run) -> Self:
@@ -96,13 +97,14 @@ class StoredRun:
         requests = tuple(map(StoredRequest.of, asked.requests))
         got = tuple(map(StoredAnswer.of, run.completions))
         arrivals = None if asked.arrivals is None else tuple(asked.arrivals)
-        aborts, adapters = tuple(asked.aborts), tuple(asked.adapters)
-        return cls(run.serial, asked.config, requests, arrivals, aborts, got, adapters)
+        loaded = tuple(asked.adapters), asked.adapters_in_place
+        return cls(run.serial, asked.config, requests, arrivals, tuple(asked.aborts), got, *loaded)
 
     def run(self) -> Run:
         """Returns the run itself. Raises `ValueError` for a value out of place."""
         requests = tuple(each.request() for each in self.requests)
-        workload = Workload(requests, self.config, self.arrivals, self.aborts, self.adapters)
+        loaded = self.adapters, self.adapters_in_place
+        workload = Workload(requests, self.config, self.arrivals, self.aborts, *loaded)
         return Run(self.engine_number, workload, tuple(each.completion() for each in self.got))
 
 

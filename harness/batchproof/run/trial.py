@@ -32,6 +32,7 @@ from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
 from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
+from batchproof.run.adapting import LoadedAdapters
 from batchproof.run.call_notes import notes
 from batchproof.run.capabilities import scheduling_delay_of
 from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames, notes_of, raised_at
@@ -52,7 +53,7 @@ class RunHistory:
         self._serials: dict[int, int] = {}  # id of an engine -> its serial
         self._runs: deque[Run] = deque(maxlen=NUM_KEPT_RUNS)
         self._computed: dict[int, list[tuple[Computed, ...]]] = {}  # serial -> prefixes of each run
-        self._loaded: dict[int, dict[str, int]] = {}  # serial -> the adapters that it has
+        self._loaded: dict[int, LoadedAdapters] = {}  # by serial
 
     def add(self, engine: Engine) -> int:
         """Returns the serial of an engine that was built, from 1 on."""
@@ -60,9 +61,9 @@ class RunHistory:
         self._serials[id(engine)] = serial
         return serial
 
-    def loaded(self, engine: Engine) -> dict[str, int]:
-        """Returns the adapters that the engine has, for its caller to change: numbers by name."""
-        return self._loaded.setdefault(self._serials[id(engine)], {})
+    def loaded(self, engine: Engine) -> LoadedAdapters:
+        """Returns the adapters that the engine has."""
+        return self._loaded.setdefault(self._serials[id(engine)], LoadedAdapters())
 
     def begin(self, engine: Engine, workload: Workload) -> None:
         self._runs.append(Run(self._serials[id(engine)], workload))
@@ -258,7 +259,9 @@ class Trial:
             self.lab.watch.require_untouched(self.spec, self.subject)
             guard = self.lab.watch.guard(self.spec, self.subject, "while the engine worked")
             with guard, self._engines_time():
-                self.load_adapters(engine, workload, self.history.loaded(engine))
+                with time_limit(self.lab.time_limit_s, "load_adapter and unload_adapter"):
+                    loaded = self.history.loaded(engine)
+                    loaded.bring(engine, self.subject, workload)  # type: ignore[arg-type]
                 outcome = serve(engine, workload, self.lab.time_limit_s)
             self.lab.watch.require_untouched(self.spec, self.subject)
         computed: tuple[Computed, ...] = ()
@@ -270,20 +273,6 @@ class Trial:
             answers = outcome.completions
             require(presence_findings(workload, answers, self.capabilities, self.promise))
         return outcome
-
-    def load_adapters(self, engine: Engine, workload: Workload, loaded: dict[str, int]) -> None:
-        """Makes the engine have the adapters of the workload and no others; `loaded`, numbers by name,
-        are those that it has, and become these."""
-        wanted = dict(workload.adapters)
-        with time_limit(self.lab.time_limit_s, "load_adapter and unload_adapter"):
-            for name in loaded.keys() - wanted.keys():
-                engine.unload_adapter(name)  # type: ignore[attr-defined]
-                del loaded[name]
-            for name, number in wanted.items():
-                if loaded.get(name) != number:
-                    folder = self.lab.adapter_folder(self.subject, number)
-                    engine.load_adapter(name, folder)  # type: ignore[attr-defined]
-                    loaded[name] = number
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:
         """Runs a workload of good requests as `run` does, and judges every answer and the conduct.

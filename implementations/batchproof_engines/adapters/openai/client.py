@@ -93,6 +93,11 @@ class Server:
         with closing(self.exchange(method, path, body)) as exchange:
             return exchange.read()
 
+    def tell(self, path: str, body: dict[str, Any]) -> None:
+        """Posts what is answered in plain words. Raises as `ask` does."""
+        with closing(self.exchange("POST", path, body)) as exchange:
+            exchange.read_text()
+
 
 def _split(base_url: str) -> SplitResult:
     """Returns the parts of the URL. Raises `UsageError`."""
@@ -146,6 +151,10 @@ class Exchange:
         """Returns the JSON value of a whole answer. Raises `EngineFailed`, `Refused` or `Cut`."""
         response = self._begin()
         return self._parsed(self._read(response), response.status)
+
+    def read_text(self) -> str:
+        """Returns the text of a whole answer. Raises as `read` does."""
+        return self._read(self._begin()).decode(errors="replace")
 
     def read_events(self) -> Iterator[Any]:
         """Yields the JSON value of each server-sent event as it arrives. Raises as `read` does."""

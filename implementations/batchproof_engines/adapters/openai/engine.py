@@ -21,6 +21,7 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
+from batchproof_engines.adapters.openai.adapters import KINDS
 from batchproof_engines.adapters.openai.answer_parser import AnswerParser, Token, UnreadableAnswer
 from batchproof_engines.adapters.openai.client import PATH, EngineFailed, Exchange, Refused, Server
 from batchproof_engines.adapters.openai.options import Options
@@ -72,6 +73,7 @@ class OpenAIEngine:
         self._under_way: list[Exchange] = []
         self._traffic = Traffic()
         self._slots = SavedSlots(server) if options.restored else None
+        self._adapters = None if options.adapters == "none" else KINDS[options.adapters](server)
         self.count_others: Callable[[], dict[str, int]] = dict  # what else is known of the server
 
     @property
@@ -96,6 +98,14 @@ class OpenAIEngine:
         answers |= {index: each.result() for index, each in self._ask(requests, asked).items()}
         return [answers[index] for index in range(len(requests))]
 
+    def load_adapter(self, name: str, path: str) -> None:
+        assert self._adapters is not None, "it has the capability"
+        self._adapters.load(name, path)
+
+    def unload_adapter(self, name: str) -> None:
+        assert self._adapters is not None, "it has the capability"
+        self._adapters.unload(name)
+
     def close(self) -> None:
         """Cuts the connections of all requests in progress."""
         for exchange in self._under_way:
@@ -114,7 +124,8 @@ class OpenAIEngine:
         is_unseen = has_no_words or () in asked.stop_token_sequences
         is_judged_here = is_unseen or self._servers_limits.refusal(request) is None
         refusal = self._limits.refusal(request) if is_judged_here else None
-        return asked.beyond(self.sampling_fields) or refusal
+        unknown = self._adapters.refusal(request.adapter) if self._adapters else None
+        return asked.beyond(self.sampling_fields) or refusal or unknown
 
     def _refusals(self, requests: Sequence[Request]) -> list[str | None]:
         """Returns `_refusal` for a whole call; of two good requests with one id, the later is
@@ -132,6 +143,8 @@ class OpenAIEngine:
 
     def _exchange(self, request: Request) -> Exchange:
         body = self._options.body(request, self._limits.vocab_size)
+        if self._adapters is not None:
+            body |= self._adapters.fields(request.adapter)
         return self._server.exchange("POST", PATH, body, self._slots.begin if self._slots else None)
 
     def _ask(
