@@ -122,7 +122,7 @@ def _check_calls(trial: Trial, failure: Failure) -> None:
     if failure.scene.workload.aborts:
         _check_aborts(trial, failure)
         return
-    if any(run.workload.adapters for run in failure.scene.runs):  # of which a case has none
+    if any(run.workload.adapters for run in failure.scene.runs):
         with trial.engine(failure.scene.workload.config) as engine:
             for run in failure.scene.runs:
                 trial.check(run.workload, engine)
