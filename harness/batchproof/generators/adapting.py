@@ -54,8 +54,8 @@ def same_prompts_by_turns(
 ) -> tuple[Workload, ...]:
     """Draws calls to one engine with a prefix cache: a few prompts that share whole blocks, under one
     adapter after the other, then twice without one, as an engine may keep no prefix under adapters, and
-    little of what is long ago; then under the first, which in the end stands for other weights, written to
-    the same folder if they are loaded `in_place`."""
+    little of what is long ago; then under the first, which in the end stands for other weights, written
+    to the same folder if they are loaded `in_place`."""
     block_size = draw(st.sampled_from(block_sizes), label="block_size")
     some = st.lists(block_prompts(oracle.subject.vocab_size, block_size), min_size=1, max_size=2)
     asked = [(*prompt, 7) for prompt in draw(some, label="prompts")]
