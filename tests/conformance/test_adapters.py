@@ -93,7 +93,7 @@ def test_an_adapter_that_is_not_loaded_is_refused(trial: Trial, data: st.DataObj
     drawn = workloads(trial.oracle, trial.capabilities, with_eos=False)
     good = replace(data.draw(drawn), adapters=adapters).with_config(max_loras=len(adapters) + 1)
     place = data.draw(st.integers(0, len(good.requests)), label="place of the bad request")
-    bad = Request("bad", (1, 2, 3), 2, adapter="gone")
+    bad = Request("bad", (1,), 1, adapter="gone")
     mixed = list(good.requests)
     mixed.insert(place, bad)
     workload = good.with_requests(mixed)
@@ -101,5 +101,5 @@ def test_an_adapter_that_is_not_loaded_is_refused(trial: Trial, data: st.DataObj
         for _ in range(2):
             outcome = trial.run(workload, engine)
             with trial.reporting(workload):
-                trial.judge(workload, outcome, bad=(place,))
+                trial.judge(workload.requests, outcome, (place,), adapters)
             trial.check(replace(workload, adapters=(*adapters, ("gone", 1))), engine)

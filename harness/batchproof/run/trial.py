@@ -335,16 +335,28 @@ class Trial:
             if what in OWN_CHOICE and not did_happen:
                 self.ledger.note(f"{self.spec.name} may do without, and has not shown: {what}")
 
-    def judge(self, workload: Workload, outcome: Outcome, bad: Collection[int] = ()) -> None:
-        """Compares the completions with the right answers and counts them; the requests at the places
-        `bad` must be refused.
+    def judge(
+        self,
+        requests: Sequence[Request],
+        outcome: Outcome,
+        bad: Collection[int] = (),
+        adapters: Iterable[tuple[str, int]] = (),
+    ) -> None:
+        """Compares the completions with the right answers, under these adapters, and counts them; the
+        requests at the places `bad` must be refused.
 
         Raises `BrokenPromise`, and `OracleError`.
         """
-        require(self._judged(workload, outcome, bad))
+        require(self._judged(requests, outcome, bad, adapters))
 
-    def _judged(self, workload: Workload, outcome: Outcome, bad: Collection[int]) -> Iterator[Finding]:
-        requests, given = workload.requests, outcome.completions
+    def _judged(
+        self,
+        requests: Sequence[Request],
+        outcome: Outcome,
+        bad: Collection[int],
+        adapters: Iterable[tuple[str, int]],
+    ) -> Iterator[Finding]:
+        given = outcome.completions
         if bad and len(given) != len(requests):
             yield found(Rule.COUNT, num_requests=len(requests), num_completions=len(given))
             return
@@ -352,7 +364,7 @@ class Trial:
             yield from refusal_findings(given[place], requests[place], self.ledger)
         good = [request for place, request in enumerate(requests) if place not in bad]
         answers = tuple(each for place, each in enumerate(given) if place not in bad)
-        yield from self.answer_findings(good, Outcome(answers), workload.adapters)
+        yield from self.answer_findings(good, Outcome(answers), adapters)
 
     def answer_findings(
         self,
