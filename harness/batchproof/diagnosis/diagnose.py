@@ -80,6 +80,8 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
         if named:
             return named
         own = _by_the_rule(failure)
+        if own is None and failure.scene.has_lifecycle:  # which no rerun repeats
+            own = Diagnosis(Cause.LIFECYCLE, headline(failure.finding))
         return of_conduct(rerunner, failure, own) if own else _investigate(rerunner, failure)
     except OutOfTimeError:
         if failure.rule is Rule.HANG:

@@ -28,7 +28,7 @@ from batchproof.replay.case import case_text, right_answers
 from batchproof.requirements.promises import Promise
 from batchproof.run.trial import Trial
 from batchproof.workload.sampling_values import plain_values, sampling_params
-from batchproof.workload.workloads import Workload
+from batchproof.workload.workloads import KINDS, Interruption, Workload
 
 SCHEMA = 1
 
@@ -89,6 +89,8 @@ class StoredRun:
     aborts: tuple[tuple[str, int], ...]  # id, step
     got: tuple[StoredAnswer, ...]
     adapters: tuple[tuple[str, int], ...] = ()  # name, number
+    weights: int = 0
+    interruptions: tuple[tuple[int, str, int], ...] = ()  # step, kind, weights
 
     @classmethod
     def of(cls, run: Run) -> Self:
@@ -97,12 +99,19 @@ class StoredRun:
         got = tuple(map(StoredAnswer.of, run.completions))
         arrivals = None if asked.arrivals is None else tuple(asked.arrivals)
         aborts, adapters = tuple(asked.aborts), tuple(asked.adapters)
-        return cls(run.serial, asked.config, requests, arrivals, aborts, got, adapters)
+        return cls(
+            *(run.serial, asked.config, requests, arrivals, aborts, got, adapters),
+            weights=asked.weights,
+            interruptions=asked.interruptions,
+        )
 
     def run(self) -> Run:
         """Returns the run itself. Raises `ValueError` for a value out of place."""
         requests = tuple(each.request() for each in self.requests)
-        workload = Workload(requests, self.config, self.arrivals, self.aborts, self.adapters)
+        for _, kind, _ in self.interruptions:
+            _known("interruptions", kind, KINDS)
+        done = self.weights, tuple(Interruption(*each) for each in self.interruptions)
+        workload = Workload(requests, self.config, self.arrivals, self.aborts, self.adapters, *done)
         return Run(self.engine_number, workload, tuple(each.completion() for each in self.got))
 
 
