@@ -17,9 +17,10 @@ ENDS = {SLEEP: WAKE, PAUSE: RESUME}
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Before which records of a workload's trace the weights were replaced, and before which all that
-    was computed was to be forgotten, which each update includes."""
+    """Before which records of a workload's trace something was done with the engine; which of that
+    replaced the weights, and what made it forget prefixes, as each update does."""
 
+    all: frozenset[int] = frozenset()
     updates: frozenset[int] = frozenset()
     clearings: frozenset[int] = frozenset()
 
@@ -28,6 +29,7 @@ class Cuts:
         """Returns the cuts in the records that the workload added to the trace."""
         placed = [(each, _record_of(outcome, each.step)) for each in workload.interruptions]
         return cls(
+            frozenset(place for _, place in placed),
             frozenset(place for each, place in placed if each.is_update),
             frozenset(place for each, place in placed if each.is_clearing),
         )

@@ -26,6 +26,7 @@ class TraceReplay:
     workload: Workload
     cuts: Cuts = NO_CUTS
     num_cached: dict[str, int] = field(default_factory=dict)
+    num_kept: dict[str, int] = field(default_factory=dict)  # that it may go on behind, or not
     num_outputs: dict[str, int] = field(default_factory=dict)
     running: list[str] = field(default_factory=list)
     ever_admitted: dict[str, None] = field(default_factory=dict)  # an ordered set
@@ -55,10 +56,13 @@ class TraceReplay:
         for name in names:
             if name not in self.requests:
                 raise broken(Rule.NAMES, step=step, name=name)
-        if step in self.cuts.updates:  # keys of other weights are none
+        if step in self.cuts.all:  # an engine that slept may have its keys still
+            self.num_kept |= self.num_cached
             self.num_cached.clear()
+        if step in self.cuts.updates:  # keys of other weights are none
+            self.num_kept.clear()
         for request_id in record.preempted:
-            self.num_cached[request_id] = 0
+            self.num_cached[request_id] = self.num_kept[request_id] = 0
             self.running = [each for each in self.running if each != request_id]
         for request_id in record.admitted:
             self.running.append(request_id)
@@ -68,6 +72,7 @@ class TraceReplay:
         """Applies what the rows fed and sampled, and removes finished requests."""
         for row in record.rows:
             self.num_cached[row.request_id] = row.cached_len
+            self.num_kept.pop(row.request_id, None)
             self.num_outputs[row.request_id] = self.num_outputs.get(row.request_id, 0) + row.num_sampled
         self.running = [each for each in self.running if each not in record.finished]
 
@@ -206,6 +211,8 @@ def _of_row(
 ) -> Iterator[Finding]:
     name = row.request_id
     cached, known = replay.num_cached.get(name, 0), replay.num_known(name)
+    if not cached and row.context_len <= replay.num_kept.get(name, 0):
+        cached = row.context_len
     if prefixes is not None:
         if not cached and row.context_len > 0:
             if not prefixes.hold(name, row.context_len):
