@@ -4,12 +4,12 @@ It is followed from an empty folder, block by block:
 
     ```python     whose first line is `# name.py`: the file; and so for ```toml
     ```diff       whose first line is `Index: name.py`: a change of it. Hunks are parted by `@@`
-    ```console    `$ command`, and what it prints. A line `...` stands for any lines,
-                  and ` ...` at the end of a line for its rest
+    ```console    `$ command`, and what it prints, where `...` stands for anything
 
 Other blocks are for readers alone. Seconds, and numbers of passed tests, which grow, are not compared.
 """
 
+import doctest
 import os
 import re
 import shlex
@@ -23,12 +23,11 @@ from pathlib import Path
 TUTORIAL = Path(__file__).with_name("tutorial.md")
 FENCE = re.compile(r"^```(python|toml|diff|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NEVER_TWICE = (
-    (re.compile(r"\bin \d+\.\d+s( \([\d:]+\))?|^=+|=+$"), ""),  # seconds; bars of what is left
-    (re.compile(r"^(P\d+ [a-z ]+?) +~?\d+$"), r"\1 passed"),  # a number of tests, which grows
+    (re.compile(r"\bin \d+\.\d+s( \([\d:]+\))?|^=+|=+$", re.M), ""),  # seconds; bars of what is left
+    (re.compile(r"^(P\d+ [a-z ]+?) +~?\d+$", re.M), r"\1 passed"),  # a number of tests, which grows
     (re.compile(r"\b\d+ (?=passed|skipped)"), ""),
     (re.compile(r"(?<=rounding explains )\S+|(?<=: E )\S+(?=,)"), "E"),  # measured on the machine
 )
-ANY = "..."
 
 
 class PageError(Exception):
@@ -53,11 +52,11 @@ class Block:
         return match[1]
 
     @property
-    def commands(self) -> list[tuple[list[str], list[str]]]:
-        """Returns each command of a console with the lines that it should print."""
+    def commands(self) -> list[tuple[list[str], str]]:
+        """Returns each command of a console with what it should print."""
         parts = re.split(r"^\$ (.*)\n", self.text, flags=re.MULTILINE)[1:]
         pairs = zip(parts[::2], parts[1::2], strict=True)
-        return [(shlex.split(typed), printed.splitlines()) for typed, printed in pairs]
+        return [(shlex.split(typed), printed) for typed, printed in pairs]
 
 
 def blocks(page: str) -> Iterator[Block]:
@@ -84,36 +83,20 @@ def write(block: Block, folder: Path) -> Path:
     return file
 
 
-def differs(wanted: Sequence[str], printed: Sequence[str]) -> str | None:
-    """Returns the first line of the page that was not printed where it should be; None if all were."""
-    lines, place, may_skip = [*map(_settled, printed)], 0, False
-    for line in wanted:
-        if line == ANY:
-            may_skip = True
-            continue
-        until = len(lines) if may_skip else place + 1
-        found = [at for at in range(place, min(until, len(lines))) if _fits(line, lines[at])]
-        if not found:
-            return line
-        place, may_skip = found[0] + 1, False
-    rest = [line for line in lines[place:] if line]
-    return f"the end, but {rest[0]!r} follows" if rest and not may_skip else None
+def is_printed(wanted: str, printed: str) -> bool:
+    """Returns whether the output is that of the page."""
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(_settled(wanted), _settled(printed), flags)
 
 
-def _fits(wanted: str, line: str) -> bool:
-    is_cut = wanted.endswith(f" {ANY}")
-    wanted = _settled(wanted.removesuffix(ANY))
-    return line.startswith(wanted) if is_cut else line == wanted
-
-
-def _settled(line: str) -> str:
+def _settled(text: str) -> str:
     for pattern, instead in NEVER_TWICE:
-        line = pattern.sub(instead, line)
-    return line.strip()
+        text = pattern.sub(instead, text)
+    return text
 
 
-def run(command: Sequence[str], folder: Path) -> list[str]:
-    """Runs a command of the page in the folder, and returns the lines that it prints."""
+def run(command: Sequence[str], folder: Path) -> str:
+    """Runs a command of the page in the folder, and returns what it prints."""
     program = [sys.executable, "-m", "batchproof"] if command[0] == "batchproof" else [command[0]]
     environment = os.environ | {"COLUMNS": "80"}
     ran = subprocess.run(
@@ -125,7 +108,7 @@ def run(command: Sequence[str], folder: Path) -> list[str]:
         text=True,
         check=False,
     )
-    return ran.stdout.splitlines()
+    return ran.stdout
 
 
 def follow(folder: Path) -> Iterator[str]:
@@ -136,11 +119,12 @@ def follow(folder: Path) -> Iterator[str]:
             continue
         for command, wanted in block.commands:
             printed = run(command, folder)
-            missing = differs(wanted, printed)
-            print(f"line {block.line}: {shlex.join(command)}: {'differs' if missing else 'as printed'}")
-            if missing:
-                print(*printed, sep="\n")
-                yield f"line {block.line}: not printed: {missing}"
+            place = f"line {block.line}: {shlex.join(command)}"
+            if is_printed(wanted, printed):
+                print(f"{place}: as printed")
+            else:
+                print(printed)
+                yield f"{place}: differs"
 
 
 def main() -> int:

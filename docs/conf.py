@@ -17,7 +17,7 @@ project = "Batchproof"
 release = version = __version__
 html_title = f"Batchproof {release}"
 
-extensions = ["myst_parser", "outside_links", "promises"]
+extensions = ["myst_parser", "outside_links"]
 exclude_patterns = ["_ext", "examples"]
 source_url = os.environ.get("BATCHPROOF_SOURCE_URL", "")
 

@@ -109,7 +109,9 @@ class EngineConfig:
     prefix_caching: bool = False  # requests that begin alike may share computed keys
     num_speculative_tokens: int | None = None  # drafts of a sequence in one step; None: no speculation
     draft_agreement: float | None = None  # of the `draft_model`; None: drafts come from n-grams
-    max_loras: int | None = None  # different adapters in one step; None: any number. Others wait
+    max_loras: int | None = (
+        None  # different adapters in one step, others wait; None: no request names one
+    )
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -315,7 +317,8 @@ class AdapterEngine(Protocol):
 
     def load_adapter(self, name: str, path: str) -> None:
         """Lets requests name the adapter in a folder that PEFT's `save_pretrained` writes:
-        `adapter_config.json` and `adapter_model.safetensors`. One of that name is replaced."""
+        `adapter_config.json` and `adapter_model.safetensors`, as they are now. One of that name is
+        replaced, also if it came from the same folder."""
         ...
 
     def unload_adapter(self, name: str) -> None:

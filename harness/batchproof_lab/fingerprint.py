@@ -31,8 +31,7 @@ def code_digest() -> str:
 def fingerprint(fault: type, tests: Iterable[str | None]) -> str:
     """Returns a digest of a planted fault's class and of the test functions that caught it.
 
-    Includes whatever these use of their own files, and leaves out comments, docstrings, layout and
-    the grades of tests, which are labels.
+    Includes whatever these use of their own files, and leaves out comments, docstrings and layout.
     `tests` are node ids without parameters; a function that no longer exists has an empty text.
     """
     sources = [(Path(inspect.getfile(fault)), fault.__name__)]
@@ -77,9 +76,6 @@ def _names(node: ast.stmt) -> Iterator[str]:
 
 def _without_words(node: ast.stmt) -> ast.stmt:
     for each in ast.walk(node):
-        if isinstance(each, ast.FunctionDef):
-            marks = each.decorator_list
-            each.decorator_list = [m for m in marks if "pytest.mark.grade(" not in ast.unparse(m)]
         if isinstance(each, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(each, clean=False):
             del each.body[0]
     return node

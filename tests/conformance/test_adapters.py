@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.checks.happened import has_mixed_adapters, has_prefix_hit
 from batchproof.generators.adapting import adapted, loaded_adapters, same_prompts_by_turns
-from batchproof.generators.strategies import crowded, text_tokens, workloads
+from batchproof.generators.strategies import crowded, fewer_examples, text_tokens, workloads
 from batchproof.models.embedded import VARIANTS_MODEL
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -53,18 +53,23 @@ def test_a_preempted_request_goes_on_under_its_adapter(trial: Trial, data: st.Da
 
 
 @pytest.mark.shows("prefix_caching")
+@pytest.mark.parametrize("loaded", ["elsewhere", "in place"])
+@fewer_examples(2)
 @given(data=st.data())
-def test_a_prefix_is_taken_over_under_its_own_adapter_alone(trial: Trial, data: st.DataObject) -> None:
-    """Ends with other weights under a name that is known."""
-    calls = data.draw(same_prompts_by_turns(trial.oracle, trial.block_sizes, trial.has_logits))
+def test_a_prefix_is_taken_over_under_its_own_adapter_alone(
+    trial: Trial, loaded: str, data: st.DataObject
+) -> None:
+    """Ends with other weights under a name that is known, from another folder or from the same."""
+    given = trial.oracle, trial.block_sizes, trial.has_logits, loaded == "in place"
+    calls = data.draw(same_prompts_by_turns(*given))
     with trial.engine(calls[0].config) as engine:
         for call in calls:
             trial.check(call, engine)
         trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
 
 
-@pytest.mark.parametrize("max_loras", [None, 1, 3])
-def test_every_adapter_is_served_beside_all_others(trial: Trial, max_loras: int | None) -> None:
+@pytest.mark.parametrize("max_loras", [8, 1, 3])
+def test_every_adapter_is_served_beside_all_others(trial: Trial, max_loras: int) -> None:
     """Then again after each name has come to stand for another adapter."""
     count = trial.subject.num_variants
     names = [f"adapter-{number}" for number in range(1, count + 1)]
@@ -86,9 +91,9 @@ def test_an_adapter_that_is_not_loaded_is_refused(trial: Trial, data: st.DataObj
     """It was never loaded, and then it is no longer."""
     adapters = data.draw(loaded_adapters(trial.oracle))
     drawn = workloads(trial.oracle, trial.capabilities, with_eos=False)
-    good = replace(data.draw(drawn), adapters=adapters)
+    good = replace(data.draw(drawn), adapters=adapters).with_config(max_loras=len(adapters) + 1)
     place = data.draw(st.integers(0, len(good.requests)), label="place of the bad request")
-    bad = Request("bad", (1, 2, 3), 2, adapter="gone")
+    bad = Request("bad", (1,), 1, adapter="gone")
     mixed = list(good.requests)
     mixed.insert(place, bad)
     workload = good.with_requests(mixed)
@@ -96,5 +101,5 @@ def test_an_adapter_that_is_not_loaded_is_refused(trial: Trial, data: st.DataObj
         for _ in range(2):
             outcome = trial.run(workload, engine)
             with trial.reporting(workload):
-                trial.judge(workload, outcome, bad=(place,))
+                trial.judge(workload.requests, outcome, (place,), adapters)
             trial.check(replace(workload, adapters=(*adapters, ("gone", 1))), engine)

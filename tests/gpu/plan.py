@@ -14,14 +14,10 @@ from typing import Self
 from batchproof.records.provenance import num_cores
 
 PART_S = 540
-LOG = "gpu-log.txt"
 CONFORMANCE = "conformance.json"
 MAX_PROCESSES = 16  # each has a CUDA context of its own
 ENGINE = "{engine}"  # in arguments: the rung of the ladder that has passed
 UNPREPARED = "{unprepared engine}"  # the same, capturing steps when they are needed
-PYTEST_LINES = r"^(E   |FAILED |ERROR |ERROR:|error:)|^(=+ )?.*(passed|failed|error|no tests).* in "
-BENCHMARK_LINES = PYTEST_LINES + r"| in (float32|bfloat16): | (VALID|INVALID|UNVERIFIED) |x \["
-OWN_LINES = r"^(?!USDT)\S.*: "
 IN_16_BIT = "parity or isolation or reuse"
 PROMISES = "parity or mask or determinism or side_effects or isolation or reuse"
 DECODE = "cases/benchmarks/decode"
@@ -46,15 +42,9 @@ DRY: Options = {"backend": "blocks", "compile": "eager"} | dict.fromkeys(
 )
 
 
-def options_of(engine: str) -> Options:
-    return dict(each.split("=", 1) for each in engine.partition("?")[2].split("&") if each)
-
-
-def engine_with(engine: str, options: Options) -> str:
-    """Returns the engine, as it is written after `--engine`, with options added or replaced."""
-    named = {**options_of(engine), **options}
-    typed = "&".join(f"{key}={value}" for key, value in named.items())
-    return "?".join(filter(None, (engine.partition("?")[0], typed)))
+def engine_of(rung: Options) -> str:
+    """Returns the engine of a rung, as it is written after `--engine`."""
+    return "?".join(filter(None, ("paged", "&".join(map("=".join, rung.items())))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +54,6 @@ class Step:
     name: str
     limit_s: int
     arguments: tuple[str, ...]
-    shown: str  # the lines of its output that are shown, as a regular expression
-    found: str = ""  # those of them that summarise the outcome; else the last
     variables: Variables = ()  # of its environment
     is_ladder: bool = False  # it is run on one rung after the other, until it passes
 
@@ -73,14 +61,10 @@ class Step:
     def has_rungs(self) -> bool:
         return ENGINE in self.arguments or UNPREPARED in self.arguments
 
-    def engine_on(self, rung: str) -> str:
-        """Returns the engine that the step gets on a rung; none if it needs none."""
-        is_unprepared = UNPREPARED in self.arguments
-        return engine_with(rung, {"prepare": "false"}) if is_unprepared else rung
-
-    def on(self, rung: str) -> Self:
+    def on(self, rung: Options) -> Self:
         """Returns the step with the engine of a rung."""
-        named = dict.fromkeys((ENGINE, UNPREPARED), self.engine_on(rung))
+        unprepared = {**rung, "prepare": "false"}
+        named = {ENGINE: engine_of(rung), UNPREPARED: engine_of(unprepared)}
         return replace(self, arguments=tuple(named.get(each, each) for each in self.arguments))
 
 
@@ -104,9 +88,9 @@ class Setting:
         return "cpu" if self.is_dry else "cuda"
 
     @property
-    def rungs(self) -> tuple[str, ...]:
-        """Returns the engines of the ladder, the fastest first."""
-        return tuple(engine_with("paged", {**(DRY if self.is_dry else {}), **each}) for each in RUNGS)
+    def rungs(self) -> tuple[Options, ...]:
+        """Returns the options of the engines of the ladder, the fastest first."""
+        return tuple({**(DRY if self.is_dry else {}), **each} for each in RUNGS)
 
     def plan(self) -> Plan:
         return {"correct": self._correct(), "figures": self._figures()}
@@ -125,9 +109,9 @@ class Setting:
         on_demand = ("--engine", UNPREPARED)
         tried = ("-m", "tests.gpu.versions", self.device)
         return (
-            Step("versions", 40, tried, OWN_LINES),
+            Step("versions", 40, tried),
             self._ladder,
-            Step("kernels", 65, kernels, PYTEST_LINES, variables=interpreted),
+            Step("kernels", 65, kernels, interpreted),
             self._conformance("float32", 145, PROMISES, *on_demand, *table),
             self._conformance("bfloat16", 130, IN_16_BIT, *own, *models, "--dtype", "bfloat16"),
             self._conformance("other engines", 65, "smoke or (parity and generated)", *others, *small),
@@ -136,9 +120,7 @@ class Setting:
 
     @property
     def _ladder(self) -> Step:
-        arguments = ("-m", "tests.gpu.smoke", self.device, ENGINE)
-        shown, found = PYTEST_LINES + "|^rung: ", "^rung: (passes|FAILED)"
-        return Step("smoke", 75, arguments, shown, found, is_ladder=True)
+        return Step("smoke", 75, ("-m", "tests.gpu.smoke", self.device, ENGINE), is_ladder=True)
 
     def _conformance(self, name: str, limit_s: int, tests: str, *more: str) -> Step:
         variables: Variables = ()
@@ -151,7 +133,7 @@ class Setting:
             *("-k", "smoke" if self.is_dry else tests, "--device", self.device),
             *("--hypothesis-profile", "quick", "--engine-time-limit", "150", "--durations", "8", *more),
         )
-        return Step(name, limit_s, arguments, PYTEST_LINES, variables=variables)
+        return Step(name, limit_s, arguments, variables)
 
     def _figures(self) -> tuple[Step, ...]:
         own = ("--engine", ENGINE)
@@ -178,4 +160,4 @@ class Setting:
             *(part for each in named for part in ("--workload", each)),
             *(*more, "--results", str(self.out / f"{name}.json")),
         )
-        return Step(name, limit_s, arguments, BENCHMARK_LINES, r" (VALID|INVALID|UNVERIFIED) ")
+        return Step(name, limit_s, arguments)

@@ -31,15 +31,15 @@ def main(device: str, engine: str) -> int:
     except Exception as error:
         traceback.print_exc()
         first_line = (str(error).strip().splitlines() or [""])[0]
-        print(f"rung: FAILED: {type(error).__name__}: {first_line[:160]}")
+        print(f"{engine} FAILED: {type(error).__name__}: {first_line[:160]}")
         return 1
     told = f"a build takes {built_s[0]:.1f} s, the next {built_s[1]:.2f} s"
-    print(f"rung: {told}", flush=True)  # what follows may hang
+    print(f"{engine}: {told}", flush=True)  # what follows may hang
     where = ("-q", "-p", "no:cacheprovider", "tests/conformance", "-k", TESTS, "--model", MODEL)
     limits = ("--hypothesis-profile", "quick", "--engine-time-limit", "60")
     ignored = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # of plugins, imported by now
     status = pytest.main([*where, *limits, *ignored, "--device", device, "--engine", engine])
-    print(f"rung: FAILED: pytest ended with {status!r}" if status else f"rung: passes; {told}")
+    print(f"{engine} FAILED: pytest ended with {status!r}" if status else f"{engine} passes; {told}")
     return int(bool(status))
 
 

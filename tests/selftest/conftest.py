@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from batchproof.models.catalogue import load_model
 from batchproof.oracle.oracle import Oracle
+from batchproof.run.devices import num_threads
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import reference_factory
 from batchproof_lab.suite_run import SharedLaboratory
@@ -134,10 +135,8 @@ def run_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSuite:
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Tiny models on a busy machine wait for their second thread most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with num_threads(1):
+        yield
 
 
 class OneProcess:

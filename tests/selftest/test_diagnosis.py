@@ -23,7 +23,7 @@ from batchproof.api import (
 from batchproof.diagnosis.diagnose import diagnose
 from batchproof.diagnosis.schedules import schedule_of_events
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.models.embedded import STATE_MODEL
+from batchproof.models.embedded import LATENT_MODEL, STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
@@ -64,6 +64,8 @@ GPT2, LLAMA, WINDOW = "gpt2-random", "llama-random", "mistral-window"
 CAPPED = "gemma2-hash"  # eager attention, and two kinds of layers
 USUAL, IN_CHUNKS = workload(), workload(max_num_batched_tokens=4)
 PREEMPTED = workload(cap=10, lengths=(8, 8, 8), num_blocks=6)
+LONG = workload(cap=12, lengths=(6, 3))
+JOINING = workload(cap=10, lengths=(8, 3, 8, 4), max_num_seqs=3, num_blocks=6)
 PREFIXES = Workload(
     tuple(
         Request(f"r{i}", prompt, 2)
@@ -94,6 +96,8 @@ NO_WINDOW = "each later chunk of a prompt starts without the window of the convo
         ("cap_off_by_one", USUAL, GPT2, Cause.CAP, "the cap is one too high"),
         ("first_key_of_a_block_is_lost", USUAL, CAPPED, Cause.ADDRESSING, "where a decode writes it"),
         ("blocks_known_by_their_own_tokens", PREFIXES, GPT2, Cause.STALE, "from a prefix cache"),
+        ("decodes_keep_no_rotated_key", LONG, LATENT_MODEL, Cause.ADDRESSING, "its rotated part"),
+        ("rows_that_join_have_the_experts_of_pads", JOINING, LATENT_MODEL, Cause.STALE, "of its pads"),
         ("state_is_left_to_the_next_tenant", USUAL, STATE_MODEL, Cause.STATE, STALE_STATE),
         ("chunks_forget_the_window", IN_CHUNKS, STATE_MODEL, Cause.STATE, NO_WINDOW),
         (

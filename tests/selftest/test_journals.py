@@ -5,14 +5,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from batchproof.errors import UsageError
 from batchproof.records.provenance import Machine, Provenance
-from batchproof_lab.campaign import CAMPAIGN, CampaignState, Line
+from batchproof_lab.campaign import CAMPAIGN, Line
 from tests.selftest.squares import QUESTION, killed_at_first, squares
 
 SITTING = Provenance(Machine("one", 1), {"python": "3"})
@@ -60,20 +59,6 @@ def test_a_task_whose_worker_was_killed_is_lost_until_the_same_command_does_it(t
     for outcomes in ([1, -1, 3], [1, 2, 3]):
         found = squares(tmp_path, tasks, killed_at_first)
         assert [found.outcomes[str(task)] for task in tasks] == outcomes
-
-
-def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    with CAMPAIGN.append_to(path, QUESTION) as journal:
-        for line in (Line(sitting=SITTING), Line("one", "1")):
-            journal.append(line)
-    with pytest.raises(UsageError, match="in task 'one': it is \"1\": input should be a valid integer"):
-        CampaignState(int).read(path)
-
-
-def test_other_code_and_other_questions_have_journals_of_their_own() -> None:
-    others = (replace(QUESTION, code="def"), replace(QUESTION, asked="numbers 1, 3"))
-    assert len({each.digest for each in (QUESTION, *others)}) == 3
 
 
 def test_one_process_writes_a_journal(tmp_path: Path) -> None:

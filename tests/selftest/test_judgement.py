@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.errors import Interrupt, UsageError
-from batchproof.judgement import judge_command
 from batchproof.judgement.judge_command import Session
 from batchproof.judgement.output import folder_of, verdict_page, write_verdict
 from batchproof.places import ROOT
@@ -199,13 +197,6 @@ def test_no_path_of_this_machine_is_written(tmp_path: Path) -> None:
     assert not re.search(r"(?:^|\s)/", shown)
 
 
-def test_a_failure_file_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "p1-it.json"
-    path.write_text("raise SystemExit(1)")
-    monkeypatch.setattr(judge_command, "REPLAY", (sys.executable,))
-    assert judge_command.replay_outcome(str(path)) == "reproduced"
-
-
 @pytest.mark.parametrize(
     ("end", "is_whole", "exit_code"),
     [(None, True, 1), (None, False, 1), (Interrupt(signal.SIGINT), True, 130)],
@@ -228,18 +219,16 @@ def test_a_judgement_is_written_and_one_that_is_stopped_keeps_what_is_done(
 
     folder = tmp_path / "engines" / "static"
     monkeypatch.setattr(Session, "run", run)
-    monkeypatch.setattr(
-        judge_command, "_with_replays", lambda group: replace(group, replays=("reproduced",))
-    )
     assert main(["judge", "static", f"--output={folder.parent}", "--jobs=1"]) == exit_code
     verdict = VERDICT.read(folder / "verdict.json")
     is_complete = end is None and is_whole
     assert (verdict.held, verdict.broken, verdict.is_complete) == (("P1",), ("P5",), is_complete)
     page = (folder / "verdict.md").read_text()
-    shown = re.search(r"Run again alone: \[\S+\.json\]\((failures/\S+\.json)\), reproduced\.", page)
+    shown = re.search(r"Run again alone: \[\S+\.json\]\((failures/\S+\.json)\), not reproduced\.", page)
     is_listed = "[static](static/verdict.md)" in (folder.parent / "README.md").read_text()
-    assert (bool(shown), is_listed) == (end is None, is_complete)
-    assert shown is None or (folder / shown[1]).is_file()
+    assert is_listed == is_complete
+    assert shown
+    assert (folder / shown[1]).is_file()
 
 
 def test_a_judgement_without_a_test_writes_nothing(

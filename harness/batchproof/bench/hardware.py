@@ -26,29 +26,19 @@ from torch.nn import functional
 from batchproof.records.provenance import cpu_name
 from batchproof.run.devices import synchronise
 
-NVIDIA_FIELDS = (
-    "driver_version",
-    "clocks.sm",
-    "clocks.max.sm",
-    "clocks.mem",
-    "power.draw",
-    "power.limit",
-)
-
 
 def device_facts(device: torch.device) -> dict[str, Any]:
-    """Returns type, name, driver, memory in bytes and, on CUDA, clocks and power, ready for JSON. The
-    name is that of a model of device, never of a host."""
-    facts: dict[str, Any] = {"type": device.type, "threads": torch.get_num_threads(), "cores": _cores()}
+    """Returns type, name, driver and memory in bytes, ready for JSON. The name is that of a model of
+    device, never of a host."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = sorted(os.sched_getaffinity(0)) if has_affinity else None  # that this process may run on
+    facts: dict[str, Any] = {"type": device.type, "threads": torch.get_num_threads(), "cores": cores}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        found = _query_nvidia_smi(f"GPU-{properties.uuid}")
-        driver = f"driver {found.pop('driver_version')}" if found else "driver unknown"
         return facts | {
             "name": properties.name,
-            "driver": f"{driver}, CUDA {torch.version.cuda}",
+            "driver": f"driver {_nvidia_driver()}, CUDA {torch.version.cuda}",
             "memory_bytes": properties.total_memory,
-            "clocks": found or None,
         }
     name = cpu_name() if device.type == "cpu" else f"{platform.machine()} GPU"
     sizes = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
@@ -56,24 +46,14 @@ def device_facts(device: torch.device) -> dict[str, Any]:
     return facts | {"name": name, "driver": None, "memory_bytes": pages * page_bytes or None}
 
 
-def _cores() -> list[int] | None:
-    """Returns the CPU cores that this process may run on, or None where the system does not tell."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-
-
-def _query_nvidia_smi(uuid: str) -> dict[str, str]:
-    """Returns driver version, clocks and power of the GPU with this id, as nvidia-smi prints them;
-    empty without nvidia-smi."""
-    command = ["nvidia-smi", f"--query-gpu=uuid,{','.join(NVIDIA_FIELDS)}", "--format=csv,noheader"]
+def _nvidia_driver() -> str:
+    """Returns the version of the driver, which all GPUs share; "unknown" without nvidia-smi."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    gpus = [[cell.strip() for cell in line.split(",")] for line in ran.stdout.splitlines()]
-    gpus = [cells for cells in gpus if len(cells) == len(NVIDIA_FIELDS) + 1]
-    # A MIG slice has its own id, which is not in the list.
-    own = next((cells for cells in gpus if cells[0] == uuid), gpus[0] if gpus else None)
-    return dict(zip(NVIDIA_FIELDS, own[1:], strict=True)) if own else {}
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return ran.stdout.partition("\n")[0]
 
 
 PROC = Path("/proc")

@@ -2,7 +2,8 @@
 
 The weights are those of the suite, saved by `save_pretrained`. In the tokenizer that is saved with
 them each token is one word of fixed width, so that a server that takes text serves exactly the token
-ids it is given. A model with a draft head has it in the folder `head`.
+ids it is given. A model with a draft head has it in the folder `head`, one with
+low-rank adapters has them in `adapters`, as PEFT writes them.
 """
 
 import argparse
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from batchproof.decoding.adapters import ADAPTERS, save_adapters
 from batchproof.decoding.speculation import HEAD, new_head
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model, resolve_dtype, without_bars
@@ -65,5 +67,7 @@ def save(model: str, directory: Path, dtype: torch.dtype) -> None:
     if head is not None:
         with without_bars():
             head.save(directory / HEAD)
+    num_adapters = save_adapters(subject.model, directory / ADAPTERS)
     also = f", and a draft head that is right for {AGREEMENT:.0%} of the tokens" if head else ""
+    also += f", and {num_adapters} low-rank adapters in {ADAPTERS}" if num_adapters else ""
     print(f"written: {directory}, {subject.name} in {subject.dtype_name}{also}")

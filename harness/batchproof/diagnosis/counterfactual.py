@@ -23,7 +23,7 @@ from batchproof.api import Completion, EngineConfig, Request, RowRecord, StepRec
 from batchproof.findings.causes import Cause
 from batchproof.models.cached_states import reading
 from batchproof.models.catalogue import ModelUnderTest, moved
-from batchproof.models.lacking_parts import Part, lacking
+from batchproof.models.lacking_parts import OwnExperts, Part, lacking
 from batchproof.workload.workloads import Workload
 
 
@@ -190,7 +190,8 @@ class View:
     within: Mapping[str, Tensor] = field(default_factory=dict)
     marked: Tensor | None = None  # bool per cell: the cache keeps `held` of its key and value
     held: Callable[[Tensor], Tensor] | None = None
-    part: Part | None = None  # of the model, which the cells `without` compute without
+    are_values_kept: bool = False  # so that `held` is of the key alone
+    part: Part | OwnExperts | None = None  # of the model, which the cells `without` compute without
     without: Tensor | None = None  # bool per cell
     logits_dtype: torch.dtype | None = None
 
@@ -240,7 +241,7 @@ def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.fl
         arguments["attention_mask"] = {kind: _mask(model, mask) for kind, mask in seen.items()}
     with ExitStack() as stack:
         if view.marked is not None:
-            stack.enter_context(reading(model, _held_by(view)))
+            stack.enter_context(reading(model, _held_by(view), view.are_values_kept))
         if view.part is not None and view.without is not None:
             stack.enter_context(lacking(model, view.part, view.without))
         logits: Tensor = model(**arguments, use_cache=False).logits[0].cpu()[view.samples].double()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from batchproof.diagnosis.mistakes.masks import (
     routing_mistakes,
     stale_mistakes,
 )
-from batchproof.diagnosis.mistakes.parts import part_mistakes
+from batchproof.diagnosis.mistakes.parts import expert_mistakes, part_mistakes
 from batchproof.diagnosis.mistakes.states import (
     Change,
     Pass,
@@ -71,6 +72,12 @@ class Explanation:
     def badness(self) -> float:
         """Returns the share, but at least what rounding leaves: below that all are equally good."""
         return max(self.share or 0.0, ROUNDING_LEAVES)
+
+    def is_better(self, other: Self) -> bool:
+        """Returns whether it explains more outputs, or as many and leaves clearly less."""
+        if self.num_outputs != other.num_outputs:
+            return self.num_outputs > other.num_outputs
+        return self.badness < CLEARLY * other.badness
 
     def words(self) -> str:
         if self.share is None:
@@ -173,7 +180,8 @@ def explain(reruns: Reruns, suspect: Suspect, observed: Observed) -> Explanation
     if carries_states(subject):
         return explain_by_states(rerunner, suspect, observed)
     own: tuple[Family, ...] = (*OWN, partial(part_mistakes, subject))
-    groups: list[tuple[Family, ...]] = [OTHERS, own] if is_right_alone else [own, OTHERS]
+    others: tuple[Family, ...] = (partial(expert_mistakes, subject), *OTHERS)
+    groups = [others, own] if is_right_alone else [own, others]
     if not reruns.movers:  # what a neighbour says is no matter of pads
         # Alone, or in a packed batch, there are no pads: they are tried last.
         has_pads = is_right_alone and not suspect.is_continuous
@@ -182,12 +190,14 @@ def explain(reruns: Reruns, suspect: Suspect, observed: Observed) -> Explanation
         groups = [WITH_RIGHT_LOGITS]
     elif observed.logits is None and is_right_alone:
         groups.remove(own)  # a few tokens fit many mistakes: only those that need the others
+    once: Explanation | None = None  # of the first wrong output alone
     for group in groups:
         mistakes = chain.from_iterable(family(suspect) for family in group)
         best = _best(rerunner, suspect, observed, mistakes)
-        if best is not None:
+        if best is not None and best.num_outputs == len(observed.tokens):
             return best
-    return None
+        once = once or best
+    return once
 
 
 def _are_right(reruns: Reruns, observed: Observed) -> bool:
@@ -259,14 +269,15 @@ def _window(subject: ModelUnderTest) -> int | None:
 def _best(
     rerunner: Rerunner, suspect: Suspect, observed: Observed, mistakes: Iterator[Mistake]
 ) -> Explanation | None:
-    """Returns the mistake that misses least. Earlier ones are more common, so a later one must be
-    clearly better to replace them."""
+    """Returns the mistake that misses least, of those that explain all outputs if there is one.
+    Earlier ones are more common, so a later one must be clearly better to replace them."""
     best: Explanation | None = None
     for mistake in rerunner.in_time(mistakes):
         found = _tried(rerunner.trial.subject, suspect, observed, mistake)
-        if found and (best is None or found.badness < CLEARLY * best.badness):
+        if found and (best is None or found.is_better(best)):
             best = found
-        if best and CLEARLY * best.badness <= ROUNDING_LEAVES:
+        is_whole = best is not None and best.num_outputs == len(observed.tokens)
+        if best and is_whole and CLEARLY * best.badness <= ROUNDING_LEAVES:
             break  # no badness is smaller than that
     return best
 

@@ -37,18 +37,24 @@ def adapted(draw: st.DrawFn, oracle: Oracle, workload: Workload) -> Workload:
         answer = under.choices(named)
         return replace(named, eos_token_ids=frozenset({answer[draw(st.integers(0, len(answer) - 1))]}))
 
-    config = replace(workload.config, max_loras=draw(st.sampled_from([None, 1, 2]), label="max_loras"))
+    config = replace(
+        workload.config, max_loras=draw(st.sampled_from([len(NAMES), 1, 2]), label="max_loras")
+    )
     requests = tuple(map(of_adapter, workload.requests))
     return replace(workload, requests=requests, config=config, adapters=adapters)
 
 
 @st.composite
 def same_prompts_by_turns(
-    draw: st.DrawFn, oracle: Oracle, block_sizes: Sequence[int], has_logits: bool
+    draw: st.DrawFn,
+    oracle: Oracle,
+    block_sizes: Sequence[int],
+    has_logits: bool,
+    in_place: bool,
 ) -> tuple[Workload, ...]:
     """Draws calls to one engine with a prefix cache: a few prompts that share whole blocks, under one
     adapter after the other, under none, and under the first again. In the end the first name stands for
-    other weights."""
+    other weights, which are written to the same folder if they are loaded `in_place`."""
     block_size = draw(st.sampled_from(block_sizes), label="block_size")
     some = st.lists(block_prompts(oracle.subject.vocab_size, block_size), min_size=1, max_size=2)
     asked = [(*prompt, 7) for prompt in draw(some, label="prompts")]
@@ -57,7 +63,7 @@ def same_prompts_by_turns(
         block_size=block_size,
         return_logits=has_logits,
         prefix_caching=True,
-        max_loras=draw(st.sampled_from([None, 1]), label="max_loras"),
+        max_loras=draw(st.sampled_from([len(NAMES), 1]), label="max_loras"),
     )
     adapters = draw(loaded_adapters(oracle, least=2))
     (first, number), *others = adapters
@@ -70,6 +76,7 @@ def same_prompts_by_turns(
             tuple(Request(f"r{i}", prompt, 3, adapter=name) for i, prompt in enumerate(asked)),
             config,
             adapters=loaded,
+            adapters_in_place=in_place,
         )
         for name, loaded in calls
     )

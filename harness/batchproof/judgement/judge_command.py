@@ -1,10 +1,9 @@
 """`batchproof judge ENGINE...`: runs the whole suite on each engine and writes a page about it."""
 
 import argparse
-import subprocess
+import json
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,15 +13,12 @@ from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.errors import UsageError
 from batchproof.judgement.output import folder_of, write_index, write_verdict
 from batchproof.judgement.suite_session import ENDED, Session, add_common, suite_options
-from batchproof.places import ROOT
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.verdict import EngineVerdict, FailureGroup
 from batchproof.requirements.issues import KnownIssue, read_issues
 
-REPLAY = (sys.executable, "-m", "batchproof", "replay")
-NUM_REPLAYS = 2
-REPLAY_TIME_LIMIT_S = 300
-REPLAY_WORDS = {0: "not reproduced", 1: "reproduced", 2: "could not be run"}  # by exit status
+# What became of a failure that was run again, alone, when its file was written.
+REPLAY_WORDS = {True: "reproduced", False: "not reproduced", None: "not run, as it hangs"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,35 +71,18 @@ def _conclude(
     issues: Sequence[KnownIssue],
 ) -> EngineVerdict:
     verdict = session.verdict_of(found, has_ended, issues)
-    if has_ended:
-        with ThreadPoolExecutor(session.jobs) as pool:  # each waits for a process of its own
-            verdict = replace(verdict, groups=tuple(pool.map(_with_replays, verdict.groups)))
+    verdict = replace(verdict, groups=tuple(map(_with_replay, verdict.groups)))
     path = write_verdict(verdict, folder_of(verdict, output))
     write_index(output)
     _print(verdict, path)
     return verdict
 
 
-def _with_replays(group: FailureGroup) -> FailureGroup:
+def _with_replay(group: FailureGroup) -> FailureGroup:
     if group.failure is None or group.failure.replay is None:
         return group
-    file = group.failure.replay
-    return replace(group, replays=tuple(replay_outcome(file) for _ in range(NUM_REPLAYS)))
-
-
-def replay_outcome(failure_file: str) -> str:
-    """Runs a failure file of `--repro` again in a process of its own, and returns the outcome in
-    words."""
-    command = [*REPLAY, failure_file]
-    try:
-        ran = subprocess.run(
-            command, cwd=ROOT, capture_output=True, check=False, timeout=REPLAY_TIME_LIMIT_S
-        )
-    except subprocess.TimeoutExpired:
-        return f"ran for {REPLAY_TIME_LIMIT_S} s"
-    if ran.returncode < 0:
-        return f"its process was killed by signal {-ran.returncode}"
-    return REPLAY_WORDS.get(ran.returncode, f"exit status {ran.returncode}")
+    file = json.loads(Path(group.failure.replay).read_text(encoding="utf-8"))
+    return replace(group, replays=(REPLAY_WORDS[file["is_shown_again"]],))
 
 
 def _print(verdict: EngineVerdict, path: Path) -> None:

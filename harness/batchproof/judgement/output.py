@@ -69,19 +69,17 @@ def _compared(verdict: EngineVerdict) -> str:
         f"{total.num_requests:,} answers with {total.num_steps:,} tokens were compared in "
         f"{total.num_workloads:,} workloads; {total.num_near_ties:,} tokens were proven near-ties, "
         f"{total.num_logits:,} answers came with logits."
-    ) + "".join([*_happened(total), *([_lasted(total)] if total.seconds else [])])
+    ) + "".join(_more(total))
 
 
-def _happened(total: Totals) -> Iterator[str]:
-    """Yields what the engine says that happened."""
+def _more(total: Totals) -> Iterator[str]:
+    """Yields what the engine says that happened, and how long it took."""
     if total.counters:
         counts = ", ".join(f"{number:,} {what}" for what, number in total.counters.items())
         yield f" By the adapter's count: {counts}."
-
-
-def _lasted(total: Totals) -> str:
-    whole, share = total.seconds / 60, total.engine_seconds / total.seconds
-    return f" The tests took {whole:.0f} min in all processes together, {share:.0%} of it the engine's."
+    if total.seconds:
+        took, share = f"{total.seconds / 60:.0f} min", total.engine_seconds / total.seconds
+        yield f" The tests took {took} in all processes together, {share:.0%} of it the engine's."
 
 
 def _named(promises: Iterable[str]) -> str:

@@ -22,6 +22,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from batchproof.decoding.adapters import register_adapters
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DEVICES, DTYPES, KNOWN, IntegerOracle
 from batchproof.models.shapes import SHAPES
@@ -125,9 +126,7 @@ class ModelUnderTest:
 
     def save_adapter(self, folder: Path, number: int) -> None:
         """Writes the adapter of this number, in the model's dtype, as PEFT does."""
-        from batchproof.models.llama_variants import save_adapter  # noqa: PLC0415
-
-        save_adapter(folder, number, self.model.dtype)
+        _save_adapter(self.model.dtype, folder, number)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Returns the token ids of a text: by the checkpoint's tokenizer, else its UTF-8 bytes."""
@@ -153,7 +152,10 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
     if name in KNOWN:
         entry = KNOWN[name]
         model = moved(entry.build(), device, dtype)
-        return ModelUnderTest(name, model, entry.oracle, nan_token=entry.nan_token)
+        subject = ModelUnderTest(name, model, entry.oracle, nan_token=entry.nan_token)
+        if entry.num_variants:
+            register_adapters(model, entry.num_variants, partial(_save_adapter, dtype))
+        return subject
     if name in SHAPES:
         return ModelUnderTest(name, build_model(SHAPES[name].config(), device, dtype))
     try:
@@ -165,6 +167,12 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
         ) from reason
     model = moved(model, device, dtype).eval().requires_grad_(False)
     return ModelUnderTest(name, model, tokenizer=_load_tokenizer(name))
+
+
+def _save_adapter(dtype: torch.dtype, folder: Path, number: int) -> None:
+    from batchproof.models.llama_variants import save_adapter  # noqa: PLC0415
+
+    save_adapter(folder, number, dtype)
 
 
 @contextmanager

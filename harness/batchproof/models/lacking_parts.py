@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 
@@ -21,15 +22,40 @@ class Part:
         """Returns the modules of the model that have the part."""
         return [each for each in model.modules() if getattr(each, self.attribute, None) is not None]
 
+    def leave_out(self, module: nn.Module, tokens: Tensor) -> RemovableHandle:
+        """Lets the flagged tokens, bool `(n,)`, pass a module that has the part without it."""
+        return module.register_forward_hook(_blend(self, tokens), with_kwargs=True)
+
+
+class OwnExperts:
+    """The experts that a router chooses. Without them a token has those of a pad, whose -1 is the last
+    one."""
+
+    def owners(self, model: PreTrainedModel) -> list[nn.Module]:
+        """Returns the modules that hold the experts of a layer."""
+        named = [each for name, each in model.named_modules() if name.endswith(".experts")]
+        return [each for each in named if hasattr(each, "num_experts")]
+
+    def leave_out(self, module: nn.Module, tokens: Tensor) -> RemovableHandle:
+        """Lets the flagged tokens, bool `(n,)`, have the last expert."""
+
+        def hook(module: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+            if len(given) != 3:  # states, the experts chosen for each token, their weights
+                return None
+            states, chosen, weights = given
+            flags = tokens.to(chosen.device)[:, None]
+            return states, torch.where(flags, module.num_experts - 1, chosen), weights
+
+        return module.register_forward_pre_hook(hook)
+
 
 @contextmanager
-def lacking(model: PreTrainedModel, part: Part, tokens: Tensor) -> Iterator[None]:
+def lacking(model: PreTrainedModel, part: Part | OwnExperts, tokens: Tensor) -> Iterator[None]:
     """Lets the flagged tokens, bool `(n,)`, of the one sequence that is fed compute without the part
     while the block runs."""
     with ExitStack() as stack:
         for module in part.owners(model):
-            hook = module.register_forward_hook(_blend(part, tokens), with_kwargs=True)
-            stack.callback(hook.remove)
+            stack.callback(part.leave_out(module, tokens).remove)
         yield
 
 

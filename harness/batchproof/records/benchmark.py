@@ -65,22 +65,8 @@ class BenchmarkRow:
 
     engine: str
     verdict: RowVerdict
-    interface: str
     rounds: tuple[RoundTimes, ...]
     metrics: Figures | None
-
-
-@dataclass(frozen=True)
-class RatioRecord:
-    """Throughput of `engine` divided by that of `over`, with its interval if there were enough laps."""
-
-    engine: str
-    over: str
-    clock: Clock
-    ratio: float
-    low: float | None
-    high: float | None
-    num_laps: int
 
 
 @dataclass(frozen=True)
@@ -91,7 +77,6 @@ class ComparisonRecord:
     model: ModelFacts
     clock: Clock
     rows: tuple[BenchmarkRow, ...]
-    ratios: tuple[RatioRecord, ...]
 
 
 @dataclass(frozen=True)

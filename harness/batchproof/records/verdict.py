@@ -108,7 +108,7 @@ class FailureGroup:
     shown_report: str
     failure: FailureRecord | None = None  # that of the report
     issue: IssueRecord | None = None
-    replays: tuple[str, ...] = ()  # what became of each time its failure file was run alone
+    replays: tuple[str, ...] = ()  # what became of each time its failure was run again, alone
 
     @property
     def is_documented(self) -> bool:

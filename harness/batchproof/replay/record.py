@@ -89,6 +89,7 @@ class StoredRun:
     aborts: tuple[tuple[str, int], ...]  # id, step
     got: tuple[StoredAnswer, ...]
     adapters: tuple[tuple[str, int], ...] = ()  # name, number
+    adapters_in_place: bool = False
     weights: int = 0
     interruptions: tuple[tuple[int, str, int], ...] = ()  # step, kind, weights
 
@@ -98,9 +99,10 @@ class StoredRun:
         requests = tuple(map(StoredRequest.of, asked.requests))
         got = tuple(map(StoredAnswer.of, run.completions))
         arrivals = None if asked.arrivals is None else tuple(asked.arrivals)
-        aborts, adapters = tuple(asked.aborts), tuple(asked.adapters)
         return cls(
-            *(run.serial, asked.config, requests, arrivals, aborts, got, adapters),
+            *(run.serial, asked.config, requests, arrivals, tuple(asked.aborts), got),
+            adapters=tuple(asked.adapters),
+            adapters_in_place=asked.adapters_in_place,
             weights=asked.weights,
             interruptions=asked.interruptions,
         )
@@ -110,8 +112,13 @@ class StoredRun:
         requests = tuple(each.request() for each in self.requests)
         for _, kind, _ in self.interruptions:
             _known("interruptions", kind, KINDS)
-        done = self.weights, tuple(Interruption(*each) for each in self.interruptions)
-        workload = Workload(requests, self.config, self.arrivals, self.aborts, self.adapters, *done)
+        workload = Workload(
+            *(requests, self.config, self.arrivals, self.aborts),
+            adapters=self.adapters,
+            adapters_in_place=self.adapters_in_place,
+            weights=self.weights,
+            interruptions=tuple(Interruption(*each) for each in self.interruptions),
+        )
         return Run(self.engine_number, workload, tuple(each.completion() for each in self.got))
 
 

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
@@ -106,7 +104,6 @@ class Laboratory:
     _offers: dict[tuple[str, str], Offer | UnsupportedModelError] = field(default_factory=dict)
     lost: dict[str, EngineHang] = field(default_factory=dict)  # engines that hung at first contact
     _adequacy: dict[str, Adequacy] = field(default_factory=dict)
-    _adapters: dict[tuple[str, int], TemporaryDirectory[str]] = field(default_factory=dict)
     _is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def subject(self, model_name: str) -> ModelUnderTest:
@@ -137,15 +134,6 @@ class Laboratory:
                 self.subject(model_name), reference_factory(), self.precision
             )
         return self._oracles[model_name]
-
-    def adapter_folder(self, subject: ModelUnderTest, number: int) -> str:
-        """Returns the folder of an adapter of the model, written when it is first needed and kept for
-        the session."""
-        key = (subject.name, number)
-        if key not in self._adapters:
-            self._adapters[key] = folder = TemporaryDirectory(prefix="batchproof-adapter-")
-            subject.save_adapter(Path(folder.name), number)
-        return self._adapters[key].name
 
     def adequacy(self, subject: ModelUnderTest) -> Adequacy | None:
         """Returns how well a user's model shows faults; None for an embedded one, which is known to."""

@@ -3,7 +3,7 @@ answers."""
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -34,6 +34,7 @@ from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
 from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
+from batchproof.run.adapting import LoadedAdapters
 from batchproof.run.call_notes import notes
 from batchproof.run.capabilities import scheduling_delay_of
 from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames, notes_of, raised_at
@@ -57,7 +58,7 @@ class RunHistory:
         # serial -> the prefixes that were known before the last run, and after it
         self._computed: dict[int, tuple[tuple[Computed, ...], tuple[Computed, ...]]] = {}
         self._weights: dict[int, int] = {}  # serial -> number of the variant whose weights it has
-        self._loaded: dict[int, dict[str, int]] = {}  # serial -> the adapters that it has
+        self._loaded: dict[int, LoadedAdapters] = {}  # by serial
 
     def add(self, engine: Engine) -> int:
         """Returns the serial of an engine that was built, from 1 on."""
@@ -65,9 +66,9 @@ class RunHistory:
         self._serials[id(engine)] = serial
         return serial
 
-    def loaded(self, engine: Engine) -> dict[str, int]:
-        """Returns the adapters that the engine has, for its caller to change: numbers by name."""
-        return self._loaded.setdefault(self._serials[id(engine)], {})
+    def loaded(self, engine: Engine) -> LoadedAdapters:
+        """Returns the adapters that the engine has."""
+        return self._loaded.setdefault(self._serials[id(engine)], LoadedAdapters())
 
     def weights(self, engine: Engine) -> int:
         """Returns the number of the variant whose weights the engine has."""
@@ -277,7 +278,9 @@ class Trial:
             self.lab.watch.require_untouched(self.spec, self.subject)
             guard = self.lab.watch.guard(self.spec, self.subject, "while the engine worked")
             with guard, self._engines_time():
-                self._load_adapters(engine, dict(workload.adapters))
+                with time_limit(self.lab.time_limit_s, "load_adapter and unload_adapter"):
+                    loaded = self.history.loaded(engine)
+                    loaded.bring(engine, self.subject, workload)  # type: ignore[arg-type]
                 self._update_weights(engine, workload.weights)
                 interrupt = interrupter(engine, self.oracle, workload.weights)
                 outcome = serve(engine, workload, self.lab.time_limit_s, interrupt)
@@ -293,19 +296,6 @@ class Trial:
             answers = outcome.completions
             require(presence_findings(workload, answers, self.capabilities, self.promise))
         return outcome
-
-    def _load_adapters(self, engine: Engine, wanted: dict[str, int]) -> None:
-        """Makes the engine have these adapters and no others."""
-        loaded = self.history.loaded(engine)
-        with time_limit(self.lab.time_limit_s, "load_adapter and unload_adapter"):
-            for name in loaded.keys() - wanted.keys():
-                engine.unload_adapter(name)  # type: ignore[attr-defined]
-                del loaded[name]
-            for name, number in wanted.items():
-                if loaded.get(name) != number:
-                    folder = self.lab.adapter_folder(self.subject, number)
-                    engine.load_adapter(name, folder)  # type: ignore[attr-defined]
-                    loaded[name] = number
 
     def _update_weights(self, engine: Engine, wanted: int) -> None:
         """Makes the engine have the weights of this variant."""
@@ -376,16 +366,28 @@ class Trial:
             if what in OWN_CHOICE and not did_happen:
                 self.ledger.note(f"{self.spec.name} may do without, and has not shown: {what}")
 
-    def judge(self, workload: Workload, outcome: Outcome, bad: Collection[int] = ()) -> None:
-        """Compares the completions with the right answers and counts them; the requests at the places
-        `bad` must be refused.
+    def judge(
+        self,
+        requests: Sequence[Request],
+        outcome: Outcome,
+        bad: Collection[int] = (),
+        adapters: Iterable[tuple[str, int]] = (),
+    ) -> None:
+        """Compares the completions with the right answers, under these adapters, and counts them; the
+        requests at the places `bad` must be refused.
 
         Raises `BrokenPromise`, and `OracleError`.
         """
-        require(self._judged(workload, outcome, bad))
+        require(self._judged(requests, outcome, bad, adapters))
 
-    def _judged(self, workload: Workload, outcome: Outcome, bad: Collection[int]) -> Iterator[Finding]:
-        requests, given = workload.requests, outcome.completions
+    def _judged(
+        self,
+        requests: Sequence[Request],
+        outcome: Outcome,
+        bad: Collection[int],
+        adapters: Iterable[tuple[str, int]],
+    ) -> Iterator[Finding]:
+        given = outcome.completions
         if bad and len(given) != len(requests):
             yield found(Rule.COUNT, num_requests=len(requests), num_completions=len(given))
             return
@@ -393,7 +395,8 @@ class Trial:
             yield from refusal_findings(given[place], requests[place], self.ledger)
         good = [request for place, request in enumerate(requests) if place not in bad]
         answers = tuple(each for place, each in enumerate(given) if place not in bad)
-        yield from self.answer_findings(good, Outcome(answers), workload)
+        under = Workload((), adapters=tuple(adapters))
+        yield from self.answer_findings(good, Outcome(answers), under)
 
     def answer_findings(
         self,

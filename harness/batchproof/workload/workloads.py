@@ -42,9 +42,10 @@ class Workload:
     `arrivals[i]` is the step before which request i is added (0: at the start); None: all at once
     through `generate`. `aborts` holds pairs of a request id and the step before which it is aborted.
     `adapters` holds pairs of a name and the number of the adapter that it stands for: the engine is
-    made to have just these before it is served. `weights` is the number of the variant whose weights
-    the engine is made to have, 0 for the model itself, and `interruptions` are done meanwhile, those of
-    one step in this order.
+    made to have just these before it is served. `adapters_in_place`: one that takes a name's place is
+    written to the folder of the one before. `weights` is the number of the variant whose weights the
+    engine is made to have, 0 for the model itself, and `interruptions` are done meanwhile, those of one
+    step in this order.
     """
 
     requests: tuple[Request, ...]
@@ -52,6 +53,7 @@ class Workload:
     arrivals: tuple[int, ...] | None = None
     aborts: tuple[tuple[str, int], ...] = ()
     adapters: tuple[tuple[str, int], ...] = ()
+    adapters_in_place: bool = False
     weights: int = 0
     interruptions: tuple[Interruption, ...] = ()
 
@@ -77,7 +79,8 @@ class Workload:
     @property
     def has_adapter_slots(self) -> bool:
         """Whether a request may have to wait until its adapter may run, and be overtaken meanwhile."""
-        return self.config.max_loras is not None and any(each.adapter for each in self.requests)
+        names = {each.adapter for each in self.requests} - {None}
+        return len(names) > (self.config.max_loras or 0)
 
     @property
     def num_tokens(self) -> int:

@@ -6,10 +6,8 @@ Times are sums of powers of two, so that comparisons are exact.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -72,42 +70,31 @@ def on_simulated_clock(engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch)
     return engine
 
 
-def expected_figures(
-    requests: Sequence[Request], tokens_s: Sequence[Sequence[float]]
-) -> dict[str, float]:
-    """Every figure by its definition, for the seconds from the start to each request's tokens."""
-    wall_s = max(times[-1] for times in tokens_s)
-    num_output = sum(map(len, tokens_s))
-    num_prompt = sum(len(each.prompt_token_ids) for each in requests)
-    found = {
-        "request_throughput": len(requests) / wall_s,
-        "output_throughput": num_output / wall_s,
-        "total_token_throughput": (num_output + num_prompt) / wall_s,
-        "output_tokens_per_process_s": num_output / (wall_s / 2),
-        "num_output_tokens": num_output,
-        "num_prompt_tokens": num_prompt,
-    }
-    pooled = {
-        "ttft": [times[0] for times in tokens_s],
-        "e2el": [times[-1] for times in tokens_s],
-        "itl": [b - a for times in tokens_s for a, b in pairwise(times)],
-        "tpot": [(t[-1] - t[0]) / (len(t) - 1) for t in tokens_s if len(t) > 1],
-    }
-    for name, values in pooled.items():
-        found[f"mean_{name}_ms"] = 1000 * sum(values) / len(values)
-        for kind, share in (("median", 0.5), ("p90", 0.9), ("p99", 0.99)):
-            found[f"{kind}_{name}_ms"] = 1000 * float(np.quantile(values, share))
-    return found
-
-
 def test_a_long_prompt_delays_the_tokens_of_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two prompts of one token, a decode step, the long prompt, two more steps: 3 + 1 + 129 + 2."""
     requests = (Request("a", (1,), 2), Request("b", (1,), 2), Request("long", (1,) * 128, 3))
     engine = on_simulated_clock(SimulatedEngine(slots=2, prompt_s=STEP_S), monkeypatch)
     served = serve_stepping(engine, requests, CPU, 60.0)
-    last = (3 + 1 + 129) * STEP_S  # two prompts of one token, a decode step, the long prompt
-    tokens_s = [[3 * STEP_S, 4 * STEP_S]] * 2 + [[last, last + STEP_S, last + 2 * STEP_S]]
     assert served.num_at_once == 2
-    assert measure([served], requests) == pytest.approx(expected_figures(requests, tokens_s), rel=1e-12)
+    wall_s = 135 * STEP_S
+    expected = {
+        "request_throughput": 3 / wall_s,
+        "output_throughput": 7 / wall_s,
+        "total_token_throughput": (7 + 130) / wall_s,
+        "output_tokens_per_process_s": 7 / (wall_s / 2),
+        "num_output_tokens": 7,
+        "num_prompt_tokens": 130,
+    }
+    in_steps = {  # mean, median, and quantiles between the last two of three
+        "ttft": ((3 + 3 + 133) / 3, 3, 3 + 0.8 * 130, 3 + 0.98 * 130),
+        "e2el": ((4 + 4 + 135) / 3, 4, 4 + 0.8 * 131, 4 + 0.98 * 131),
+        "itl": (1, 1, 1, 1),
+        "tpot": (1, 1, 1, 1),
+    }
+    for name, values in in_steps.items():
+        for kind, value in zip(("mean", "median", "p90", "p99"), values, strict=True):
+            expected[f"{kind}_{name}_ms"] = 1000 * STEP_S * value
+    assert measure([served], requests) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_figure_is_that_of_the_median_round_and_an_unknown_one_is_never_0() -> None:

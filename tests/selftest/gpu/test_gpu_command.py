@@ -21,7 +21,7 @@ from batchproof.run.registry import resolve_engine
 from tests.gpu import driver as driver_module
 from tests.gpu import smoke
 from tests.gpu.driver import Driver, Outcome
-from tests.gpu.plan import ENGINE, LOG, PART_S, UNPREPARED, Plan, Setting, Step
+from tests.gpu.plan import ENGINE, PART_S, RUNGS, UNPREPARED, Options, Plan, Setting, Step
 
 PARTS = "correct, figures"
 
@@ -32,14 +32,14 @@ def run(*arguments: str, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
 
-def step(name: str, code: str, *more: str, limit_s: int = 60, shown: str = ".", **facts: Any) -> Step:
-    return Step(name, limit_s, ("-c", code, *more), shown, **facts)
+def step(name: str, code: str, *more: str, limit_s: int = 60, **facts: Any) -> Step:
+    return Step(name, limit_s, ("-c", code, *more), **facts)
 
 
 def outcomes(
-    log: Path, steps: Sequence[Step], rungs: Sequence[str] = (), for_s: float = PART_S
+    out: Path, steps: Sequence[Step], rungs: Sequence[Options] = (), for_s: float = PART_S
 ) -> list[Outcome]:
-    driver = Driver(log, rungs)
+    driver = Driver(out, rungs)
     driver.run("part", steps, for_s)
     return driver.outcomes
 
@@ -95,57 +95,43 @@ def test_a_step_that_fails_or_hangs_stops_no_other(
     child = "import subprocess, sys, time; time.sleep(60)"
     hangs = f"{deaf}; import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     found = outcomes(
-        tmp_path / LOG,
+        tmp_path,
         [
             step("hangs", hangs, limit_s=1),
             step("fails", "print('how far it came'); raise SystemExit(3)"),
-            step("crashes", "import os; os.abort()"),
             step("is good", "print('1 passed')"),
         ],
-        for_s=181.5,
+        for_s=121.5,
     )
     states = [(each.state, each.finding) for each in found]
-    assert states[:3] == [("STOPPED", ""), ("FAILED", "how far it came"), ("FAILED", "")]
-    assert states[3:] == [("ok", "1 passed")]
-    log, shown = (tmp_path / LOG).read_text(), capsys.readouterr().out
-    for each in found:
-        assert f"=== {each}" in log
-        assert f"=== {each}" in shown
+    assert states == [("STOPPED", ""), ("FAILED", "how far it came"), ("ok", "1 passed")]
+    log, shown = (tmp_path / "part-log.txt").read_text(), capsys.readouterr().out
+    assert all(f"=== {each}" in text for each in found for text in (log, shown))
 
 
-TELLS = "import sys; print('figure of', sys.argv[1]); raise SystemExit(sys.argv[1] in sys.argv[2:])"
-LADDER = step("smoke", TELLS, ENGINE, "paged", "paged?graphs=false", is_ladder=True)
-RUNGS = ("paged", "paged?graphs=false", "paged?compile=false", "paged?backend=blocks")
-
-
-def test_figures_are_made_on_the_first_rung_that_passes(tmp_path: Path) -> None:
-    faulty = step("smoke", "assert sys.argv", ENGINE, is_ladder=True)
-    other = step("kernels", "print('good')")
-    figures = step("figures", TELLS, ENGINE, found="figure")
-    on_demand = step("float32", TELLS, UNPREPARED)
-    found = outcomes(tmp_path / LOG, [LADDER, LADDER, figures, on_demand, other], RUNGS)
-    told = [(each.name, each.state, each.finding) for each in found]
-    assert told == [
-        ("smoke", "FAILED", "figure of paged"),
+def test_steps_get_the_first_rung_that_passes(tmp_path: Path) -> None:
+    tells = "import sys; print('figure of', sys.argv[1]); raise SystemExit(sys.argv[1] in sys.argv[2:])"
+    ladder = step("smoke", tells, ENGINE, "paged", "paged?graphs=false", is_ladder=True)
+    steps = [step("figures", tells, ENGINE), step("float32", tells, UNPREPARED)]
+    steps.append(step("kernels", "print('good')"))
+    found = outcomes(tmp_path, [ladder, ladder, *steps], RUNGS[2::-1])
+    assert [(each.name, each.state, each.finding) for each in found] == [
         ("smoke", "FAILED", "figure of paged?graphs=false"),
         ("smoke", "ok", "figure of paged?compile=false"),
         ("figures", "ok", "figure of paged?compile=false"),
         ("float32", "ok", "figure of paged?compile=false&prepare=false"),
         ("kernels", "ok", "good"),
     ]
-    assert found[4].engine == "paged?compile=false&prepare=false"
-    found = outcomes(tmp_path / LOG, [faulty, figures, other], RUNGS[:2])
-    assert [each.state for each in found] == ["FAILED", "FAILED", "not run", "ok"]
-    assert "Traceback" in (tmp_path / LOG).read_text()
-    assert "on paged?graphs=false: NameError" in str(found[1])
+    found = outcomes(tmp_path, [ladder, *steps], RUNGS[:1])
+    assert [each.state for each in found] == ["FAILED", "not run", "not run", "ok"]
 
 
 def test_a_run_that_is_cut_off_ends_its_step_and_tells_what_it_has(tmp_path: Path) -> None:
     wait = "import time\ntry: print('waits', flush=True); time.sleep(60)\nfinally: print('kept')"
     code = (
         "from tests.gpu import __main__ as main, plan\n"
-        "done = plan.Step('done', 9, ('-c', 'pass'), '.')\n"
-        f"slow = plan.Step('slow', 60, ('-c', {wait!r}), 'kept')\n"
+        "done = plan.Step('done', 9, ('-c', 'pass'))\n"
+        f"slow = plan.Step('slow', 60, ('-c', {wait!r}))\n"
         "plan.Setting.plan = lambda self: {'correct': (done, slow)}\n"
         "main.main([])"
     )
@@ -153,20 +139,13 @@ def test_a_run_that_is_cut_off_ends_its_step_and_tells_what_it_has(tmp_path: Pat
     run = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     )
-    log = tmp_path / LOG
+    log = tmp_path / "correct-log.txt"
     while not (log.exists() and "\nwaits\n" in log.read_text()):
         time.sleep(0.05)
     run.send_signal(signal.SIGTERM)
     _, done, slow, *_ = run.communicate(timeout=30)[0].partition("##### summary")[2].splitlines()
     assert (done.split()[:2], slow.split()[:2]) == (["done", "ok"], ["slow", "STOPPED"])
-    assert slow.endswith("kept")
-
-
-@pytest.mark.parametrize("status", [0, 1])
-def test_a_rung_passes_only_if_its_tests_do(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smoke.pytest, "main", lambda *_: status)
-    monkeypatch.setattr(smoke, "_build_s", lambda *_: 0.1)
-    assert smoke.main("cpu", "paged") == status
+    assert "kept" in log.read_text()
 
 
 def test_an_engine_that_has_given_up_an_option_fails_its_rung(monkeypatch: pytest.MonkeyPatch) -> None:

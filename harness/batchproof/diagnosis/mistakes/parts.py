@@ -1,15 +1,18 @@
-"""Mistakes of kernels that leave a part of the model out in some steps: sinks, or a clamp."""
+"""Mistakes of kernels that leave a part of the model out in some steps, or of a cache that keeps no
+rotated keys."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from batchproof.diagnosis.counterfactual import Mistake, Suspect
+from batchproof.diagnosis.counterfactual import CellTable, Mistake, Suspect
+from batchproof.diagnosis.mistakes.storage import kept_as, places_of
 from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import ModelUnderTest
-from batchproof.models.lacking_parts import Part
+from batchproof.models.lacking_parts import OwnExperts, Part
 
 PARTS = {  # and the cause, where the steps tell no other
     "sinks": (Part("sinks", -1e4), Cause.MASK),
@@ -25,6 +28,36 @@ def part_mistakes(subject: ModelUnderTest, suspect: Suspect) -> Iterator[Mistake
         for what, (of_steps, cells) in _steps(suspect).items() if part.owners(subject.exact) else ():
             view = replace(suspect.honest, part=part, without=cells)
             yield Mistake(of_steps or cause, f"{what} computes without {name}", view)
+    width = getattr(subject.exact.config.get_text_config(), "qk_nope_head_dim", None)
+    if width is not None:  # of latent attention, whose cache has the rest of a key beside the latent
+
+        def without_rotated(keys: Tensor) -> Tensor:
+            return pad(keys[..., :width], (0, keys.shape[-1] - width))
+
+        for what, (cause, cells) in places_of(suspect.table, suspect.config.block_size).items():
+            view = replace(kept_as(suspect, cells, held=without_rotated), are_values_kept=True)
+            yield Mistake(cause, f"{what} is stored without its rotated part", view)
+
+
+def expert_mistakes(subject: ModelUnderTest, suspect: Suspect) -> Iterator[Mistake]:
+    """Yields the mistake in which rows of decodes that joined later are routed as pads."""
+    part = OwnExperts()
+    if part.owners(subject.exact):
+        view = replace(suspect.honest, part=part, without=_joined(suspect.table))
+        text = "rows that were not in the last step of decodes have the experts of its pads"
+        yield Mistake(Cause.STALE, text, view)
+
+
+def _joined(table: CellTable) -> Tensor:
+    """Returns the cells of steps of decodes alone whose row the last such step did not have, bool
+    `(num_cells,)`."""
+    decodes = ~_any_of_step(table.step, ~table.is_decode())
+    joined, num_rows = torch.zeros_like(decodes), table.num_cells
+    for step in table.step[decodes].unique():
+        here = table.step == step
+        joined |= here & (table.row >= num_rows)
+        num_rows = int(here.sum())
+    return joined
 
 
 def _steps(suspect: Suspect) -> dict[str, tuple[Cause | None, Tensor]]:

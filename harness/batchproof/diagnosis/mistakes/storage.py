@@ -16,7 +16,7 @@ def storage_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     steps."""
     table, right, size = suspect.table, suspect.honest.visible, suspect.config.block_size
     later = table.step < table.step[:, None]
-    for what, (cause, cells) in _places(table, size).items():
+    for what, (cause, cells) in places_of(table, size).items():
         where = f" (block_size {size})" if "block" in what else ""
         unseen = right & ~(cells & later)
         text = f"{what} is not seen by later steps{where}"
@@ -69,7 +69,7 @@ def _one_lost(suspect: Suspect) -> Iterator[Mistake]:
         yield suspect.mistake(Cause.ADDRESSING, text, visible=right & ~(lost & (gap > 0)))
 
 
-def _places(table: CellTable, size: int) -> dict[str, tuple[Cause, Tensor]]:
+def places_of(table: CellTable, size: int) -> dict[str, tuple[Cause, Tensor]]:
     """Returns sets of cells that a cache may lose, bool `(num_cells,)`, by their description."""
     offset, is_decode = table.index % size, table.is_decode()
     end = table.context_len + table.query_len

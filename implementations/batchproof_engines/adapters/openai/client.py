@@ -93,6 +93,11 @@ class Server:
         with closing(self.exchange(method, path, body)) as exchange:
             return exchange.read()
 
+    def tell(self, path: str, body: dict[str, Any]) -> None:
+        """Posts what is answered in plain words. Raises as `ask` does."""
+        with closing(self.exchange("POST", path, body)) as exchange:
+            exchange.read_text()
+
 
 def _split(base_url: str) -> SplitResult:
     """Returns the parts of the URL. Raises `UsageError`."""
@@ -114,6 +119,7 @@ class Exchange:
         on_failure: Callable[[], None],
     ) -> None:
         self.at_close = ExitStack()  # what else ends with it
+        self.also_refusal: int | None = None  # an HTTP status that concerns this request
         self._connection = connection
         self._send = send
         self._where = where
@@ -147,6 +153,10 @@ class Exchange:
         response = self._begin()
         return self._parsed(self._read(response), response.status)
 
+    def read_text(self) -> str:
+        """Returns the text of a whole answer. Raises as `read` does."""
+        return self._read(self._begin()).decode(errors="replace")
+
     def read_events(self) -> Iterator[Any]:
         """Yields the JSON value of each server-sent event as it arrives. Raises as `read` does."""
         response = self._begin()
@@ -175,7 +185,7 @@ class Exchange:
         if 200 <= response.status < 300:
             return response
         text = self._read(response).decode(errors="replace")
-        if _is_refusal(response.status):
+        if _is_refusal(response.status) or response.status == self.also_refusal:
             raise Refused(_words(text) or f"HTTP {response.status} {response.reason}, without a word")
         raise self.failed(f"answered HTTP {response.status} {response.reason}: {shown(text)}")
 

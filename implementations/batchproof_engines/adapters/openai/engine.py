@@ -21,6 +21,7 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
+from batchproof_engines.adapters.openai.adapters import KINDS
 from batchproof_engines.adapters.openai.answer_parser import AnswerParser, Token, UnreadableAnswer
 from batchproof_engines.adapters.openai.client import PATH, EngineFailed, Exchange, Refused, Server
 from batchproof_engines.adapters.openai.options import Options
@@ -45,6 +46,7 @@ PASSED_ON = (
     "EOS ids are applied by the server. One that it counts but leaves out of its answer is put in, if "
     "it names it or only one was asked for. Its finish reason is passed on."
 )
+NOT_FOUND = 404  # of a model, and so of an adapter
 NO_IDS = (
     "The interface has no request ids: the adapter refuses the later of two requests with one id, and "
     "a request that only max_model_len forbids."
@@ -72,6 +74,7 @@ class OpenAIEngine:
         self._under_way: list[Exchange] = []
         self._traffic = Traffic()
         self._slots = SavedSlots(server) if options.restored else None
+        self._adapters = None if options.adapters == "none" else KINDS[options.adapters](server)
         self.count_others: Callable[[], dict[str, int]] = dict  # what else is known of the server
 
     @property
@@ -96,7 +99,21 @@ class OpenAIEngine:
         answers |= {index: each.result() for index, each in self._ask(requests, asked).items()}
         return [answers[index] for index in range(len(requests))]
 
+    def load_adapter(self, name: str, path: str) -> None:
+        assert self._adapters is not None, "it has the capability"
+        self._adapters.load(name, path)
+
+    def unload_adapter(self, name: str) -> None:
+        assert self._adapters is not None, "it has the capability"
+        self._adapters.unload(name)
+
     def close(self) -> None:
+        """Cuts the connections of all requests in progress, and takes its adapters from the server."""
+        self.cut()
+        for name in [*self._adapters.names] if self._adapters else ():
+            self.unload_adapter(name)
+
+    def cut(self) -> None:
         """Cuts the connections of all requests in progress."""
         for exchange in self._under_way:
             exchange.cut()
@@ -114,7 +131,8 @@ class OpenAIEngine:
         is_unseen = has_no_words or () in asked.stop_token_sequences
         is_judged_here = is_unseen or self._servers_limits.refusal(request) is None
         refusal = self._limits.refusal(request) if is_judged_here else None
-        return asked.beyond(self.sampling_fields) or refusal
+        unknown = self._adapters.refusal(request.adapter) if self._adapters else None
+        return asked.beyond(self.sampling_fields) or refusal or unknown
 
     def _refusals(self, requests: Sequence[Request]) -> list[str | None]:
         """Returns `_refusal` for a whole call; of two good requests with one id, the later is
@@ -132,7 +150,13 @@ class OpenAIEngine:
 
     def _exchange(self, request: Request) -> Exchange:
         body = self._options.body(request, self._limits.vocab_size)
-        return self._server.exchange("POST", PATH, body, self._slots.begin if self._slots else None)
+        if self._adapters is not None:
+            body |= self._adapters.fields(request.adapter)
+        begin = self._slots.begin if self._slots else None
+        exchange = self._server.exchange("POST", PATH, body, begin)
+        if request.adapter is not None:
+            exchange.also_refusal = NOT_FOUND
+        return exchange
 
     def _ask(
         self, requests: Sequence[Request], asked: dict[int, Exchange]
@@ -151,7 +175,7 @@ class OpenAIEngine:
             self._server.on_failure()
             raise
         finally:
-            self.close()
+            self.cut()
             pool.shutdown(wait=False, cancel_futures=True)
         return {index: future for index, future in futures.items() if not future.cancelled()}
 
@@ -280,7 +304,7 @@ class SteppingOpenAIEngine(OpenAIEngine):
                     events.append(self._told(request_id, stream.news.popleft()))
         except BaseException:
             self._server.on_failure()
-            self.close()
+            self.cut()
             raise
         return events
 
@@ -297,9 +321,9 @@ class SteppingOpenAIEngine(OpenAIEngine):
             raise RuntimeError("generate was called while requests given by add are unfinished")
         return super().generate(requests)
 
-    def close(self) -> None:
+    def cut(self) -> None:
         """Cuts all connections and waits for their threads."""
-        super().close()
+        super().cut()
         streams, self._streams, self._undelivered = self._streams, {}, []
         for stream in streams.values():
             stream.exchange.cut()

@@ -74,6 +74,7 @@ class Options:
     logprobs: bool = False
     stream: bool = False
     restored: bool = False
+    adapters: Literal["none", "vllm", "llama.cpp", "llama.cpp-all"] = "none"
     concurrency: int = 32
     timeout_s: float = 300.0
     extra: Any = "{}"
@@ -137,6 +138,7 @@ class Options:
     def capabilities(self) -> frozenset[Capability]:
         seeded = {Capability.SEEDED_SAMPLING} if self.seeded else set()
         others = CHOOSING - {Capability.SEEDED_SAMPLING}
+        seeded |= {Capability.ADAPTERS} if self.adapters != "none" else set()
         return frozenset(seeded | {each for each in others if self.sampling_fields & fields_of({each})})
 
     def is_cut_here(self, request: Request) -> bool:

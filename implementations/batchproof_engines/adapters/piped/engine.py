@@ -109,6 +109,31 @@ class PipedEngine:
             for request, refusal in paired
         ]
 
+    def load_adapter(self, name: str, path: str) -> None:
+        self._ask("load_adapter", protocol.Nothing, name=name, path=path)
+
+    def unload_adapter(self, name: str) -> None:
+        self._ask("unload_adapter", protocol.Nothing, name=name)
+
+    def pause(self) -> None:
+        self._ask("pause", protocol.Nothing)
+
+    def resume(self) -> None:
+        self._ask("resume", protocol.Nothing)
+
+    def sleep(self) -> None:
+        self._ask("sleep", protocol.Nothing)
+
+    def wake(self) -> None:
+        self._ask("wake", protocol.Nothing)
+
+    def clear_cache(self) -> None:
+        self._ask("clear_cache", protocol.Nothing)
+
+    def update_weights(self, model: PreTrainedModel, names: Sequence[str] | None = None) -> None:
+        named = None if names is None else list(names)
+        self._ask("update_weights", protocol.Nothing, model=str(saved(model)), names=named)
+
     def close(self) -> None:
         """Closes the engine; the process stays for the next one."""
         if self._finalizer.detach() is not None and self._process.failure is None:
@@ -172,6 +197,8 @@ def request_to_json(request: Request) -> protocol.Request:
     changed = {} if request.sampling is None else plain_values(request.sampling)
     if changed:
         message["sampling"] = cast(protocol.Sampling, changed)
+    if request.adapter is not None:
+        message["adapter"] = request.adapter
     return message
 
 

@@ -50,7 +50,7 @@ from batchproof_engines.adapters.released.server import kept_server
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-CLIENT_OPTIONS = "concurrency", "stream", "eos", "restored", "logprobs"  # of every server
+CLIENT_OPTIONS = "concurrency", "stream", "eos", "restored", "logprobs", "adapters"  # of every server
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ReleasedEngine:
         client = CLIENT_OPTIONS if self.library.server else ()
         # What is compiled is not in the environment of a `python`.
         place = ("release",) if self.library.build else ("python", "release")
-        return signature_with((*self.library.options, *place, *client))
+        return signature_with(dict.fromkeys((*self.library.options, *place, *client)))
 
     def __call__(
         self,
@@ -107,7 +107,7 @@ class ReleasedEngine:
         options: dict[str, Any],
     ) -> Engine:
         folder = saved(model)
-        client = {name: options.pop(name) for name in CLIENT_OPTIONS if name in options}
+        client = {name: options[name] for name in CLIENT_OPTIONS if name in options}
         where = {"base_url": f"{self.name} starts it", "model": str(folder)}
         asked = Options.of({**where, **server.client, **client})
         flags = {name: flag.filled(name, options.get(name)) for name, flag in server.flags.items()}

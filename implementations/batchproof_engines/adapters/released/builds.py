@@ -18,6 +18,8 @@ from pathlib import Path
 
 from batchproof.errors import UsageError
 from batchproof.places import user_cache
+from batchproof.records.provenance import num_cores
+from batchproof_engines.adapters.released.serving import made_once
 
 COMPILERS = ("c++", "g++", "clang++")
 NUM_DIGITS = 12  # of a digest
@@ -55,22 +57,19 @@ def build(wanted: SourceBuild, python: str) -> None:
             f"{wanted.source} is compiled, which needs a C++ compiler: none of {', '.join(COMPILERS)} "
             f"is on the PATH, and CXX is not set"
         )
-    wanted.folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=wanted.folder.parent) as scratch:
-        work, made = Path(scratch, "work"), Path(scratch, "made")
+
+    def make(made: Path) -> None:
+        work = made.with_name("work")
         source = work / "source"
-        _unpack(_fetched(wanted.source, python, Path(scratch, "archive")), source)
-        jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+        _unpack(_fetched(wanted.source, python, made.with_name("archive")), source)
         for command in wanted.commands:
-            _run([each.format(source=source, jobs=jobs) for each in command], python, work)
+            _run([each.format(source=source, jobs=num_cores()) for each in command], python, work)
         for path in (each for each in wanted.kept if (work / each).exists()):
             (made / path).parent.mkdir(parents=True, exist_ok=True)
             os.rename(work / path, made / path)
-        try:
-            os.rename(made, wanted.folder)
-        except OSError:
-            if not wanted.folder.is_dir():  # otherwise another process was faster
-                raise
+
+    wanted.folder.parent.mkdir(parents=True, exist_ok=True)
+    made_once(wanted.folder, make)
 
 
 def _fetched(source: str, python: str, folder: Path) -> Path:

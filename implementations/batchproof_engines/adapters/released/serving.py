@@ -65,7 +65,8 @@ class Library(Protocol):
         An engine has `generate(requests)`, which returns one completion per request, in order, and
         `close()`. It also has `add`, `step`, `abort` and `has_unfinished` if the library says
         "stepping", and `take_trace()`, which returns the records (`protocol.Step`, as dicts) of the
-        steps since its last call, if it says "tracing". Its `lacks` are those of the library's
+        steps since its last call, if it says "tracing", and `load_adapter(name, path)` and
+        `unload_adapter(name)` if it says "adapters". Its `lacks` are those of the library's
         capabilities that it has not with this model.
 
         Raises `Unsupported`.
@@ -362,6 +363,10 @@ class _Dispatcher:
             answer |= self._trace(engine)
         elif op == "abort":
             engine.abort(question["request_id"])
+        elif op == "load_adapter":
+            engine.load_adapter(question["name"], question["path"])
+        elif op == "unload_adapter":
+            engine.unload_adapter(question["name"])
         elif op == "has_unfinished":
             answer["has_unfinished"] = engine.has_unfinished()
         return answer

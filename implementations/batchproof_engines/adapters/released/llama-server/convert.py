@@ -3,7 +3,8 @@
     python convert.py LLAMA_CPP CHECKPOINT FOLDER own|mended [TYPE]
 
 makes `model.gguf` in the folder, in float32, and from it `base.gguf` and `adapter.gguf`: a LoRA, and
-the model less its product, so that both together are the model again. With a TYPE, such as bf16, it
+the model less its product, so that both together are the model again. Each adapter that lies beside
+the checkpoint becomes `adapter-N.gguf`, and is copied to `adapter-N`. With a TYPE, such as bf16, it
 makes the model alone, in that type.
 
 The converter knows the vocabularies of published models only, so another takes its place: the words of
@@ -15,6 +16,7 @@ all rows in another order, instead of those that are rotated; and of a Gemma 2 i
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -145,6 +147,38 @@ def divide(folder: Path) -> None:
     adapter.close()
 
 
+PARTS = {  # of a Llama, by their names in llama.cpp
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "o_proj": "attn_output",
+    "gate_proj": "ffn_gate",
+    "up_proj": "ffn_up",
+    "down_proj": "ffn_down",
+}
+
+
+def convert_adapter(source: Path, target: Path, config: dict[str, Any]) -> None:
+    """Writes an adapter of PEFT's for a Llama as GGUF. Rows of queries and keys stand as the
+    converter puts them: the two of a rotated pair together."""
+    given = json.loads((source / "adapter_config.json").read_text(encoding="utf-8"))
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    writer = gguf.GGUFWriter(target, "llama")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", given["lora_alpha"])
+    for name, weights in load_file(source / "adapter_model.safetensors").items():
+        layer, part, kind = re.match(r".*layers\.(\d+)\..*\.(\w+)\.lora_(A|B)\.", name).groups()
+        is_rotated = kind == "B" and part in heads
+        rows = LlamaModel.permute(weights, heads[part], heads[part]) if is_rotated else weights
+        tensor = f"blk.{layer}.{PARTS[part]}.weight.lora_{kind.lower()}"
+        writer.add_tensor(tensor, rows.float().contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def main() -> None:
     target = Path(FOLDER)
     target.mkdir()
@@ -176,6 +210,9 @@ def main() -> None:
         convert_hf_to_gguf.main()
     if not TYPE:
         divide(target)
+        for each in sorted(Path(CHECKPOINT, "adapters").glob("*")):
+            convert_adapter(each, target / f"adapter-{each.name}.gguf", config)
+            shutil.copytree(each, target / f"adapter-{each.name}")
 
 
 main()

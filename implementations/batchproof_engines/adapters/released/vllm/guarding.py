@@ -10,6 +10,8 @@
   (results/engines/reproductions/vllm_last_token_behind_a_prefix_waits_for_ever.py). Here it is not.
 * The token behind the last draft is sampled as if no draft counted for `min_tokens`
   (results/engines/reproductions/vllm_min_tokens_behind_right_drafts.py).
+* A token without an adapter has the number -1, and gets that in the last slot
+  (results/engines/reproductions/vllm_the_last_adapter_for_all_without.py). Here it gets none.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from vllm.lora.ops.torch_ops import lora_ops
+from vllm.lora.punica_wrapper import punica_cpu
 from vllm.utils import cpu_triton_utils
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
@@ -29,6 +33,7 @@ def guard() -> None:
     _take_draws_back()
     _pad_what_fits()
     _count_right_drafts()
+    _leave_tokens_without_adapter()
     cpu_triton_utils._expand_kernel_impl = _expand
 
 
@@ -86,6 +91,15 @@ def _count_right_drafts() -> None:
         return logits
 
     RejectionSampler.forward, MinTokensLogitsProcessor.apply = verified, excluded
+
+
+def _leave_tokens_without_adapter() -> None:
+    shrink = lora_ops.bgmv_shrink
+
+    def shrunk(inputs: torch.Tensor, weights: Any, out: Any, numbers: torch.Tensor, *rest: Any) -> None:
+        shrink(inputs * (numbers >= 0)[: len(inputs), None], weights, out, numbers, *rest)
+
+    lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = shrunk
 
 
 def _expand(

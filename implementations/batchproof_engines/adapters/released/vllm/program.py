@@ -1,6 +1,8 @@
 """vLLM's V1 engine on a CPU, in process: one `step` is one of its `LLMEngine`.
 
 Conventions of the library and their sources; they are translated here, and nothing else is:
+* A request names an adapter by a `LoRARequest` of a name, a number and a folder. Its server knows which
+  are loaded; here this program does. One that is loaded again gets a new number, and is read at once.
 * EOS ids are `stop_token_ids`, with `ignore_eos` for that of the model (SamplingParams). It refuses one
   that is not in the vocabulary, which ends nothing here and is left out.
 * `LLMEngine` cuts an answer at `max_model_len`, and so does its server. The contract asks for a
@@ -45,6 +47,7 @@ import torch
 import vllm
 from vllm import EngineArgs, LLMEngine, SamplingParams
 from vllm.exceptions import VLLMClientError
+from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 
@@ -71,6 +74,7 @@ LATENT_BLOCK_SIZE = 16  # of latents, whatever is asked
 LACKED_WITH_LATENTS = ("chunked_prefill", "prefix_caching", "tracing", "scheduling", "exact_drafts")
 NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
 DELTA_NETS = ("qwen3_next",)
+MAX_LORA_RANK = 8
 NUM_KEPT = 16  # engines
 PARAMETERS = (
     *("temperature", "top_k", "top_p", "min_p", "seed"),
@@ -83,7 +87,7 @@ class VLLM:
     """The library with its options.
 
     `compiled` is vLLM's default, and so is `async_scheduling`, which plans a step before the tokens of
-    the one before are known: without a trace then. `kept` engines are used again. `guarded` mends four
+    the one before are known: without a trace then. `kept` engines are used again. `guarded` mends five
     defects that hide others. `kv_cache_mib` is the size of a pool whose number of blocks is not given.
     """
 
@@ -117,6 +121,7 @@ class VLLM:
         self.version = vllm.__version__
         self.capabilities = ["stepping", "chunked_prefill", "preemption", "speculation", "logprobs"]
         self.capabilities += ["prompt_logprobs", "logit_processing", "sampling", "seeded_sampling"]
+        self.capabilities += ["adapters"]
         if not async_scheduling:
             self.capabilities += ["tracing", "scheduling", "prefix_caching", "exact_drafts"]
         self.notes = [
@@ -129,7 +134,7 @@ class VLLM:
             f"fed, and with a sliding window another one; without num_blocks it is {kv_cache_mib} MiB",
             "a request beyond max_model_len is refused by the adapter: vLLM's engine would cut the "
             "answer, as its server does",
-            "an id that is live is refused by the adapter: vLLM would take it",
+            "an id that is live, or an adapter that is not loaded, is refused by this program",
             "EOS ids are stop_token_ids, with ignore_eos; those that the vocabulary lacks, which vLLM "
             "refuses, are left out",
             "the number of threads is set for each engine: drafts from n-grams change it (a finding)",
@@ -147,10 +152,10 @@ class VLLM:
         ]
         if guarded:
             self.notes.append(
-                "guarded: four findings are mended in the process, so that what lies behind them is "
+                "guarded: five findings are mended in the process, so that what lies behind them is "
                 "judged: the draw of an unfinished prompt is taken back, the parameters of drafted "
                 "tokens are written where they are read, no request is padded beyond a step, and "
-                "min_tokens counts right drafts"
+                "min_tokens counts right drafts, and no token without an adapter gets one"
             )
 
     def build(
@@ -234,6 +239,12 @@ def _built(
         drafting = {"method": "draft_model", "model": draft}
     elif num_drafts:
         drafting = {"method": "ngram", "prompt_lookup_max": NGRAM_SIZE, "prompt_lookup_min": 1}
+    if config["max_loras"]:
+        limits |= {
+            "enable_lora": True,
+            "max_loras": config["max_loras"],
+            "max_lora_rank": MAX_LORA_RANK,
+        }
     num_fed = config["max_num_batched_tokens"]
     if num_drafts:
         drafting["num_speculative_tokens"] = num_drafts
@@ -310,6 +321,8 @@ class Engine(Stepped):
         self._names: dict[str, str] = {}  # ids of the suite by vLLM's own
         self._asked: dict[str, Sampling] = {}
         self._prompt_logprobs: dict[str, list[Any]] = {}
+        self._adapters: dict[str, LoRARequest] = {}
+        self._num_loads = 0
         core = engine.engine_core.engine_core
         self.lacks = LACKED_WITH_LATENTS if engine.model_config.use_mla else ()
         is_traced &= not self.lacks
@@ -329,6 +342,8 @@ class Engine(Stepped):
         for request_id in list(self.live):
             self.abort(request_id)
         self.undelivered.clear()
+        for name in list(self._adapters):
+            self.unload_adapter(name)
         core = self._engine.engine_core.engine_core
         while core.scheduler.has_requests():  # tells the worker who has ended
             self._engine.step()
@@ -345,8 +360,12 @@ class Engine(Stepped):
                 f"{len(prompt)} prompt tokens and max_tokens={cap} exceed the maximum context "
                 f"length of {self._max_len} tokens"
             )
-        settings = _parameters(request, self._vocab_size)
-        number: str = self._engine.add_request(name, {"prompt_token_ids": prompt}, settings)
+        adapter = request.get("adapter")
+        if adapter is not None and adapter not in self._adapters:
+            raise ValueError(f"the adapter {adapter!r} is not loaded")
+        settings, tokens = _parameters(request, self._vocab_size), {"prompt_token_ids": prompt}
+        lora = None if adapter is None else self._adapters[adapter]
+        number: str = self._engine.add_request(name, tokens, settings, lora_request=lora)
         self._names[number], self._asked[name] = name, request.get("sampling", {})
         self._prompt_logprobs[name] = []
         return number
@@ -366,6 +385,17 @@ class Engine(Stepped):
                 events[-1]["finish_reason"] = answer.finish_reason
                 self.live.pop(name, None)
         return events
+
+    def load_adapter(self, name: str, path: str) -> None:
+        self.unload_adapter(name)
+        self._num_loads += 1
+        self._adapters[name] = LoRARequest(name, self._num_loads, path)
+        self._engine.add_lora(self._adapters[name])
+
+    def unload_adapter(self, name: str) -> None:
+        known = self._adapters.pop(name, None)
+        if known is not None:
+            self._engine.remove_lora(known.lora_int_id)
 
     def cancel(self, number: str) -> None:
         self._engine.abort_request([number], internal=True)
