@@ -372,8 +372,8 @@ class UpdatingEngine(Protocol):
         (`named_parameters`). Both models stay as they are, and later changes of theirs have no effect.
 
         All that was computed before is forgotten. With INTERRUPTION requests in flight go on: the
-        tokens that were chosen are kept, and each later token is the new model's answer to the prompt
-        and these tokens, with keys and values of its own.
+        tokens that were chosen are kept, some of which the first step behind it may return, and each
+        later token is the new model's answer to the prompt and these, with keys and values of its own.
         """
         ...
 

@@ -76,19 +76,18 @@ def parts(
     workload: Workload,
     outcome: Outcome,
     records: Sequence[StepRecord],
-    delay: int,
     oracle_of: Callable[[int], Oracle],
 ) -> Iterator[Part]:
     """Yields the parts of each answer. `oracle_of` returns the oracle of a state.
 
-    The records show when a token was chosen. Without them its event does, and of an engine that reads
-    tokens late by `delay` steps it may have been chosen that much before, by either state.
+    The records show when a token was chosen. Without them its event does, but the first step behind an
+    update may return tokens of either state.
     """
     updates = [(each.step, each.weights) for each in workload.updates]
     chosen: defaultdict[str, list[int]] = defaultdict(list)  # moments, by request
+    grace = 0 if records else 1
     if records:
         updates = [(_record_of(outcome, step), weights) for step, weights in updates]
-        delay = 0
         for place, record in enumerate(records):
             for row in record.rows:
                 chosen[row.request_id] += [place] * row.num_sampled
@@ -101,10 +100,10 @@ def parts(
 
     for request, completion in pairs:
         moments, start = chosen[request.request_id] or [0], 0
-        weights = weights_at(moments[0] - delay)
+        weights = weights_at(moments[0] - grace)
         for place in range(len(completion.token_ids)):
             moment = moments[min(place, len(moments) - 1)]
-            now, late = weights_at(moment), weights_at(moment - delay)
+            now, late = weights_at(moment), weights_at(moment - grace)
             if now == weights or (
                 late == weights and _is_of(oracle_of(late), request, completion, place)
             ):

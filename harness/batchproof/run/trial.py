@@ -414,7 +414,7 @@ class Trial:
             return
         pairs = [*zip(requests, outcome.completions, strict=True)]
         of_state: dict[int, list[Part]] = {}
-        for part in parts(pairs, workload, outcome, records, self.scheduling_delay, under):
+        for part in parts(pairs, workload, outcome, records, under):
             of_state.setdefault(part.weights, []).append(part)
         for weights, own in of_state.items():
             asked, given = [each.request for each in own], [each.completion for each in own]
