@@ -20,6 +20,7 @@ from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 from batchproof_engines.ragged_paged.states import Checkpoints, StatefulEngine, StatesByLane
 from batchproof_engines.sampler import Sampler
 from batchproof_engines.static import StaticEngine
+from batchproof_engines.weights import Weights
 
 # The owner of each part, and the class attribute by which it refers to the part.
 OWNERS: dict[type, tuple[type, str]] = {
@@ -30,6 +31,7 @@ OWNERS: dict[type, tuple[type, str]] = {
     Sampler: (RaggedEngine, "sampler_class"),
     HeadDrafter: (Speculator, "head_drafter_class"),
     Adapters: (RaggedPagedEngine, "adapters_class"),
+    Weights: (RaggedPagedEngine, "weights_class"),
     Speculator: (RaggedPagedEngine, "speculator_class"),
     StatesByLane: (StatefulEngine, "states_class"),
     Checkpoints: (StatefulEngine, "checkpoints_class"),

@@ -26,6 +26,7 @@ from batchproof.errors import ConfigError
 from batchproof_engines.lora import Adapters, refusal_of
 from batchproof_engines.model_support import sliding_window
 from batchproof_engines.sampler import SampledRow, Sampler
+from batchproof_engines.weights import Weights
 from batchproof_paged.attention import Backend
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.cached_runner import CachedRunner
@@ -76,10 +77,11 @@ class PagedEngine:
         self._backend = make_backend(config.max_num_seqs, config.num_blocks)
         self._options = options
         self._adapters: Adapters | None = None  # from the first one on
+        self._weights: Weights | None = None  # from the first update on
+        self._is_paused = self._is_asleep = False
+        self._model, self._limits = model, Limits.of(model, config)
         self._runner = self._runner_of(model, options)
-        self._model = model
-        limits, has_lanes = Limits.of(model, config), options.backend == "lanes"
-        self._scheduler = Scheduler(limits, config, has_lanes)
+        self._scheduler = Scheduler(self._limits, config, options.backend == "lanes")
         self._overlaps = bool(options.overlap)
         self._speculator: Speculator | None = None
         if config.num_speculative_tokens and Capability.SPECULATION in self.capabilities:
@@ -89,11 +91,22 @@ class PagedEngine:
         self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
         self._trace = TraceLog()
         if options.prepare:
-            self._runner.prepare(limits.max_model_len)
+            self._runner.prepare(self._limits.max_model_len)
 
     def _runner_of(self, model: PreTrainedModel, options: PagedOptions) -> ModelRunner | CachedRunner:
         runner_class = ModelRunner if options.feed == PACKED else CachedRunner
         return runner_class(model, self._backend, self._config, options)
+
+    def _rebase(self, model: PreTrainedModel) -> None:
+        """Goes on with another model of the same configuration."""
+        self._model = model
+        if self._adapters is not None:
+            self._adapters.rebase(model)
+            self._runner = self._runner_of(self._adapters.model, self._options.eager())
+            return
+        self._runner = self._runner_of(model, self._options)
+        if self._options.prepare:
+            self._runner.prepare(self._limits.max_model_len)
 
     def _drafter(self, draft: PreTrainedModel | None, options: PagedOptions) -> Drafter:
         if draft is None:
@@ -141,6 +154,10 @@ class PagedEngine:
 
     def abort(self, request_id: str) -> None:
         was_live = self._scheduler.abort(request_id)
+        for event in self._undelivered.copy():  # done, but delivered by the next step
+            if event.request_id == request_id and event.token_id is not None:
+                self._undelivered.remove(event)
+                was_live = True
         for sequence in self._flying(request_id):  # done, but its last token has not been delivered
             sequence.finish_reason = FinishReason.ABORTED
             was_live = True
@@ -179,6 +196,39 @@ class PagedEngine:
         if self._adapters is not None:
             self._adapters.unload(name)
 
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+
+    def sleep(self) -> None:
+        self._restart()
+        self._is_asleep = True
+
+    def wake(self) -> None:
+        self._is_asleep = False
+
+    def clear_cache(self) -> None:
+        """Requests in flight keep their keys."""
+        self._scheduler.blocks.forget()
+
+    def update_weights(self, model: PreTrainedModel, names: Seq[str] | None = None) -> None:
+        """The first update copies the model, whose parameters the engine shares until then. Later ones
+        change them in place, which traces, captured steps and packed copies follow."""
+        self._restart()
+        if self._weights is None:
+            self._weights = Weights(self._model)
+            self._rebase(self._weights.model)
+        self._weights.update(model, names)
+
+    def _restart(self) -> None:
+        """Takes all requests out of their slots and forgets what is cached. What is in flight was
+        chosen before, and is delivered by the next step."""
+        self._undelivered += self._land()[0]
+        self._scheduler.preempt_all()
+        self._scheduler.blocks.forget()
+
     def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
         with current(self._device):
             return visible_to(
@@ -196,11 +246,11 @@ class PagedEngine:
 
     def _is_live(self, request_id: str) -> bool:
         """From the caller's side: a request is live until its last token or refusal is delivered."""
-        is_refused = any(
-            event.request_id == request_id and event.finish_reason is FinishReason.ERROR
+        is_pending = any(
+            event.request_id == request_id and event.finish_reason is not FinishReason.ABORTED
             for event in self._undelivered
         )
-        return is_refused or self._scheduler.is_live(request_id) or bool(self._flying(request_id))
+        return is_pending or self._scheduler.is_live(request_id) or bool(self._flying(request_id))
 
     def _flying(self, request_id: str) -> list[Sequence]:
         """The sequence of that id whose token is in flight; at most one."""
@@ -224,6 +274,8 @@ class PagedEngine:
         `ConfigError` inside `torch.autocast`."""
         if torch.is_autocast_enabled(self._device.type):
             raise ConfigError(NO_AUTOCAST)
+        if self._is_paused or self._is_asleep:
+            return self._land()
         plan = self._scheduler.schedule()
         if not plan.scheduled:
             return self._land()

@@ -10,7 +10,7 @@ from itertools import cycle, islice
 import pytest
 
 from batchproof.errors import UsageError
-from batchproof.models.embedded import DEFAULT_MODELS, STATE_MODEL
+from batchproof.models.embedded import DEFAULT_MODELS, STATE_MODEL, VARIANTS_MODEL
 from batchproof.run.engine_names import FAULT_PREFIX, ODD_PREFIX
 from batchproof.run.registry import faults, oddities, resolve_engine
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
@@ -28,6 +28,7 @@ STRAINED = {
     "delivery": ("P4", "P14", "P1", "P13", "P1", "P1"),  # those of P13 and P14 can be stepped
     "limited": ("P1", "P9", "P12", "P19"),
     "lateness": ("P9", "P10", "P11", "P13", "P14"),
+    "lifecycle": ("P23",),
     "random_tokens": ("P19",),
     "states": ("P1", "P5", "P7", "P8", "P13"),
     "waves": ("P1", "P4"),
@@ -38,6 +39,7 @@ FEWEST_TESTS, FEWEST_TOKENS = 1, 2
 QUICK_MODELS = ("gpt2-random", "llama-random", "mistral-window")
 # In turn. The constructed models are slow and come first in the catalogue: they meet waves only.
 MODELS_OF = {"waves": DEFAULT_MODELS[:3], "states": (STATE_MODEL,) * 3}
+MODELS_OF["lifecycle"] = (VARIANTS_MODEL,) * 3
 MODELS = {
     name: MODELS_OF.get(oddity.kind, QUICK_MODELS)[index % 3]
     for index, (name, oddity) in enumerate(ODDITIES.items())

@@ -80,6 +80,9 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
         if named:
             return named
         own = _by_the_rule(failure)
+        is_of_lifecycle = own is None or failure.promise is Promise.P23
+        if failure.scene.has_lifecycle and is_of_lifecycle:  # which no rerun repeats
+            own = Diagnosis(Cause.LIFECYCLE, headline(failure.finding))
         return of_conduct(rerunner, failure, own) if own else _investigate(rerunner, failure)
     except OutOfTimeError:
         if failure.rule is Rule.HANG:

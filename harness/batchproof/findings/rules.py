@@ -49,6 +49,7 @@ CHOSEN: Facts = {
     "bound": float,
 }
 LATE: Facts = {"sampled_in": int, "granted": str}
+STANDING: Facts = {"kind": str, "since": int}
 FREE: Facts = {"num_free": int, "num_total": int}
 
 
@@ -501,6 +502,13 @@ class Rule(Enum):
     )
     REFUSAL_EVENT = declare("refusal-event", Promise.P14, replay=Replay.REFUSAL, got=str).says(
         "a refused request must yield one ERROR event with a message, got {got}"
+    )
+    # engines that sleep or are paused (`checks.lifecycle`)
+    STANDING_TOKEN = declare("standing-token", Promise.P23, **STANDING).says(
+        "request {request_id!r} got a token in step {step}, but {kind} was called before step {since}"
+    )
+    STANDING_STEP = declare("standing-step", Promise.P23, **STANDING).says(
+        "step {step} fed something, but {kind} was called before step {since}"
     )
     # cancelled requests (`run.cancelling`)
     CANCELLED_TOKEN = declare("cancelled-token", Promise.P13, cancelled_at=int).says(

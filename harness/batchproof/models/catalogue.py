@@ -107,8 +107,14 @@ class ModelUnderTest:
         """How many low-rank adapters there are of it, numbered from 1 on."""
         return KNOWN[self.name].num_variants if self.is_embedded else 0
 
+    @property
+    def num_weights(self) -> int:
+        """How many weights it may get, numbered from 0 on, which are its own."""
+        return KNOWN[self.name].num_weights if self.is_embedded else 0
+
     def variant(self, number: int) -> ModelUnderTest:
-        """Returns the model with the adapter of this number merged into its weights."""
+        """Returns the model with the adapter of this number merged into its weights, or with other
+        weights that it may get."""
         from batchproof.models.llama_variants import merge  # noqa: PLC0415 - few sessions need it
 
         known = KNOWN[self.name]

@@ -38,7 +38,14 @@ from batchproof.models.llama_hash import (
     STATE,
     WIDTH,
 )
-from batchproof.models.llama_hash_oracle import OFFSETS, STATE_BITS, gate_inputs, variant
+from batchproof.models.llama_hash_oracle import (
+    NUM_VARIANTS,
+    OFFSETS,
+    ROLL,
+    STATE_BITS,
+    gate_inputs,
+    variant,
+)
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj")
 SCALE = 2.0  # alpha / rank, so that an engine that leaves it out is wrong
@@ -86,9 +93,14 @@ def low_rank(number: int) -> Iterator[tuple[str, LowRank]]:
 
 
 def merge(model: Any, number: int) -> None:
-    """Adds what adapter `number` adds to the weights of the model."""
-    for name, added in low_rank(number):
+    """Adds what adapter `number` adds to the weights of the model. From `NUM_VARIANTS` + 1 on they are
+    those of the model alone, and of each adapter, once more, and the vocabulary is rolled: so others
+    change than those that adapters act on."""
+    is_rolled, number = divmod(number, NUM_VARIANTS + 1)
+    for name, added in low_rank(number) if number else ():
         model.get_submodule(name).weight += SCALE * added.b @ added.a
+    for each in (model.get_input_embeddings(), model.get_output_embeddings()) if is_rolled else ():
+        each.weight.copy_(each.weight.roll(ROLL, 0))
 
 
 def save_adapter(folder: Path, number: int, dtype: torch.dtype) -> None:

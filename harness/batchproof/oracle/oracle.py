@@ -154,18 +154,20 @@ class Oracle:
         self._processed: dict[Request, tuple[int, ...]] = {}
         self._right: dict[Prompt, tuple[int, ...]] = {}  # tokens are small, so all are kept
 
-    def under(self, adapters: Iterable[tuple[str, int]]) -> "Oracle":
+    def under(self, adapters: Iterable[tuple[str, int]], weights: int = 0) -> "Oracle":
         """Returns the oracle of the same model for requests that may name these adapters, pairs of a
-        name and the number of a variant."""
-        named = copy.copy(self)  # it shares all that is computed
+        name and the number of a variant; or, with the weights of a variant, that of the variant."""
+        named = copy.copy(self._of_variant(weights))  # it shares all that is computed
         named._adapters = dict(adapters)
         return named
 
     def of(self, request: Request) -> "Oracle":
         """Returns the oracle of the model under the request's own adapter."""
-        if request.adapter is None:
+        return self if request.adapter is None else self._of_variant(self._adapters[request.adapter])
+
+    def _of_variant(self, number: int) -> "Oracle":
+        if not number:
             return self
-        number = self._adapters[request.adapter]
         if number not in self._variants:
             merged = self.subject.variant(number)
             self._variants[number] = Oracle(merged, self._factory, self.precision)

@@ -43,6 +43,7 @@ from batchproof_engines.model_support import refuse_other_attention, refuse_unba
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.sampler import SampledRow, Sampler
 from batchproof_engines.trial_batch import probe_logits
+from batchproof_engines.weights import Weights
 
 
 class RaggedEngine:
@@ -58,9 +59,12 @@ class RaggedEngine:
     scheduler_class = Scheduler
     sampler_class = Sampler
     adapters_class = Adapters
+    weights_class = Weights
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        self._model = model
+        self._base = self._model = model  # without adapters, and with them
+        self._weights: Weights | None = None  # from the first update on
+        self._is_paused = self._is_asleep = False
         self._adapters: Adapters | None = None  # from the first one on
         self._config = config
         self._window = sliding_window(model)
@@ -75,14 +79,14 @@ class RaggedEngine:
         """Runs one iteration and returns its events, after those of requests that ended since the last
         one."""
         events, self._undelivered = self._undelivered, []
-        return events + self._run_step()[0]
+        return events if self._is_paused or self._is_asleep else events + self._run_step()[0]
 
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
         """Runs one iteration. Returns its events, and by request the logits (num_tokens, vocab) its
         tokens were chosen from."""
         plan = self._scheduler.schedule()
         for request_id in plan.preempted:
-            del self._caches[request_id]
+            self._caches.pop(request_id, None)
         if not plan.scheduled:
             return [], {}
         return self._settle(plan, self._forward(plan))
@@ -243,13 +247,48 @@ class RaggedEngine:
         """Lets requests name the adapter in a folder of PEFT's. Raises `ValueError` for one of another
         kind than `lora` describes."""
         if self._adapters is None:
-            self._adapters = self.adapters_class(self._model)
+            self._adapters = self.adapters_class(self._base)
             self._model = self._adapters.model
         self._adapters.load(name, path)
 
     def unload_adapter(self, name: str) -> None:
         if self._adapters is not None:
             self._adapters.unload(name)
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+
+    def sleep(self) -> None:
+        """Gives back all caches: requests are computed again afterwards."""
+        self.restart()
+        self._is_asleep = True
+
+    def wake(self) -> None:
+        self._is_asleep = False
+
+    def clear_cache(self) -> None:
+        """Has nothing to forget: no request begins behind a prefix."""
+
+    def update_weights(self, model: PreTrainedModel, names: Seq[str] | None = None) -> None:
+        """Takes over parameters, all or those of these names, and computes all requests again. Raises
+        `ValueError` for a name that is none."""
+        self.restart()
+        if self._weights is None:
+            self._weights = self.weights_class(self._base)
+            self._base = self._model = self._weights.model
+            if self._adapters is not None:
+                self._adapters.rebase(self._base)
+                self._model = self._adapters.model
+        self._weights.update(model, names)
+
+    def restart(self) -> None:
+        """Takes all requests out of their slots, and forgets what is cached."""
+        self._scheduler.preempt_all()
+        running = {sequence.request_id for sequence in self._scheduler.running}
+        self._caches = {name: kept for name, kept in self._caches.items() if name in running}
 
     def abort(self, request_id: str) -> None:
         """Ends a request, which gets an ABORTED event in the next step; an unknown id has no effect."""

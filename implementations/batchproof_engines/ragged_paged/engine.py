@@ -98,6 +98,14 @@ class RaggedPagedEngine(RaggedEngine):
                 events[place:place] = [TokenEvent(name, token_id) for token_id in chosen[: num - 1]]
         return events, logits
 
+    def clear_cache(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Takes all requests out of their slots, and forgets all prefixes."""
+        super().restart()
+        self._scheduler.blocks.forget()
+
     def tables(self, plan: SchedulerOutput) -> list[list[int]]:
         known = self._scheduler.blocks.tables
         return [known[row.request_id].blocks for row in plan.rows]

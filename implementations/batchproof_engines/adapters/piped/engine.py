@@ -115,6 +115,25 @@ class PipedEngine:
     def unload_adapter(self, name: str) -> None:
         self._ask("unload_adapter", protocol.Nothing, name=name)
 
+    def pause(self) -> None:
+        self._ask("pause", protocol.Nothing)
+
+    def resume(self) -> None:
+        self._ask("resume", protocol.Nothing)
+
+    def sleep(self) -> None:
+        self._ask("sleep", protocol.Nothing)
+
+    def wake(self) -> None:
+        self._ask("wake", protocol.Nothing)
+
+    def clear_cache(self) -> None:
+        self._ask("clear_cache", protocol.Nothing)
+
+    def update_weights(self, model: PreTrainedModel, names: Sequence[str] | None = None) -> None:
+        named = None if names is None else list(names)
+        self._ask("update_weights", protocol.Nothing, model=str(saved(model)), names=named)
+
     def close(self) -> None:
         """Closes the engine; the process stays for the next one."""
         if self._finalizer.detach() is not None and self._process.failure is None:

@@ -16,10 +16,13 @@ CHOOSING = (  # need `Request.sampling`
 SPECULATION = "speculation"  # `build` names the draft
 EXACT_DRAFTS = "exact_drafts"  # drafts are those of that, and right ones are kept
 ADAPTERS = "adapters"  # requests name adapters, which are loaded and unloaded
+LIFECYCLE = (  # what is done with an engine besides; the last: also while requests run
+    *("pausing", "sleeping", "cache_clearing", "weight_updates", "interruption"),
+)
 TRACING = "tracing"  # answers have records of the steps
 CAPABILITIES = (  # what a program can declare
     *(STEPPING, "chunked_prefill", "preemption", SPECULATION, EXACT_DRAFTS, *CHOOSING),
-    *(ADAPTERS, TRACING, "scheduling", "prefix_caching"),
+    *(ADAPTERS, *LIFECYCLE, TRACING, "scheduling", "prefix_caching"),
 )
 
 
@@ -190,7 +193,8 @@ class HasUnfinished:
 
 @dataclass(frozen=True)
 class Nothing:
-    """The answer to `close`, to `abort`, and where an adapter is loaded or unloaded."""
+    """The answer to `close`, to `abort`, where an adapter is loaded or unloaded, and to what is done
+    with the engine besides."""
 
 
 @dataclass(frozen=True)
@@ -211,4 +215,10 @@ ANSWERS: dict[str, Any] = {
     "has_unfinished": HasUnfinished,
     "load_adapter": Nothing,  # this and the next: only where it declares `ADAPTERS`
     "unload_adapter": Nothing,
+    "pause": Nothing,  # this and the following: only where it declares one of `LIFECYCLE`
+    "resume": Nothing,
+    "sleep": Nothing,
+    "wake": Nothing,
+    "clear_cache": Nothing,
+    "update_weights": Nothing,
 }
