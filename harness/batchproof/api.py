@@ -24,6 +24,7 @@ from enum import StrEnum
 from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from batchproof.decoding.grammar import Grammar as Grammar  # noqa: PLC0414
 from batchproof.decoding.sampling import SamplingLimits as SamplingLimits  # noqa: PLC0414
 from batchproof.decoding.sampling import SamplingParams as SamplingParams  # noqa: PLC0414
 from batchproof.decoding.sampling import TokenLogprobs as TokenLogprobs  # noqa: PLC0414
@@ -59,6 +60,7 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()  # each ends the answer; none: the cap alone does
     sampling: SamplingParams | None = None  # None: greedy
     adapter: str | None = None  # name of a loaded one: `AdapterEngine`; None: the model alone
+    grammar: Grammar | None = None  # what its text must look like; such a request has an EOS id
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,7 @@ class Capability(StrEnum):
     EXACT_DRAFTS = "exact_drafts"  # besides: they are those of `EngineConfig.draft_model` or of its
     # head, and every right one is kept
     ADAPTERS = "adapters"  # `load_adapter`, `unload_adapter`: requests name low-rank adapters
+    STRUCTURED = "structured"  # `Request.grammar`, of each kind, beside drafts as well
     INVARIANCE = "invariance"  # `invariance`: grades that the engine reaches at least
 
 
@@ -511,6 +514,10 @@ class Limits:
                 f"{len(prompt)} prompt tokens + max_new_tokens {cap} = {len(prompt) + cap}, but the "
                 f"context holds {self.max_model_len}"
             )
+        if request.grammar is not None:
+            has_end = any(0 <= token < self.vocab_size for token in request.eos_token_ids)
+            if (reason := request.grammar.refusal(has_end)) is not None:
+                return reason
         asked = request.sampling
         return None if asked is None else asked.refusal(self.vocab_size, cap, request.eos_token_ids)
 

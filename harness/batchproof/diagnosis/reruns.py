@@ -183,7 +183,7 @@ def _first_wrong(request: Request, completion: Completion, oracle: Oracle) -> in
         exact = oracle.score(request.prompt_token_ids, known)
         choices = processed(exact, request, known)
         is_constructed = oracle.subject.oracle is not None
-        is_exact = is_constructed and not sampling_of(request).changes_logits
+        is_exact = is_constructed and is_plain(request)
         bound = 0.0 if is_exact else 2 * slack(request, oracle)
         is_right = choices.amax(dim=-1) - of_each(choices, known) <= bound
         logits = completion.logits
