@@ -514,12 +514,11 @@ class Limits:
                 f"{len(prompt)} prompt tokens + max_new_tokens {cap} = {len(prompt) + cap}, but the "
                 f"context holds {self.max_model_len}"
             )
-        if request.grammar is not None:
-            has_end = any(0 <= token < self.vocab_size for token in request.eos_token_ids)
-            if (reason := request.grammar.refusal(has_end)) is not None:
-                return reason
-        asked = request.sampling
-        return None if asked is None else asked.refusal(self.vocab_size, cap, request.eos_token_ids)
+        asked, grammar, ends = request.sampling, request.grammar, request.eos_token_ids
+        reason = None if asked is None else asked.refusal(self.vocab_size, cap, ends)
+        if reason is None and grammar is not None:
+            reason = grammar.refusal(any(0 <= token < self.vocab_size for token in ends))
+        return reason
 
     def refusals(self, requests: Sequence[Request]) -> list[str | None]:
         """Returns `refusal` for each request of a call; of two good requests with one id the later

@@ -4,6 +4,8 @@ An engine has the capability only where the library is installed. The text of to
 """
 
 from collections.abc import Sequence as Seq
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -11,11 +13,7 @@ from torch import Tensor
 
 from batchproof.api import Capability, Grammar, Request
 
-try:
-    import llguidance
-except ImportError:  # it has no wheel for this machine, or is not wanted
-    llguidance = None
-
+llguidance: Any = import_module("llguidance") if find_spec("llguidance") else None
 LACKING = frozenset[Capability]() if llguidance else frozenset({Capability.STRUCTURED})
 FORMATS = {"regex": "regex", "ebnf": "gbnf", "json_schema": "json_schema"}  # llguidance's names
 
@@ -45,8 +43,8 @@ class Matcher:
         self.eos = [token for token in request.eos_token_ids if 0 <= token < vocab_size]
 
     def allowed(self, output_token_ids: Seq[int]) -> Tensor:
-        """Returns which tokens may come behind these, bool (vocab,): none behind an EOS, nor behind what
-        no text of the grammar begins with."""
+        """Returns which tokens may come behind these, bool (vocab,): none behind an EOS, nor behind
+        what no text of the grammar begins with."""
         nothing = torch.zeros(self.vocab_size, dtype=torch.bool)
         if not self.follow(output_token_ids):
             return nothing
@@ -61,7 +59,9 @@ class Matcher:
 
     def follow(self, token_ids: Seq[int]) -> bool:
         """Goes to the state behind these tokens; returns whether there is one."""
-        num = next((i for i, (a, b) in enumerate(zip(self.read, token_ids, strict=False)) if a != b), None)
+        num = next(
+            (i for i, (a, b) in enumerate(zip(self.read, token_ids, strict=False)) if a != b), None
+        )
         num = min(len(self.read), len(token_ids)) if num is None else num
         self.roll_back(len(self.read) - num)
         new = list(token_ids[num:])

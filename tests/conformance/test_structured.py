@@ -45,9 +45,7 @@ def test_each_token_is_the_best_of_its_own_grammar(trial: Trial, data: st.DataOb
 @given(data=st.data())
 def test_requests_come_and_go_under_their_own_grammars(trial: Trial, data: st.DataObject) -> None:
     """Aborts one of them, so that the others move."""
-    drawn = workloads(
-        trial.oracle, trial.capabilities, min_requests=3, with_arrivals=True, first_cap=8
-    )
+    drawn = workloads(trial.oracle, trial.capabilities, min_requests=3, with_arrivals=True, first_cap=8)
     workload = data.draw(structured(trial.oracle, data.draw(drawn)))
     gone = data.draw(st.integers(0, len(workload.requests) - 1), label="aborted")
     assert workload.arrivals is not None, "asked for above"

@@ -10,7 +10,7 @@ grammar are what most engines take:
 
     regex        a regular expression that the whole text matches, without anchors
     ebnf         rules `name ::= ...` of which `root` is the first, as llama.cpp's GBNF writes them
-    json_schema  a JSON schema. The text is JSON without white space; keys come in the order of the schema
+    json_schema  a JSON schema; the text is JSON without white space, its keys in the schema's order
 """
 
 from dataclasses import dataclass

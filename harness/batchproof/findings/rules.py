@@ -248,8 +248,10 @@ class Rule(Enum):
         Promise.P22,
         cause=Cause.GRAMMAR,
         needs=Capability.STRUCTURED,
-        **dict.fromkeys(("allowed", "eos", "got"), INTS),
         token=int,
+        allowed=INTS,
+        eos=INTS,
+        got=INTS,
         grammar=str,
     ).says(
         "request {request_id!r} step {step}: got token {token}, which its grammar does not allow there",

@@ -1,14 +1,15 @@
 """Hypothesis strategies: requests whose text must follow a grammar.
 
-A grammar is drawn small and its alphabet narrow, so that its state decides at nearly every token; or wide
-enough that the model's own choice, and so a right draft, is often allowed. EOS ids are bytes that stand in
-no text.
+A grammar is drawn small and its alphabet narrow, so that its state decides at nearly every token; or
+wide enough that the model's own choice, and so a right draft, is often allowed. EOS ids are bytes that
+stand in no text.
 """
 
 import json
 import string
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -58,14 +59,15 @@ def ebnfs(draw: st.DrawFn) -> Grammar:
     """Draws rules that are nested without bound, lists, or words that begin alike. Each place knows by
     its next character which rule goes on."""
     some, other = draw(st.permutations(CLASSES[:3]))[:2]
-    opening, closing = draw(st.sampled_from(["()", "[]", "{}", "<>"]))
+    opening, closing = draw(st.sampled_from([("(", ")"), ("[", "]"), ("{", "}"), ("<", ">")]))
     deep = f'root ::= {some} | "{opening}" root "{closing}" root?'
     row = f'root ::= item ("," item)* end?\nitem ::= {some} {other}? | "{opening}" root "{closing}"'
     named = f'root ::= {some}+ ":" tail\ntail ::= {other} tail | "{closing}"'
     return Grammar("ebnf", draw(st.sampled_from([deep, f'{row}\nend ::= ";" | "!"', named])))
 
 
-LEAF_SCHEMAS = st.one_of(
+Schema = dict[str, Any]
+LEAF_SCHEMAS: st.SearchStrategy[Schema] = st.one_of(
     st.sampled_from([{"type": kind} for kind in ("boolean", "null", "integer")]),
     st.just({"type": "string", "pattern": "^[a-f]{1,3}$"}),
     st.sets(st.sampled_from(["red", "rose", "blue", 7, 70]), min_size=1).map(
@@ -74,11 +76,11 @@ LEAF_SCHEMAS = st.one_of(
 )
 
 
-def _array(items: dict[str, object]) -> dict[str, object]:
+def _array(items: Schema) -> Schema:
     return {"type": "array", "items": items, "minItems": 1, "maxItems": 2}
 
 
-def _object(parts: dict[str, object]) -> dict[str, object]:
+def _object(parts: dict[str, Schema]) -> Schema:
     return {
         "type": "object",
         "properties": parts,
@@ -87,7 +89,7 @@ def _object(parts: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _nested(parts: st.SearchStrategy[dict[str, object]]) -> st.SearchStrategy[dict[str, object]]:
+def _nested(parts: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
     objects = st.dictionaries(st.sampled_from(NAMES), parts, min_size=1, max_size=2).map(_object)
     return st.one_of(parts.map(_array), objects)
 
@@ -133,9 +135,9 @@ def structured(
 
 @st.composite
 def drafted(draw: st.DrawFn, oracle: Oracle, workload: Workload) -> Workload:
-    """Draws grammars for the workload, and drafts that know none of them: of a model that is right about
-    the plain answers always, sometimes or never, or of n-grams. One more answer is nearly free, so that
-    some drafts are allowed and right."""
+    """Draws grammars for the workload, and drafts that know none of them: of a model that is right
+    about the plain answers always, sometimes or never, or of n-grams. One more answer is nearly free,
+    so that some drafts are allowed and right."""
     vocab_size = oracle.subject.vocab_size
     agreement = draw(st.sampled_from([None, 0.0, *AGREEMENTS, 1.0]), label="draft_agreement")
     free = Request("free", text_tokens(3, vocab_size)[:4], 12, draw(ends(vocab_size)), grammar=FREE)
@@ -165,15 +167,13 @@ def same_prompts(draw: st.DrawFn, oracle: Oracle, block_sizes: Sequence[int]) ->
     config = EngineConfig(max_num_seqs=2, block_size=block_size, prefix_caching=True)
     some = [*draw(st.lists(grammars, min_size=2, max_size=3), label="grammars"), None]
     eos = draw(ends(vocab_size))
-    asked = [
-        Request(f"r{i}", prompt, 2 * block_size, eos, grammar=each) for i, each in enumerate(some)
-    ]
+    asked = [Request(f"r{i}", prompt, 2 * block_size, eos, grammar=each) for i, each in enumerate(some)]
     return tuple(Workload(tuple(each), config) for each in (asked[:1], asked[::-1], asked))
 
 
 def to_the_end(oracle: Oracle) -> Workload:
-    """Returns requests whose texts end in every way: at once, by an EOS that is forced, beside others as
-    good, one token before the cap, at the cap, and not at all."""
+    """Returns requests whose texts end in every way: at once, by an EOS that is forced or is one of
+    many, one token before the cap, at the cap, and not at all."""
     vocab_size = oracle.subject.vocab_size
     word = string.ascii_lowercase[:9]
     schema = _object({"id": {"enum": [12345]}, "tags": _array({"type": "boolean"})})

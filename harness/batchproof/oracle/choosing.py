@@ -30,6 +30,14 @@ def is_plain(request: Request) -> bool:
     return request.grammar is None and not asked.changes_logits and not asked.draws
 
 
+def is_malformed(request: Request) -> bool:
+    """Returns whether the request's grammar has no text, or cannot be read."""
+    try:
+        return request.grammar is not None and not automaton(request.grammar).start
+    except ValueError:
+        return True
+
+
 def num_until_end(request: Request, token_ids: tuple[int, ...]) -> int | None:
     """Returns how many of these tokens the answer has that ends at its first EOS or stop sequence; None
     if there is neither."""
@@ -109,9 +117,9 @@ STAGES: dict[str, Callable[[Tensor, Request, Past], Tensor]] = {
 
 
 def in_grammar(request: Request, token_ids: tuple[int, ...], vocab_size: int) -> Tensor:
-    """Returns which tokens the request's grammar allows, bool `(n, vocab)`: row i in place of token i of
-    `token_ids`, given those before it. Behind an EOS, and behind what is none of its texts, it allows
-    none."""
+    """Returns which tokens the request's grammar allows, bool `(n, vocab)`: row i in place of token i
+    of `token_ids`, given those before it. Behind an EOS, and behind what is none of its texts, it
+    allows none."""
     allowed = torch.ones(len(token_ids), vocab_size, dtype=torch.bool)
     if request.grammar is None:
         return allowed

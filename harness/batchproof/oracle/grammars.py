@@ -1,9 +1,9 @@
-"""Which tokens a grammar allows: an automaton of the suite's own, which shares nothing with an engine's.
+"""Which tokens a grammar allows: an automaton of the suite's own, which shares nothing with an engine.
 
 Each kind of grammar becomes rules of one form: a symbol is a set of bytes or the name of a rule, and a
 rule is a list of sequences of symbols. A state is the set of all stacks of symbols that may still come,
-each with a set of bytes on top. It reads what the suite's generators write: ASCII, no left recursion, of
-a JSON schema the keywords of `_json`.
+each with a set of bytes on top. It reads what the suite's generators write: ASCII, no left recursion,
+of a JSON schema the keywords of `_json`.
 """
 
 import json
@@ -234,8 +234,8 @@ class Reader:
 
 
 class EbnfReader(Reader):
-    """Reads the right side of a rule: as a regular expression, but characters stand in quotes, words are
-    names of rules, and spaces do not count."""
+    """Reads the right side of a rule: as a regular expression, but characters stand in quotes, words
+    are names of rules, and spaces do not count."""
 
     def skip(self) -> None:
         while self.next == " ":
@@ -275,7 +275,11 @@ def _json(schema: dict[str, Any], rules: Rules) -> Symbols:
         case {"type": "integer"} if len(schema) == 1:
             return Reader(NUMBER, rules).read()
         case {"type": "string", "pattern": str(pattern)} if len(schema) == 2:
-            return text('"') + Reader(pattern.removeprefix("^").removesuffix("$"), rules).read() + text('"')
+            return (
+                text('"')
+                + Reader(pattern.removeprefix("^").removesuffix("$"), rules).read()
+                + text('"')
+            )
         case {"type": "array", "items": items, "minItems": low, "maxItems": high} if len(schema) == 4:
             one = _json(items, rules)
             more = rules.repeated(text(",") + one, max(low, 1) - 1, high - 1)

@@ -243,7 +243,8 @@ class Oracle:
     def choices(self, request: Request) -> tuple[int, ...]:
         """Returns `max_new_tokens` tokens as the request wants them chosen, whatever ends the answer:
         `right_tokens`, or, where its parameters change logits, the argmax in float64 of what they make
-        of them. A grammar allows nothing behind an EOS, so there the tokens end. Raises `OracleError`, also for a request whose tokens are drawn."""
+        of them. A grammar allows nothing behind an EOS, so there they end. Raises `OracleError`, also
+        for a request whose tokens are drawn."""
         if request.adapter is not None:
             return self.of(request).choices(replace(request, adapter=None))
         asked = sampling_of(request)

@@ -84,6 +84,8 @@ def lacking(failure: Failure, capabilities: AbstractSet[Capability]) -> Capabili
         needed.add(Capability.STEPPING)
     if any(each.adapters for each in workloads):
         needed.add(Capability.ADAPTERS)
+    if any(request.grammar for each in workloads for request in each.requests):
+        needed.add(Capability.STRUCTURED)
     if any(each.config.num_speculative_tokens for each in workloads):
         needed.add(Capability.SPECULATION)
     return min(needed - capabilities, default=None)

@@ -85,7 +85,9 @@ class DelayedEngine(RaggedEngine):
 
     scheduler_class = DelayedScheduler
     scheduling_delay = 1
-    capabilities = RaggedEngine.capabilities - CHOOSING - {Capability.STRUCTURED}  # need the newest token
+    capabilities = (
+        RaggedEngine.capabilities - CHOOSING - {Capability.STRUCTURED}
+    )  # need the newest token
 
     def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
         return super()._completion(sequence, logits[: len(sequence.output_token_ids)])

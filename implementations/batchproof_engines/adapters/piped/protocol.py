@@ -15,10 +15,11 @@ CHOOSING = (  # need `Request.sampling`
 )
 SPECULATION = "speculation"  # `build` names the draft
 EXACT_DRAFTS = "exact_drafts"  # drafts are those of that, and right ones are kept
+STRUCTURED = "structured"  # requests have grammars
 TRACING = "tracing"  # answers have records of the steps
 CAPABILITIES = (  # what a program can declare
     *(STEPPING, "chunked_prefill", "preemption", SPECULATION, EXACT_DRAFTS, *CHOOSING),
-    *(TRACING, "scheduling", "prefix_caching"),
+    *(STRUCTURED, TRACING, "scheduling", "prefix_caching"),
 )
 
 
@@ -42,6 +43,13 @@ class Sampling(TypedDict, total=False):
     prompt_logprobs: int
 
 
+class Grammar(TypedDict):
+    """What the text of an answer must look like: `batchproof.api.Grammar`."""
+
+    kind: Literal["regex", "ebnf", "json_schema"]
+    text: str
+
+
 class _Request(TypedDict):
     request_id: str
     prompt_token_ids: list[int]
@@ -51,9 +59,11 @@ class _Request(TypedDict):
 
 class Request(_Request, total=False):
     """A request as the suite sends it; `eos_token_ids` are in ascending order. Only a program that
-    declares one of `CHOOSING` gets `sampling`, where the request has any."""
+    declares one of `CHOOSING` gets `sampling`, where the request has any, and only one that declares
+    `STRUCTURED` gets `grammar`."""
 
     sampling: Sampling
+    grammar: Grammar
 
 
 # What follows is answered by the program. A field with a default may be left out.
