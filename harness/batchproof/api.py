@@ -24,6 +24,7 @@ from enum import StrEnum
 from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from batchproof.decoding.grammar import Grammar as Grammar  # noqa: PLC0414
 from batchproof.decoding.sampling import SamplingLimits as SamplingLimits  # noqa: PLC0414
 from batchproof.decoding.sampling import SamplingParams as SamplingParams  # noqa: PLC0414
 from batchproof.decoding.sampling import TokenLogprobs as TokenLogprobs  # noqa: PLC0414
@@ -59,6 +60,7 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()  # each ends the answer; none: the cap alone does
     sampling: SamplingParams | None = None  # None: greedy
     adapter: str | None = None  # name of a loaded one: `AdapterEngine`; None: the model alone
+    grammar: Grammar | None = None  # what its text must look like; such a request has an EOS id
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,7 @@ class Capability(StrEnum):
     WEIGHT_UPDATES = "weight_updates"  # `update_weights`
     INTERRUPTION = "interruption"  # besides: those of the four that it has may come while requests run.
     # Without it they come while no request is unfinished
+    STRUCTURED = "structured"  # `Request.grammar`, of each kind, beside drafts as well
     INVARIANCE = "invariance"  # `invariance`: grades that the engine reaches at least
 
 
@@ -574,8 +577,11 @@ class Limits:
                 f"{len(prompt)} prompt tokens + max_new_tokens {cap} = {len(prompt) + cap}, but the "
                 f"context holds {self.max_model_len}"
             )
-        asked = request.sampling
-        return None if asked is None else asked.refusal(self.vocab_size, cap, request.eos_token_ids)
+        asked, grammar, ends = request.sampling, request.grammar, request.eos_token_ids
+        reason = None if asked is None else asked.refusal(self.vocab_size, cap, ends)
+        if reason is None and grammar is not None:
+            reason = grammar.refusal(any(0 <= token < self.vocab_size for token in ends))
+        return reason
 
     def refusals(self, requests: Sequence[Request]) -> list[str | None]:
         """Returns `refusal` for each request of a call; of two good requests with one id the later

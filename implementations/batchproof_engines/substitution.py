@@ -9,6 +9,7 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, EngineFactory
+from batchproof_engines.grammars import Grammars, Matcher
 from batchproof_engines.lora import Adapters
 from batchproof_engines.model_support import refuse_unbatchable
 from batchproof_engines.ragged.engine import RaggedEngine
@@ -32,6 +33,8 @@ OWNERS: dict[type, tuple[type, str]] = {
     HeadDrafter: (Speculator, "head_drafter_class"),
     Adapters: (RaggedPagedEngine, "adapters_class"),
     Weights: (RaggedPagedEngine, "weights_class"),
+    Matcher: (Grammars, "matcher_class"),
+    Grammars: (RaggedPagedEngine, "grammars_class"),
     Speculator: (RaggedPagedEngine, "speculator_class"),
     StatesByLane: (StatefulEngine, "states_class"),
     Checkpoints: (StatefulEngine, "checkpoints_class"),

@@ -23,6 +23,7 @@ from batchproof.api import (
     duplicate_id,
 )
 from batchproof.errors import ConfigError
+from batchproof_engines.grammars import Grammars
 from batchproof_engines.lora import Adapters, refusal_of
 from batchproof_engines.model_support import sliding_window
 from batchproof_engines.sampler import SampledRow, Sampler
@@ -70,6 +71,7 @@ class PagedEngine:
         self.invariance = INVARIANCE if options.batch_invariant else {}
         self.notes: tuple[str, ...] = ()  # what a verdict should say of the engine besides
         self._sampler = Sampler()
+        self._grammars = Grammars(Limits.of(model, config).vocab_size)
         self._config = config
         self._window = sliding_window(model)
         self._device = model.device
@@ -238,11 +240,16 @@ class PagedEngine:
     def _refusal(self, request: Request) -> str | None:
         if self._overlaps and request.sampling is not None:
             return f"sampling is {request.sampling}, but needs the option overlap=false"
-        return refusal_of(request.adapter, self._adapters) or self._scheduler.refusal(request)
+        if self._overlaps and request.grammar is not None:
+            return f"grammar is {request.grammar}, but needs the option overlap=false"
+        refusal = refusal_of(request.adapter, self._adapters) or self._scheduler.refusal(request)
+        return refusal or self._grammars.refusal(request)
 
     def _enqueue(self, request: Request) -> Sequence:
         root = 0 if self._adapters is None else -self._adapters.root(request.adapter)
-        return self._scheduler.add(request, root)
+        sequence = self._scheduler.add(request, root)
+        sequence.matcher = self._grammars.matcher(request)
+        return sequence
 
     def _is_live(self, request_id: str) -> bool:
         """From the caller's side: a request is live until its last token or refusal is delivered."""
@@ -297,6 +304,7 @@ class PagedEngine:
             flight, rows = self._runner.launch(batch), batch.scheduled
             if flight.scored is not None:
                 self._score_prompts(batch, flight.scored)
+            flight = self._in_grammars(flight)
             if self._speculator is not None:
                 flight, rows, last = self._speculator.verified(batch, flight)
             return Launched(planned, rows, self._sampled(flight), last)
@@ -326,18 +334,44 @@ class PagedEngine:
             known, request = row.sequence.prompt_logprobs, row.sequence.request
             self._sampler.score_prompt(known, request, row.context_len, logits)
 
+    def _in_grammars(self, flight: Flight) -> Flight:
+        """Chooses again where a request has a grammar and nothing else, before each of its drafts and
+        behind the last: behind one that the grammar does not allow it allows nothing."""
+        chosen: dict[int, SampledRow] = {}  # by its place in the flight
+        place = 0
+        for sequence in flight.sampled.sequences:
+            drafts = sequence.drafts if self._speculator is not None else []
+            if sequence.matcher is not None and sequence.request.sampling is None:
+                tokens = sequence.output_token_ids + drafts
+                ends = range(len(tokens) - len(drafts), len(tokens) + 1)
+                chosen |= {
+                    place + num: SampledRow(sequence.request, tokens[:end], sequence.matcher)
+                    for num, end in enumerate(ends)
+                }
+            place += len(drafts) + 1
+        return self._choose(flight, chosen)
+
     def _sampled(self, flight: Flight) -> Flight:
         """Chooses again where a request says how, and notes its logprobs."""
-        sequences = flight.sampled.sequences
-        if not any(sequence.request.sampling for sequence in sequences):
+        pairs = list(enumerate(flight.sampled.sequences))
+        asking = {place: sequence for place, sequence in pairs if sequence.request.sampling}
+        rows = {
+            place: SampledRow(each.request, each.output_token_ids, each.matcher)
+            for place, each in asking.items()
+        }
+        return self._choose(flight, rows)
+
+    def _choose(self, flight: Flight, rows: dict[int, SampledRow]) -> Flight:
+        """Chooses the tokens at these places of the flight again, and notes their logprobs."""
+        if not rows:
             return flight
         assert flight.logits is not None, "an engine that reads its tokens late refuses such requests"
-        rows = [SampledRow(each.request, each.output_token_ids) for each in sequences]
-        choices = self._sampler.choose(flight.logits, rows)
-        for sequence, choice in zip(sequences, choices, strict=True):
+        token_ids = flight.land()
+        choices = self._sampler.choose(flight.logits[list(rows)], list(rows.values()))
+        for place, choice in zip(rows, choices, strict=True):
+            token_ids[place] = choice.token_id
             if choice.logprobs is not None:
-                sequence.logprobs.append(choice.logprobs)
-        token_ids = [choice.token_id for choice in choices]
+                flight.sampled.sequences[place].logprobs.append(choice.logprobs)
         return replace(flight, land=lambda: token_ids)
 
     def _land(self) -> Landed:

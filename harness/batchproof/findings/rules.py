@@ -244,6 +244,31 @@ class Rule(Enum):
         "got: {got}",
         "{sampling}",
     )
+    UNGRAMMATICAL = declare(
+        "ungrammatical",
+        Promise.P22,
+        cause=Cause.GRAMMAR,
+        needs=Capability.STRUCTURED,
+        token=int,
+        allowed=INTS,
+        eos=INTS,
+        got=INTS,
+        grammar=str,
+    ).says(
+        "request {request_id!r} step {step}: got token {token}, which its grammar does not allow there",
+        "got: {got}, eos {eos}",
+        "allowed: {allowed}",
+        "{grammar}",
+    )
+    GRAMMATICAL_CHOICE = declare(
+        "grammatical-choice", Promise.P22, needs=Capability.STRUCTURED, **CHOSEN, grammar=str
+    ).says(
+        "request {request_id!r} step {step}: got token {token}, but {right_token} is the best that its "
+        "grammar allows",
+        *GOT_AND_RIGHT,
+        "the better token leads by {margin:.3g}; rounding explains {bound:.2g}",
+        "{grammar}",
+    )
     SEED = drawing(
         "seed",
         **ints("num_changed", "num_requests", "budget"),

@@ -12,7 +12,7 @@ from batchproof.cases.files import load_file
 from batchproof.cases.schema import Case
 from batchproof.findings.finding import Failure, Rule, Run
 from batchproof.findings.finding_text import headline
-from batchproof.oracle.choosing import is_drawn
+from batchproof.oracle.choosing import is_drawn, is_malformed
 from batchproof.run.cancelling import afterwards
 from batchproof.run.trial import Trial
 from batchproof.workload.paste import Endings, as_yaml
@@ -54,6 +54,7 @@ def is_bad(trial: Trial, workload: Workload, index: int) -> bool:
     return (
         reason is not None
         or is_unknown
+        or is_malformed(request)
         or (Capability.PREEMPTION in trial.capabilities and is_too_large)
     )
 

@@ -87,6 +87,8 @@ def lacking(failure: Failure, capabilities: AbstractSet[Capability]) -> Capabili
         needed.add(Capability.ADAPTERS)
     for each in workloads:
         needed |= needed_by(each)
+    if any(request.grammar for each in workloads for request in each.requests):
+        needed.add(Capability.STRUCTURED)
     if any(each.config.num_speculative_tokens for each in workloads):
         needed.add(Capability.SPECULATION)
     return min(needed - capabilities, default=None)

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self, cast
 
-from batchproof.api import Completion, EngineConfig, FinishReason, Request
+from batchproof.api import Completion, EngineConfig, FinishReason, Grammar, Request
 from batchproof.errors import UsageError
 from batchproof.findings.finding import (
     CaseNote,
@@ -43,19 +43,21 @@ class StoredRequest:
     eos: tuple[int, ...]
     sampling: Mapping[str, object] | None = None
     adapter: str | None = None
+    grammar: Grammar | None = None
 
     @classmethod
     def of(cls, request: Request) -> Self:
         eos = tuple(sorted(request.eos_token_ids))
         asked = None if request.sampling is None else plain_values(request.sampling)
         prompt, cap = request.prompt_token_ids, request.max_new_tokens
-        return cls(request.request_id, prompt, cap, eos, asked, request.adapter)
+        return cls(request.request_id, prompt, cap, eos, asked, request.adapter, request.grammar)
 
     def request(self) -> Request:
         """Returns the request itself. Raises `ValueError` for parameters out of place."""
         asked = None if self.sampling is None else sampling_params(self.sampling)
         eos = frozenset(self.eos)
-        return Request(self.id, self.prompt, self.max_new_tokens, eos, asked, self.adapter)
+        prompt, cap = self.prompt, self.max_new_tokens
+        return Request(self.id, prompt, cap, eos, asked, self.adapter, self.grammar)
 
 
 @dataclass(frozen=True)

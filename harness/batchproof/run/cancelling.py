@@ -6,7 +6,7 @@ from dataclasses import replace
 from batchproof.api import Capability, Engine, FinishReason, Request, StepRecord
 from batchproof.checks.broken import require
 from batchproof.findings.finding import Facts, Finding, Rule, found
-from batchproof.oracle.choosing import is_drawn, sampling_of
+from batchproof.oracle.choosing import is_plain
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
@@ -80,7 +80,7 @@ def _findings(
         yield from late_token_findings(outcome, request.request_id, cancelled_at[request.request_id])
         if got.finish_reason is not FinishReason.ABORTED:  # it had finished before it was cancelled
             yield from trial.answer_findings([request], Outcome((got,)))
-        elif sampling_of(request).changes_logits or is_drawn(request):
+        elif not is_plain(request):
             if got.token_ids:  # of which another may be as good, once the best is banned
                 whole = replace(got, finish_reason=FinishReason.LENGTH)
                 cut = replace(request, max_new_tokens=len(got.token_ids))

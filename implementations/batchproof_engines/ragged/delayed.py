@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from batchproof.api import (
     CHOOSING,
+    Capability,
     Completion,
     EngineConfig,
     FinishReason,
@@ -91,7 +92,9 @@ class DelayedEngine(RaggedEngine):
 
     scheduler_class = DelayedScheduler
     scheduling_delay = 1
-    capabilities = RaggedEngine.capabilities - CHOOSING  # which needs the newest token
+    capabilities = (
+        RaggedEngine.capabilities - CHOOSING - {Capability.STRUCTURED}
+    )  # need the newest token
 
     def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
         return super()._completion(sequence, logits[: len(sequence.output_token_ids)])

@@ -38,6 +38,7 @@ from batchproof.api import (
     TokenLogprobs,
     duplicate_id,
 )
+from batchproof_engines.grammars import LACKING, Grammars
 from batchproof_engines.lora import Adapters, refusal_of
 from batchproof_engines.model_support import refuse_other_attention, refuse_unbatchable, sliding_window
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
@@ -49,17 +50,22 @@ from batchproof_engines.weights import Weights
 class RaggedEngine:
     """Serves requests first come, first served, in `config.max_num_seqs` slots."""
 
-    capabilities = frozenset(Capability) - {
-        Capability.CLOSING,
-        Capability.PREFIX_CACHING,
-        Capability.SPECULATION,
-        Capability.EXACT_DRAFTS,
-        Capability.INVARIANCE,
-    }
+    capabilities = (
+        frozenset(Capability)
+        - {
+            Capability.CLOSING,
+            Capability.PREFIX_CACHING,
+            Capability.SPECULATION,
+            Capability.EXACT_DRAFTS,
+            Capability.INVARIANCE,
+        }
+        - LACKING
+    )
     scheduler_class = Scheduler
     sampler_class = Sampler
     adapters_class = Adapters
     weights_class = Weights
+    grammars_class = Grammars
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         self._base = self._model = model  # without adapters, and with them
@@ -70,6 +76,7 @@ class RaggedEngine:
         self._window = sliding_window(model)
         self._scheduler = self.scheduler_class(Limits.of(model, config), config)
         self._sampler = self.sampler_class()
+        self._grammars = self.grammars_class(Limits.of(model, config).vocab_size)
         self._logprobs: dict[str, TokenLogprobs] = {}  # of the tokens of this step, by request
         self._caches: dict[str, DynamicCache] = {}  # of the running sequences
         self._undelivered: list[TokenEvent] = []  # events of requests that ended outside a step
@@ -106,7 +113,7 @@ class RaggedEngine:
     def _chosen_tokens(self, plan: SchedulerOutput, logits: Tensor) -> list[int]:
         """Returns a token for each row, and keeps the logprobs of those that are sampled."""
         sequences = [sequence for sequence, _ in plan.scheduled]
-        rows = [SampledRow(each.request, each.output_token_ids) for each in sequences]
+        rows = [SampledRow(each.request, each.output_token_ids, each.matcher) for each in sequences]
         choices = self._sampler.choose(logits, rows)
         for sequence, choice, row in zip(sequences, choices, plan.rows, strict=True):
             if row.is_sampled and choice.logprobs is not None:
@@ -235,10 +242,12 @@ class RaggedEngine:
             self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
 
     def _refusal(self, request: Request) -> str | None:
-        return refusal_of(request.adapter, self._adapters) or self._scheduler.refusal(request)
+        refusal = refusal_of(request.adapter, self._adapters) or self._scheduler.refusal(request)
+        return refusal or self._grammars.refusal(request)
 
     def _enqueue(self, request: Request) -> Sequence:
         sequence = self._scheduler.add(request)
+        sequence.matcher = self._grammars.matcher(request)
         if self._adapters is not None:
             sequence.root = self._adapters.root(request.adapter)
         return sequence

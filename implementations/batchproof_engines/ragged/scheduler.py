@@ -29,6 +29,7 @@ from batchproof.api import (
     TokenLogprobs,
     duplicate_id,
 )
+from batchproof_engines.grammars import Matcher
 from batchproof_engines.stopping import finish_reason
 
 
@@ -40,6 +41,7 @@ class Sequence:
     token_ids: list[int]  # prompt and outputs
     num_computed_tokens: int = 0
     root: int = 0  # of its adapter: `Adapters.root`
+    matcher: Matcher | None = None  # of its grammar; stays through preemptions
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # one a token, if it asks for them
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # likewise

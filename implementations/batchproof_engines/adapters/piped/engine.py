@@ -141,6 +141,8 @@ class PipedEngine:
 
     def _refusal(self, request: Request) -> str | None:
         """Returns which field of the request the program lacks, so that it is not asked; else None."""
+        if request.grammar is not None and Capability.STRUCTURED not in self.capabilities:
+            return f"grammar is {request.grammar}, but this engine takes none"
         return None if request.sampling is None else request.sampling.beyond(self.sampling_fields)
 
     def _ask(self, op: str, kind: type[T], **fields: object) -> T:
@@ -199,6 +201,8 @@ def request_to_json(request: Request) -> protocol.Request:
         message["sampling"] = cast(protocol.Sampling, changed)
     if request.adapter is not None:
         message["adapter"] = request.adapter
+    if request.grammar is not None:
+        message["grammar"] = cast(protocol.Grammar, asdict(request.grammar))
     return message
 
 
