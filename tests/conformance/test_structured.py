@@ -109,4 +109,4 @@ def test_a_grammar_that_cannot_be_followed_is_refused_alone(trial: Trial, kind: 
     workload = good.with_requests((*good.requests[:4], bad, *good.requests[4:]))
     outcome = trial.run(workload)
     with trial.reporting(workload):
-        trial.judge(workload, outcome, bad=(4,))
+        trial.judge(workload.requests, outcome, bad=(4,))
