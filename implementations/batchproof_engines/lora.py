@@ -81,7 +81,7 @@ class Adapters:
         self.model: PreTrainedModel = copy.deepcopy(model, shared)
         for name, adapter in self._loaded.items():
             for layer in adapter.a:
-                self._adapt(name, layer)
+                self.adapt(name, layer)
 
     @property
     def names(self) -> list[str]:
@@ -97,17 +97,21 @@ class Adapters:
                     f"adapter {name!r}: {field} is {config[field]!r}, but must be {plain!r}"
                 )
         parts: dict[str, dict[str, Tensor]] = {"a": {}, "b": {}}
-        scale = config["lora_alpha"] / config["r"]
+        scale = self.scale(config)
         for key, values in load_file(folder / "adapter_model.safetensors").items():
             suffix = next((each for each in SUFFIXES if key.endswith(each)), None)
             if suffix is None or not key.startswith(PREFIX):
                 raise ValueError(f"adapter {name!r}: {key} is no matrix of a linear layer")
             layer, part = key.removeprefix(PREFIX).removesuffix(suffix), SUFFIXES[suffix]
-            self._adapt(name, layer)
+            self.adapt(name, layer)
             scaled = values.to(self.model.device, self.model.dtype)
             parts[part][layer] = scaled * scale if part == "b" else scaled
         self._num_loads += 1
         self._loaded[name] = Adapter(self._num_loads, **parts)
+
+    def scale(self, config: dict[str, Any]) -> float:
+        """Returns by what an adapter's product is multiplied."""
+        return float(config["lora_alpha"] / config["r"])
 
     def unload(self, name: str) -> None:
         self._loaded.pop(name, None)
@@ -130,7 +134,7 @@ class Adapters:
             (self._loaded[name], torch.tensor(each, device=device)) for name, each in places.items()
         ]
 
-    def _adapt(self, name: str, layer: str) -> None:
+    def adapt(self, name: str, layer: str) -> None:
         """Puts a layer that adds in the place of a linear one. Raises `ValueError` for any other."""
         parent, _, child = layer.rpartition(".")
         known = self.model.get_submodule(layer)

@@ -26,7 +26,7 @@ from batchproof.decoding.speculation import (
 )
 from batchproof.models.cached_states import read_as
 from batchproof.models.catalogue import ModelUnderTest, load_model, moved
-from batchproof.models.embedded import EMBEDDED, KNOWN
+from batchproof.models.embedded import EMBEDDED, KNOWN, VARIANTS_MODEL
 from batchproof.models.window_hash_oracle import WINDOW
 from batchproof.oracle.adequacy import LEAST_FLIP_RATE, measure_adequacy
 from batchproof.oracle.oracle import in_8_bits
@@ -42,6 +42,9 @@ LONG = ("gpt2-long", "mistral-hash", "mixtral-hash", "qwen3-next-hash", "deepsee
 WAYS = [(name, dtype, "sdpa") for name in HASHES for dtype in DTYPES]
 WAYS += [(name, torch.float32, each) for name in HASHES for each in ("eager", INT8)]
 WAYS += [(name, dtype, "sdpa") for name in ("eagle-hash", "mtp-hash") for dtype in DTYPES[1:]]
+# Each adapter merged into the weights.
+VARIANTS = [f"{VARIANTS_MODEL}+{n}" for n in range(1, KNOWN[VARIANTS_MODEL].num_variants + 1)]
+WAYS += [(name, dtype, "sdpa") for name in VARIANTS for dtype in DTYPES[1:]]
 WAYS += [("gemma2-hash", dtype, "eager") for dtype in DTYPES]
 WAYS += [("gemma2-hash", dtype, INT8) for dtype in DTYPES[1:]]
 WAYS += [("gpt-oss-hash", dtype, "eager") for dtype in DTYPES[1:]]
@@ -82,7 +85,11 @@ def test_every_step_agrees_with_the_integer_oracle(
 ) -> None:
     """The first token has all bits set: large sums."""
     rng = random.Random(0)
-    built = moved(KNOWN[name].build(), "cpu", dtype)
+    known, _, number = name.partition("+")
+    subject = load_model(known, torch.device("cpu"), dtype)
+    subject = subject.variant(int(number)) if number else subject
+    built, oracle = subject.model, subject.oracle
+    assert oracle is not None
     if attention == INT8:
         read_as(built, INT8, in_8_bits)
     else:
@@ -92,7 +99,7 @@ def test_every_step_agrees_with_the_integer_oracle(
     longer = (1000, context - 5) if name in LONG and is_quick else ()
     for length in (*LENS, *longer):
         prompt = [255] + [rng.randrange(256) for _ in range(length - 1)]
-        answer = right(name, prompt, 200 if length == 1 else 6)
+        answer = oracle(prompt, 200 if length == 1 else 6)
         with torch.inference_mode():
             logits = built(torch.tensor([prompt + answer[:-1]])).logits[0, length - 1 :]
         best = logits.float().topk(2)

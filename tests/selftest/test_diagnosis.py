@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import cycle, zip_longest
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from batchproof.api import (
 from batchproof.diagnosis.diagnose import diagnose
 from batchproof.diagnosis.schedules import schedule_of_events
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.models.embedded import LATENT_MODEL, STATE_MODEL
+from batchproof.models.embedded import LATENT_MODEL, STATE_MODEL, VARIANTS_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
@@ -61,7 +61,7 @@ def diagnosed(trial: Trial, asked: Workload, seconds: float = 60.0) -> Diagnosis
 
 
 GPT2, LLAMA, WINDOW = "gpt2-random", "llama-random", "mistral-window"
-CAPPED = "gemma2-hash"  # eager attention, and two kinds of layers
+HASH, CAPPED = VARIANTS_MODEL, "gemma2-hash"  # eager attention, and two kinds of layers
 USUAL, IN_CHUNKS = workload(), workload(max_num_batched_tokens=4)
 PREEMPTED = workload(cap=10, lengths=(8, 8, 8), num_blocks=6)
 LONG = workload(cap=12, lengths=(6, 3))
@@ -74,6 +74,19 @@ PREFIXES = Workload(
         )
     ),
     EngineConfig(1, block_size=4, num_blocks=16, return_logits=True, prefix_caching=True),
+)
+
+
+def under_adapters(asked: Workload) -> Workload:
+    """Returns the workload with requests that name one of two adapters, or none, by turns."""
+    names = cycle(("a", None, "b"))
+    named = [replace(each, adapter=name) for each, name in zip(asked.requests, names, strict=False)]
+    return replace(asked.with_requests(named), adapters=(("a", 1), ("b", 2)))
+
+
+ADAPTED, CHUNKED = under_adapters(USUAL), under_adapters(IN_CHUNKS)
+SHARED = under_adapters(
+    PREFIXES.with_requests([replace(PREFIXES.requests[0], request_id=f"r{i}") for i in range(3)])
 )
 STALE_STATE = "it starts from the states that 'r0' left"
 NO_WINDOW = "each later chunk of a prompt starts without the window of the convolution"
@@ -98,6 +111,11 @@ NO_WINDOW = "each later chunk of a prompt starts without the window of the convo
         ("blocks_known_by_their_own_tokens", PREFIXES, GPT2, Cause.STALE, "from a prefix cache"),
         ("decodes_keep_no_rotated_key", LONG, LATENT_MODEL, Cause.ADDRESSING, "its rotated part"),
         ("rows_that_join_have_the_experts_of_pads", JOINING, LATENT_MODEL, Cause.STALE, "of its pads"),
+        ("adapters_share_their_prefixes", SHARED, HASH, Cause.ADAPTER, "computed under adapter 'a'"),
+        ("fused_gates_are_not_adapted", ADAPTED, HASH, Cause.ADAPTER, "left out of gate_proj"),
+        ("the_last_adapter_stays", ADAPTED, HASH, Cause.ADAPTER, "under adapter 'a'; it names none"),
+        ("chunks_have_no_place_in_the_mapping", CHUNKED, HASH, Cause.ADAPTER, "not end its prompt"),
+        ("positions_restart_in_each_chunk", CHUNKED, HASH, Cause.POSITION, "restart at 0"),
         ("state_is_left_to_the_next_tenant", USUAL, STATE_MODEL, Cause.STATE, STALE_STATE),
         ("chunks_forget_the_window", IN_CHUNKS, STATE_MODEL, Cause.STATE, NO_WINDOW),
         (

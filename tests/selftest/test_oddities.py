@@ -20,6 +20,7 @@ from tests.selftest.conftest import LaboratoryFor
 ODDITIES = oddities()
 # Where an oddity of each kind might look guilty.
 STRAINED = {
+    "adapters": ("P21",),
     "admission": ("P1", "P10", "P13"),  # what is odd about them is that P9 is not for them
     "blocks": ("P1", "P9", "P10", "P11"),
     "choosing": ("P18", "P19"),
@@ -38,8 +39,12 @@ EFFORT = Effort(profile="quick", max_examples=1)
 FEWEST_TESTS, FEWEST_TOKENS = 1, 2
 QUICK_MODELS = ("gpt2-random", "llama-random", "mistral-window")
 # In turn. The constructed models are slow and come first in the catalogue: they meet waves only.
-MODELS_OF = {"waves": DEFAULT_MODELS[:3], "states": (STATE_MODEL,) * 3}
-MODELS_OF["lifecycle"] = (VARIANTS_MODEL,) * 3
+MODELS_OF = {
+    "adapters": (VARIANTS_MODEL,) * 3,
+    "lifecycle": (VARIANTS_MODEL,) * 3,
+    "waves": DEFAULT_MODELS[:3],
+    "states": (STATE_MODEL,) * 3,
+}
 MODELS = {
     name: MODELS_OF.get(oddity.kind, QUICK_MODELS)[index % 3]
     for index, (name, oddity) in enumerate(ODDITIES.items())

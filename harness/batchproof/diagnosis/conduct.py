@@ -93,7 +93,8 @@ def cause_of_refusal(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     """
     workload, name = failure.scene.workload, failure.finding.request_id
     of_this_id = (r for r in workload.requests if r.request_id == name)
-    refused = next(r for r in of_this_id if not is_bad(r, rerunner.trial.oracle))
+    under = rerunner.trial.oracle.under(workload.adapters)
+    refused = next(r for r in of_this_id if not is_bad(r, under))
     smallest = replace(
         refused, prompt_token_ids=refused.prompt_token_ids[:1], max_new_tokens=1, sampling=None
     )
@@ -111,7 +112,8 @@ def cause_of_refusal(rerunner: Rerunner, failure: Failure) -> Diagnosis:
 def _good(workload: Workload, oracle: Oracle) -> Workload:
     """Returns the workload without bad requests and without the later ones of a live id."""
     first = {each.request_id: each for each in reversed(workload.requests)}.values()
-    kept = [r for r in workload.requests if any(r is each for each in first) and not is_bad(r, oracle)]
+    under = oracle.under(workload.adapters)
+    kept = [r for r in workload.requests if any(r is each for each in first) and not is_bad(r, under)]
     return workload if len(kept) == len(workload.requests) else workload.with_requests(kept)
 
 

@@ -12,6 +12,7 @@ import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -20,7 +21,9 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from batchproof.api import Completion, EngineConfig, Request, RowRecord, StepRecord
+from batchproof.decoding.adapters import low_rank
 from batchproof.findings.causes import Cause
+from batchproof.models.adapted_tokens import AS_ASKED, Adapting, adapted
 from batchproof.models.cached_states import reading
 from batchproof.models.catalogue import ModelUnderTest, moved
 from batchproof.models.lacking_parts import OwnExperts, Part, lacking
@@ -34,6 +37,7 @@ class FedSequence:
     request: Request
     call: int
     token_ids: tuple[int, ...]
+    variant: int = 0  # of the model: the number of the request's adapter
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -81,6 +85,10 @@ class CellTable:
         """Returns the prompt length of each cell's sequence, `(num_cells,)`."""
         return torch.tensor([fed.num_prompt_tokens for fed in self.sequences])[self.seq]
 
+    def variant(self) -> Tensor:
+        """Returns the number of the adapter of each cell's sequence, 0 for none, `(num_cells,)`."""
+        return torch.tensor([fed.variant for fed in self.sequences])[self.seq]
+
     def is_decode(self) -> Tensor:
         """Returns whether each cell is the single token of a decode row, bool `(num_cells,)`."""
         return (self.query_len == 1) & (self.context_len > 0)
@@ -126,7 +134,7 @@ def cell_table_of(
             if request.request_id not in numbers:
                 numbers[request.request_id] = len(sequences)
                 tokens = request.prompt_token_ids + tuple(completion.token_ids)
-                sequences.append(FedSequence(request, call, tokens))
+                sequences.append(FedSequence(request, call, tokens, workload.variant_of(request)))
         num_outputs = dict.fromkeys(numbers.values(), 0)
         epochs = dict.fromkeys(numbers.values(), 0)
         for record, is_reused in _with_reused_keys(trace, workload.config.prefix_caching):
@@ -186,6 +194,8 @@ class View:
     position: Tensor  # per cell
     visible: Tensor  # bool (query cell, key cell)
     samples: Tensor  # the cells whose logits are wanted
+    variant: Tensor  # per cell: the number of the adapter under which it is computed, 0 for none
+    adapting: Adapting = AS_ASKED
     # By kind of layer: which of these keys it sees. Kinds that are not named see all.
     within: Mapping[str, Tensor] = field(default_factory=dict)
     marked: Tensor | None = None  # bool per cell: the cache keeps `held` of its key and value
@@ -218,10 +228,10 @@ def honest_view(
 ) -> View:
     """Returns the right computation, whose logits are those of the cells `samples`, `(n,)`. Of layers
     of several kinds, only those that slide have the window."""
-    if len(kinds) < 2 or window is None:
-        return View(table.token, table.index, table.own_keys(window), samples)
-    within = {SLIDING: table.in_window(window)}
-    return View(table.token, table.index, table.own_keys(None), samples, within)
+    is_mixed = len(kinds) > 1 and window is not None
+    visible = table.own_keys(None if is_mixed else window)
+    view = View(table.token, table.index, visible, samples, table.variant())
+    return replace(view, within={SLIDING: table.in_window(window)}) if is_mixed else view
 
 
 @torch.inference_mode()
@@ -239,7 +249,9 @@ def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.fl
     if len(subject.layer_kinds) > 1:
         seen = {kind: view.seen_by(kind) for kind in subject.layer_kinds}
         arguments["attention_mask"] = {kind: _mask(model, mask) for kind, mask in seen.items()}
+    low_rank_of = partial(low_rank, subject.model)
     with ExitStack() as stack:
+        stack.enter_context(adapted(model, view.variant, view.adapting, low_rank_of))
         if view.marked is not None:
             stack.enter_context(reading(model, _held_by(view), view.are_values_kept))
         if view.part is not None and view.without is not None:
@@ -273,6 +285,7 @@ def _pruned(view: View) -> View:
     return replace(
         view,
         token=view.token[needed],
+        variant=pad(view.variant, (0, len(needed) - len(view.variant)))[needed],  # pads have none
         position=view.position[needed],
         visible=view.visible[needed][:, needed],
         samples=place[view.samples],

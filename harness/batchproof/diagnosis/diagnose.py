@@ -183,7 +183,7 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
         return _of_drafts(reruns, family)
     call = calls[symptom.call]
     if not is_drawn(symptom.request):
-        right, _ = rerunner.trial.oracle.expected(symptom.request)
+        right, _ = rerunner.trial.oracle.under(call.workload.adapters).expected(symptom.request)
         delay = rerunner.trial.scheduling_delay
         at_once = streamed_wrongly(call, symptom, right, delay) or fed_too_early(call, symptom)
         if at_once is not None:

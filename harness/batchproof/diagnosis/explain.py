@@ -22,6 +22,7 @@ from batchproof.diagnosis.counterfactual import (
     honest_view,
     logits_of,
 )
+from batchproof.diagnosis.mistakes.adapters import adapter_mistakes
 from batchproof.diagnosis.mistakes.masks import (
     leak_mistakes,
     mask_mistakes,
@@ -186,6 +187,8 @@ def explain(reruns: Reruns, suspect: Suspect, observed: Observed) -> Explanation
         # Alone, or in a packed batch, there are no pads: they are tried last.
         has_pads = is_right_alone and not suspect.is_continuous
         groups.insert(0 if has_pads else 2, (padding_mistakes,))
+    if reruns.is_right.get(Without.ADAPTERS):
+        groups.insert(0, (partial(adapter_mistakes, reruns.workloads),))
     if observed.logits is None and _are_right(reruns, observed):
         groups = [WITH_RIGHT_LOGITS]
     elif observed.logits is None and is_right_alone:
@@ -313,7 +316,8 @@ def _limited(view: View, suspect: Suspect, where: Tensor) -> View:
     visible[:size] = False
     visible[:size, :size] = honest.visible
     visible[:size][where] = view.visible[:size][where]
-    token, position = view.token.clone(), view.position.clone()
+    token, position, variant = view.token.clone(), view.position.clone(), view.variant.clone()
+    variant[:size] = torch.where(where, view.variant[:size], honest.variant)
     token[:size] = torch.where(where, view.token[:size], honest.token)
     position[:size] = torch.where(where, view.position[:size], honest.position)
     everything = torch.ones(size, size, dtype=torch.bool)
@@ -326,7 +330,8 @@ def _limited(view: View, suspect: Suspect, where: Tensor) -> View:
         )
         for kind in {*honest.within, *view.within}
     }
-    return replace(view, token=token, position=position, visible=visible, within=within)
+    seen = replace(view, visible=visible, within=within)
+    return replace(seen, token=token, position=position, variant=variant)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,13 +120,14 @@ def answers_of(calls: Sequence[Call], oracle: Oracle) -> list[Answer]:
     found: list[Answer] = []
     known = range(oracle.subject.vocab_size)
     for number, call in enumerate(calls):
+        under = oracle.under(call.workload.adapters)
         for request in call.workload.requests:
             given = call.completion(request.request_id)
             is_judged = given and given.token_ids and given.finish_reason not in UNJUDGED
             if not (given and is_judged and all(token in known for token in given.token_ids)):
                 continue
-            if oracle.subject.has_answer(request.prompt_token_ids) and not is_bad(request, oracle):
-                found.append(Answer(request, given, number, calls, oracle, found))
+            if oracle.subject.has_answer(request.prompt_token_ids) and not is_bad(request, under):
+                found.append(Answer(request, given, number, calls, under.of(request), found))
     return found
 
 

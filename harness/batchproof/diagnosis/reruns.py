@@ -28,6 +28,7 @@ from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Scene
 from batchproof.oracle.choosing import is_drawn, is_plain, processed, sampling_of
 from batchproof.oracle.oracle import Oracle, centred
+from batchproof.run.adapting import LoadedAdapters
 from batchproof.run.serving import serve
 from batchproof.run.time_limit import time_limit
 from batchproof.run.trial import Trial
@@ -97,7 +98,7 @@ class Rerunner:
         """
         if time.monotonic() > self._end:
             raise OutOfTimeError
-        trial, done = self.trial, list[Call]()
+        trial, done, loaded = self.trial, list[Call](), LoadedAdapters()
         config = replace(calls[-1].config, return_logits=trial.has_logits)
         try:
             with time_limit(RERUN_TIME_LIMIT_S, "building the engine"):
@@ -105,6 +106,7 @@ class Rerunner:
             try:
                 for each in calls:
                     num_before = len(trial.trace_of(engine))
+                    loaded.bring(engine, trial.subject, each)  # type: ignore[arg-type]
                     outcome = serve(engine, each, seconds)
                     trace = tuple(trial.trace_of(engine))[num_before:]
                     done.append(Call(each, outcome.completions, trace, outcome.events))
@@ -142,7 +144,9 @@ class Symptom:
 
 
 def is_bad(request: Request, oracle: Oracle) -> bool:
-    return Limits.of(oracle.subject.model, EngineConfig()).refusal(request) is not None
+    """Returns whether the request must be refused; the oracle is under the adapters of its call."""
+    limits = Limits.of(oracle.subject.model, EngineConfig())
+    return limits.refusal(request) is not None or not oracle.knows(request)
 
 
 def symptoms_of(calls: Sequence[Call], oracle: Oracle) -> list[Symptom]:
@@ -150,9 +154,10 @@ def symptoms_of(calls: Sequence[Call], oracle: Oracle) -> list[Symptom]:
     found = []
     for number, call in enumerate(calls):
         completions = {each.request_id: each for each in call.completions}
+        under = oracle.under(call.workload.adapters)
         for request in call.workload.requests:
             completion = completions.get(request.request_id)
-            symptom = completion and _symptom(number, request, completion, oracle)
+            symptom = completion and _symptom(number, request, completion, under)
             if symptom:
                 found.append(symptom)
     return found
@@ -162,7 +167,8 @@ def _symptom(call: int, request: Request, completion: Completion, oracle: Oracle
     has_answer = oracle.subject.has_answer(request.prompt_token_ids) and not is_bad(request, oracle)
     if completion.finish_reason is FinishReason.ERROR or not has_answer:
         return None
-    wrong = None if is_drawn(request) else _first_wrong(request, completion, oracle)
+    own = oracle.of(request)
+    wrong = None if is_drawn(request) else _first_wrong(request, completion, own)
     if wrong is not None:
         return Symptom(call, request, wrong, is_content=True)
     logits, tokens = completion.logits, completion.token_ids
@@ -206,6 +212,7 @@ class Without(Enum):
     """What a rerun leaves out, in words of the report."""
 
     NEIGHBOURS = "alone on a fresh engine"
+    ADAPTERS = "with no adapter asked for"
     HISTORY = "on a fresh engine, without the calls before"
     ABORTS = "with nothing aborted"
     BAD_REQUESTS = "without the bad request"
@@ -219,6 +226,7 @@ class Without(Enum):
 
 # What it shows if the answer is right without it, the most certain first.
 SHOWN = {
+    Without.ADAPTERS: (Cause.ADAPTER, "it is right while no request names an adapter"),
     Without.PREFIX_CACHE: (Cause.STALE, "it is right while nothing is taken over from a prefix cache"),
     Without.HISTORY: (Cause.STALE, "an earlier call changes the answer"),
     Without.ABORTS: (Cause.CANCEL, "an abort of another request changes the answer"),
@@ -295,11 +303,14 @@ class Reruns:
         here, workloads, trial = self.here, self.workloads, self.rerunner.trial
         config = workloads[-1].config
         yield Without.NEIGHBOURS, [only(here, self.symptom.request)]
+        if any(request.adapter for each in workloads for request in each.requests):
+            yield Without.ADAPTERS, [_unadapted(each) for each in workloads]
         if self.symptom.call:
             yield Without.HISTORY, [here]
         if here.aborts:
             yield Without.ABORTS, self._with_call(replace(here, aborts=()))
-        good = [r for r in here.requests if not is_bad(r, trial.oracle)]
+        under = trial.oracle.under(here.adapters)
+        good = [r for r in here.requests if not is_bad(r, under)]
         if len(good) < len(here.requests):
             yield Without.BAD_REQUESTS, self._with_call(here.with_requests(good))
         if config.prefix_caching:  # an engine may do it unasked
@@ -457,6 +468,10 @@ def _staying(request: Request, own: Request, room: int) -> Request:
 
 def _longer(request: Request, most: int) -> Request:
     return replace(request, max_new_tokens=min(request.max_new_tokens + MORE, most))
+
+
+def _unadapted(workload: Workload) -> Workload:
+    return workload.with_requests([replace(each, adapter=None) for each in workload.requests])
 
 
 def only(workload: Workload, request: Request) -> Workload:

@@ -78,6 +78,9 @@ def _lines(failure: Failure, diagnosis: Diagnosis | None) -> Iterator[str]:
     subject = failure.subject
     model = f"{subject.model} ({subject.dtype}, {subject.device})"
     yield f"engine: {subject.engine}    model: {model}"
+    if failure.scene.workload.adapters:
+        yield "workload: a case has no adapters; --repro=DIR saves it as data"
+        return
     yield WORKLOAD
     name = f"{failure.case.name}-as-run" if failure.case else NAME
     yaml = as_yaml([failure.scene.workload], failure.promise.id, name)

@@ -39,8 +39,6 @@ from batchproof.models.llama_hash_oracle import (
     variant,
 )
 
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj")
-
 
 def rank_of(number: int) -> int:
     """Returns the rank of an adapter: they differ."""

@@ -161,6 +161,10 @@ class Oracle:
         named._adapters = dict(adapters)
         return named
 
+    def knows(self, request: Request) -> bool:
+        """Returns whether the adapter that the request names, if any, is one of these."""
+        return request.adapter is None or request.adapter in self._adapters
+
     def of(self, request: Request) -> "Oracle":
         """Returns the oracle of the model under the request's own adapter."""
         return self if request.adapter is None else self._of_variant(self._adapters[request.adapter])

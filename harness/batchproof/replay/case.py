@@ -60,9 +60,10 @@ def is_bad(trial: Trial, workload: Workload, index: int) -> bool:
 
 
 def case_text(trial: Trial, failure: Failure, name: str, test: str) -> str | None:
-    """Returns the case as YAML; None if nothing is asked of the engine."""
+    """Returns the case as YAML; None if nothing is asked of the engine, or with adapters, of which a
+    case has none."""
     workloads = asked_workloads(trial, failure)
-    if not workloads:
+    if not workloads or any(each.adapters for each in workloads):
         return None
     why = f"{headline(failure.finding)} ({failure.subject.engine}; {test})"
     endings = _endings(trial, failure, workloads)

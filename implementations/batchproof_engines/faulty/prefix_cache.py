@@ -12,7 +12,8 @@ class BlocksKnownByTheirOwnTokens(BlockManager):
     """A block is looked up by its own tokens alone, whatever came before them."""
 
     def prefix(self, sequence: Sequence, column: int) -> Prefix:
-        return super().prefix(sequence, column)[column * self.block_size :]
+        root, *tokens = super().prefix(sequence, column)
+        return (root, *tokens[column * self.block_size :])
 
 
 @planted(Promise.P5, Cause.STALE, "kekzl/imp#1301")
@@ -20,7 +21,8 @@ class BlocksForgetWhatIsFarBefore(BlockManager):
     """A block is looked up by its own tokens and those of the 31 blocks before it."""
 
     def prefix(self, sequence: Sequence, column: int) -> Prefix:
-        return super().prefix(sequence, column)[max(0, column - 31) * self.block_size :]
+        root, *tokens = super().prefix(sequence, column)
+        return (root, *tokens[max(0, column - 31) * self.block_size :])
 
 
 @planted(Promise.P8, Cause.STALE, "GeeeekExplorer/nano-vllm#163")
@@ -83,11 +85,10 @@ class PartOfABlockIsShared(BlockManager):
         number of tokens; at least one is left to feed."""
         start, best = num_whole * self.block_size, (-1, 0)
         rest = sequence.token_ids[start : start + self.block_size][:-1]
+        known = (sequence.root, *sequence.token_ids[:start])
         for prefix, block in self.published.items():
-            if len(prefix) == start + self.block_size and prefix[:start] == tuple(
-                sequence.token_ids[:start]
-            ):
-                own = prefix[start : start + self.block_size]
+            before, own = prefix[: len(known)], prefix[len(known) :]
+            if before == known and len(own) == self.block_size:
                 differ = [a != b for a, b in zip(own, rest, strict=False)]
                 num_equal = [*differ, True].index(True)
                 best = max(best, (block, num_equal), key=lambda each: each[1])

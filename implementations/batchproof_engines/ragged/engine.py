@@ -134,7 +134,7 @@ class RaggedEngine:
         their keys and values; returns logits (total_q, vocab)."""
         device = self._model.device
         if self._adapters is not None:
-            self._adapters.begin((each.request.adapter, num) for each, num in plan.scheduled)
+            self._adapters.begin(self._adapted_rows(plan))
         fed, positions = self._packed_tokens(plan)
         cache = self._gather(plan)
         logits = self._logits(
@@ -150,6 +150,10 @@ class RaggedEngine:
             return torch.cat([RaggedEngine._packed_logits(self, row) for row in plan.row_by_row()])
         self._scatter(plan, cache)
         return logits
+
+    def _adapted_rows(self, plan: SchedulerOutput) -> list[tuple[str | None, int]]:
+        """Returns the adapter of each row, and its number of tokens."""
+        return [(each.request.adapter, num) for each, num in plan.scheduled]
 
     def _logits(self, plan: SchedulerOutput, **fed: Any) -> Tensor:  # noqa: ARG002
         """Returns what the model makes of a step's tokens: logits (total_q, vocab)."""

@@ -51,7 +51,7 @@ def expert_mistakes(subject: ModelUnderTest, suspect: Suspect) -> Iterator[Mista
 def _joined(table: CellTable) -> Tensor:
     """Returns the cells of steps of decodes alone whose row the last such step did not have, bool
     `(num_cells,)`."""
-    decodes = ~_any_of_step(table.step, ~table.is_decode())
+    decodes = ~any_of_step(table.step, ~table.is_decode())
     joined, num_rows = torch.zeros_like(decodes), table.num_cells
     for step in table.step[decodes].unique():
         here = table.step == step
@@ -64,19 +64,19 @@ def _steps(suspect: Suspect) -> dict[str, tuple[Cause | None, Tensor]]:
     """Returns sets of cells, bool `(num_cells,)`, by the steps that they are."""
     table = suspect.table
     num_tokens = table.step.bincount()[table.step]
-    has_prompt = _any_of_step(table.step, ~table.is_decode())
+    has_prompt = any_of_step(table.step, ~table.is_decode())
     is_chunk = (table.context_len > 0) & (table.query_len > 1)
     kinds: dict[str, tuple[Cause | None, Tensor]] = {
         "every step": (None, torch.ones_like(is_chunk)),
         "a step of decodes alone": (None, ~has_prompt),
         "a step with a prompt": (None, has_prompt),
-        "a step with a later chunk": (Cause.CHUNK, _any_of_step(table.step, is_chunk)),
+        "a step with a later chunk": (Cause.CHUNK, any_of_step(table.step, is_chunk)),
     }
     for size in SIZES:
         kinds[f"a step of {size} tokens or more"] = (Cause.SHAPES, num_tokens >= size)
     return kinds
 
 
-def _any_of_step(step: Tensor, flags: Tensor) -> Tensor:
+def any_of_step(step: Tensor, flags: Tensor) -> Tensor:
     """Returns for each cell whether one of its step is flagged."""
     return (step.bincount(flags.double()) > 0)[step]

@@ -140,6 +140,7 @@ def kept_as(
     return replace(
         view,
         token=torch.cat([view.token, view.token[copied]]),
+        variant=torch.cat([view.variant, view.variant[copied]]),
         position=torch.cat([view.position, view.position[copied]]),
         visible=torch.cat([rows, rows[copied]]),
         within=within,
