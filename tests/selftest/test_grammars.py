@@ -15,17 +15,19 @@ from batchproof.oracle.grammars import Automaton, automaton
 from batchproof_engines.grammars import Grammars
 
 VOCAB_SIZE = 256
-small = st.recursive(
-    st.sampled_from(["a", "b", "[ab]", "ab", ""]),
-    lambda parts: st.one_of(
-        st.lists(parts, min_size=2, max_size=3).map("".join),
+
+
+def _more(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    times = st.sampled_from(["?", "*", "+", "{1,2}", "{0,2}", "{1,}"])
+    return st.one_of(
+        st.lists(parts, min_size=2, max_size=2).map("".join),
         st.lists(parts, min_size=2, max_size=3).map(lambda ways: f"({'|'.join(ways)})"),
-        st.tuples(parts, st.sampled_from(["?", "*", "+", "{1,2}", "{0,2}", "{1,}"])).map(
-            lambda pair: f"({pair[0]}){pair[1]}"
-        ),
-    ),
-    max_leaves=4,
-)
+        st.tuples(parts, times).map(lambda pair: f"({pair[0]}){pair[1]}"),
+    )
+
+
+LEAVES = st.sampled_from(["a", "b", "[ab]", "ab", ""])
+small = _more(st.one_of(LEAVES, _more(LEAVES)))  # deeper ones take Python's `re` ages
 
 
 def _state(known: Automaton, text: str) -> frozenset[object]:

@@ -88,7 +88,8 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
     except OutOfTimeError:
         if failure.rule is Rule.HANG:
             return Diagnosis(Cause.LIVENESS, Cause.LIVENESS.value)
-        return Diagnosis(Cause.UNKNOWN, f"no cause was found within {limit_s:g} s")
+        late = Diagnosis(Cause.UNKNOWN, f"no cause was found within {limit_s:g} s")
+        return _by_the_rule(failure) or late
 
 
 def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Diagnosis | None:

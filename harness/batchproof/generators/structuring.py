@@ -51,7 +51,8 @@ def _more(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 LEAVES = st.sampled_from([*map(_escaped, WORDS), *CLASSES, WIDE])
-regexes = st.recursive(LEAVES, _more, max_leaves=5).map(lambda text: Grammar("regex", text))
+PARTS = st.one_of(LEAVES, _more(LEAVES))
+regexes = st.one_of(PARTS, _more(PARTS)).map(lambda text: Grammar("regex", text))
 
 
 @st.composite
