@@ -24,6 +24,7 @@ from enum import StrEnum
 from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from batchproof.decoding.grammar import Grammar as Grammar  # noqa: PLC0414
 from batchproof.decoding.sampling import SamplingLimits as SamplingLimits  # noqa: PLC0414
 from batchproof.decoding.sampling import SamplingParams as SamplingParams  # noqa: PLC0414
 from batchproof.decoding.sampling import TokenLogprobs as TokenLogprobs  # noqa: PLC0414
@@ -59,6 +60,7 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()  # each ends the answer; none: the cap alone does
     sampling: SamplingParams | None = None  # None: greedy
     adapter: str | None = None  # name of a loaded one: `AdapterEngine`; None: the model alone
+    grammar: Grammar | None = None  # what its text must look like; such a request has an EOS id
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +178,10 @@ class Capability(StrEnum):
     """What an engine may offer beyond `generate`.
 
     Without a declaration an engine is held to what its methods show: STEPPING, TRACING, MASKING,
-    CLOSING and INVARIANCE by their members, SCHEDULING if it has both of the first two, LOGITS if a
-    first answer contains them. An engine with an attribute `capabilities: frozenset[Capability]` is
-    held to exactly that set; naming one without having its methods is an error.
+    CLOSING, ADAPTERS and INVARIANCE by their members, SCHEDULING if it has both of the first two,
+    LOGITS if a first answer contains them. An engine with an attribute
+    `capabilities: frozenset[Capability]` is held to exactly that set; naming one without having its
+    methods is an error.
     """
 
     STEPPING = "stepping"  # `add`, `step`, `abort`, `has_unfinished`
@@ -207,6 +210,13 @@ class Capability(StrEnum):
     EXACT_DRAFTS = "exact_drafts"  # besides: they are those of `EngineConfig.draft_model` or of its
     # head, and every right one is kept
     ADAPTERS = "adapters"  # `load_adapter`, `unload_adapter`: requests name low-rank adapters
+    PAUSING = "pausing"  # `pause`, `resume`. This and the four that follow must be declared
+    SLEEPING = "sleeping"  # `sleep`, `wake`
+    CACHE_CLEARING = "cache_clearing"  # `clear_cache`
+    WEIGHT_UPDATES = "weight_updates"  # `update_weights`
+    INTERRUPTION = "interruption"  # besides: those of the four that it has may come while requests run.
+    # Without it they come while no request is unfinished
+    STRUCTURED = "structured"  # `Request.grammar`, of each kind, beside drafts as well
     INVARIANCE = "invariance"  # `invariance`: grades that the engine reaches at least
 
 
@@ -320,6 +330,58 @@ class AdapterEngine(Protocol):
 
 
 @runtime_checkable
+class PausingEngine(Protocol):
+    """An engine that can stand still (P23).
+
+    Between `pause` and `resume` no step feeds anything, and only the first may return tokens, which
+    were chosen before. `generate` is not called meanwhile; with INTERRUPTION `add` and `abort` work as
+    ever. Behind it all requests go on with the answers that they would have got. What was cached may be
+    kept or not.
+    """
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+@runtime_checkable
+class SleepingEngine(Protocol):
+    """An engine that can give back memory while it is not used (P23).
+
+    What `PausingEngine` says holds between `sleep` and `wake`. The weights are the same afterwards.
+    """
+
+    def sleep(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+@runtime_checkable
+class CacheClearingEngine(Protocol):
+    """An engine that can forget all prefixes (P23)."""
+
+    def clear_cache(self) -> None:
+        """Forgets what is cached: no request begins behind tokens that were computed before, not even
+        those of a request in flight. That goes on, with its own keys or with new ones."""
+        ...
+
+
+@runtime_checkable
+class UpdatingEngine(Protocol):
+    """An engine whose weights can be replaced in place (P23)."""
+
+    def update_weights(self, model: PreTrainedModel, names: Sequence[str] | None = None) -> None:
+        """Takes over the parameters of a model of the same configuration: all, or those of these names
+        (`named_parameters`). Both models stay as they are, and later changes of theirs have no effect.
+
+        All that was computed before is forgotten. With INTERRUPTION requests in flight go on: the
+        tokens that were chosen are kept, some of which the first step behind it may return, and each
+        later token is the new model's answer to the prompt and these, with keys and values of its own.
+        """
+        ...
+
+
+@runtime_checkable
 class BlockedEngine(Protocol):
     """An engine whose kernels want blocks of certain sizes.
 
@@ -377,7 +439,8 @@ class StepRecord:
     waiting: tuple[str, ...]  # queued and without a slot, once this step's admission was done
     admitted: tuple[str, ...]  # given a slot in this step, a preempted one coming back included
     finished: tuple[str, ...]  # ended by this step; their slots and blocks are free again
-    preempted: tuple[str, ...]  # lost their slot and cache in this step and went back to waiting
+    preempted: tuple[str, ...]  # lost their slot and cache in this step, or between the one before and
+    # this, and went back to waiting
     num_free_blocks: int | None = None  # None without a pool
     num_total_blocks: int | None = None
     num_cache_groups: int = 1  # of layers, each with blocks of its own for the same tokens in one pool
@@ -514,8 +577,11 @@ class Limits:
                 f"{len(prompt)} prompt tokens + max_new_tokens {cap} = {len(prompt) + cap}, but the "
                 f"context holds {self.max_model_len}"
             )
-        asked = request.sampling
-        return None if asked is None else asked.refusal(self.vocab_size, cap, request.eos_token_ids)
+        asked, grammar, ends = request.sampling, request.grammar, request.eos_token_ids
+        reason = None if asked is None else asked.refusal(self.vocab_size, cap, ends)
+        if reason is None and grammar is not None:
+            reason = grammar.refusal(any(0 <= token < self.vocab_size for token in ends))
+        return reason
 
     def refusals(self, requests: Sequence[Request]) -> list[str | None]:
         """Returns `refusal` for each request of a call; of two good requests with one id the later

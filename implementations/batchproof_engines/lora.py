@@ -70,11 +70,18 @@ class Adapters:
     """The loaded adapters of a model, and a copy of it that shares its weights and applies them."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        shared = {id(each): each for each in (*model.parameters(), *model.buffers())}
-        self.model: PreTrainedModel = copy.deepcopy(model, shared)
         self._loaded: dict[str, Adapter] = {}
         self._num_loads = 0
         self._step: list[tuple[Adapter, Tensor]] = []
+        self.rebase(model)
+
+    def rebase(self, model: PreTrainedModel) -> None:
+        """Goes on with another model of the same configuration, and the same adapters."""
+        shared = {id(each): each for each in (*model.parameters(), *model.buffers())}
+        self.model: PreTrainedModel = copy.deepcopy(model, shared)
+        for name, adapter in self._loaded.items():
+            for layer in adapter.a:
+                self.adapt(name, layer)
 
     @property
     def names(self) -> list[str]:

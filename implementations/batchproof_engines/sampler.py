@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Request, SamplingParams, TokenLogprobs
+from batchproof_engines.grammars import Matcher
 
 GREEDY = SamplingParams()
 PromptLogprobs = list[TokenLogprobs | None]
@@ -21,6 +22,12 @@ class SampledRow(NamedTuple):
 
     request: Request
     output_token_ids: Seq[int]
+    matcher: Matcher | None = None  # of its grammar
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its token is the argmax of the logits, and nothing else is asked for."""
+        return self.request.sampling is None and self.matcher is None
 
 
 class Choice(NamedTuple):
@@ -38,22 +45,25 @@ class Sampler:
         """Returns a choice for each of R rows, from logits (R, vocab)."""
         token_ids = logits.argmax(dim=-1).tolist()
         return [
-            Choice(token_id) if row.request.sampling is None else self._choice(logits, place, row)
+            Choice(token_id) if row.is_plain else self._choice(logits, place, row)
             for place, (token_id, row) in enumerate(zip(token_ids, rows, strict=True))
         ]
 
     def _choice(self, logits: Tensor, place: int, row: SampledRow) -> Choice:
         asked = row.request.sampling or GREEDY
         raw = logits[place].float().cpu()
-        processed = self.processed(raw.clone(), row) if asked.changes_logits else raw
+        is_changed = asked.changes_logits or row.matcher is not None
+        processed = self.processed(raw.clone(), row) if is_changed else raw
         token_id = self.drawn(processed, row) if asked.temperature > 0 else int(processed.argmax())
         if asked.logprobs is None:
             return Choice(token_id)
         return Choice(token_id, self.logprobs(raw, token_id, asked.logprobs))
 
     def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
-        """Returns logits (vocab,) after stages 1 to 5, in place."""
+        """Returns logits (vocab,) of what the grammar allows, after stages 1 to 5, in place."""
         asked, outputs = row.request.sampling or GREEDY, row.output_token_ids
+        if row.matcher is not None:
+            logits[~row.matcher.allowed(outputs)] = -torch.inf
         if asked.allowed_token_ids is not None:
             banned = torch.ones_like(logits, dtype=torch.bool)
             banned[sorted(asked.allowed_token_ids)] = False

@@ -9,6 +9,7 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, EngineFactory
+from batchproof_engines.grammars import Grammars, Matcher
 from batchproof_engines.lora import Adapters
 from batchproof_engines.model_support import refuse_unbatchable
 from batchproof_engines.ragged.engine import RaggedEngine
@@ -20,6 +21,7 @@ from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 from batchproof_engines.ragged_paged.states import Checkpoints, StatefulEngine, StatesByLane
 from batchproof_engines.sampler import Sampler
 from batchproof_engines.static import StaticEngine
+from batchproof_engines.weights import Weights
 
 # The owner of each part, and the class attribute by which it refers to the part.
 OWNERS: dict[type, tuple[type, str]] = {
@@ -30,6 +32,9 @@ OWNERS: dict[type, tuple[type, str]] = {
     Sampler: (RaggedEngine, "sampler_class"),
     HeadDrafter: (Speculator, "head_drafter_class"),
     Adapters: (RaggedPagedEngine, "adapters_class"),
+    Weights: (RaggedPagedEngine, "weights_class"),
+    Matcher: (Grammars, "matcher_class"),
+    Grammars: (RaggedPagedEngine, "grammars_class"),
     Speculator: (RaggedPagedEngine, "speculator_class"),
     StatesByLane: (StatefulEngine, "states_class"),
     Checkpoints: (StatefulEngine, "checkpoints_class"),

@@ -174,6 +174,14 @@ class BlockManager:
             sequence.content_id = self._published[key][1]
             sequence.num_published_blocks += 1
 
+    def forget(self) -> None:
+        """Forgets all that is cached. What a running sequence publishes from here on is behind a
+        content id that nothing leads to."""
+        self._blank.add(self._cached)
+        self._cached.clear()
+        self._published.clear()
+        self._keys.clear()
+
     def release(self, sequence: Sequence) -> None:
         blank = []
         for block in reversed(sequence.block_table):  # so that the tail is evicted first

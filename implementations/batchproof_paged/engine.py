@@ -23,9 +23,11 @@ from batchproof.api import (
     duplicate_id,
 )
 from batchproof.errors import ConfigError
+from batchproof_engines.grammars import Grammars
 from batchproof_engines.lora import Adapters, refusal_of
 from batchproof_engines.model_support import sliding_window
 from batchproof_engines.sampler import SampledRow, Sampler
+from batchproof_engines.weights import Weights
 from batchproof_paged.attention import Backend
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.cached_runner import CachedRunner
@@ -69,6 +71,7 @@ class PagedEngine:
         self.invariance = INVARIANCE if options.batch_invariant else {}
         self.notes: tuple[str, ...] = ()  # what a verdict should say of the engine besides
         self._sampler = Sampler()
+        self._grammars = Grammars(Limits.of(model, config).vocab_size)
         self._config = config
         self._window = sliding_window(model)
         self._device = model.device
@@ -76,10 +79,11 @@ class PagedEngine:
         self._backend = make_backend(config.max_num_seqs, config.num_blocks)
         self._options = options
         self._adapters: Adapters | None = None  # from the first one on
+        self._weights: Weights | None = None  # from the first update on
+        self._is_paused = self._is_asleep = False
+        self._model, self._limits = model, Limits.of(model, config)
         self._runner = self._runner_of(model, options)
-        self._model = model
-        limits, has_lanes = Limits.of(model, config), options.backend == "lanes"
-        self._scheduler = Scheduler(limits, config, has_lanes)
+        self._scheduler = Scheduler(self._limits, config, options.backend == "lanes")
         self._overlaps = bool(options.overlap)
         self._speculator: Speculator | None = None
         if config.num_speculative_tokens and Capability.SPECULATION in self.capabilities:
@@ -89,11 +93,22 @@ class PagedEngine:
         self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
         self._trace = TraceLog()
         if options.prepare:
-            self._runner.prepare(limits.max_model_len)
+            self._runner.prepare(self._limits.max_model_len)
 
     def _runner_of(self, model: PreTrainedModel, options: PagedOptions) -> ModelRunner | CachedRunner:
         runner_class = ModelRunner if options.feed == PACKED else CachedRunner
         return runner_class(model, self._backend, self._config, options)
+
+    def _rebase(self, model: PreTrainedModel) -> None:
+        """Goes on with another model of the same configuration."""
+        self._model = model
+        if self._adapters is not None:
+            self._adapters.rebase(model)
+            self._runner = self._runner_of(self._adapters.model, self._options.eager())
+            return
+        self._runner = self._runner_of(model, self._options)
+        if self._options.prepare:
+            self._runner.prepare(self._limits.max_model_len)
 
     def _drafter(self, draft: PreTrainedModel | None, options: PagedOptions) -> Drafter:
         if draft is None:
@@ -141,6 +156,10 @@ class PagedEngine:
 
     def abort(self, request_id: str) -> None:
         was_live = self._scheduler.abort(request_id)
+        for event in self._undelivered.copy():  # done, but delivered by the next step
+            if event.request_id == request_id and event.token_id is not None:
+                self._undelivered.remove(event)
+                was_live = True
         for sequence in self._flying(request_id):  # done, but its last token has not been delivered
             sequence.finish_reason = FinishReason.ABORTED
             was_live = True
@@ -179,6 +198,39 @@ class PagedEngine:
         if self._adapters is not None:
             self._adapters.unload(name)
 
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+
+    def sleep(self) -> None:
+        self._restart()
+        self._is_asleep = True
+
+    def wake(self) -> None:
+        self._is_asleep = False
+
+    def clear_cache(self) -> None:
+        """Requests in flight keep their keys."""
+        self._scheduler.blocks.forget()
+
+    def update_weights(self, model: PreTrainedModel, names: Seq[str] | None = None) -> None:
+        """The first update copies the model, whose parameters the engine shares until then. Later ones
+        change them in place, which traces, captured steps and packed copies follow."""
+        self._restart()
+        if self._weights is None:
+            self._weights = Weights(self._model)
+            self._rebase(self._weights.model)
+        self._weights.update(model, names)
+
+    def _restart(self) -> None:
+        """Takes all requests out of their slots and forgets what is cached. What is in flight was
+        chosen before, and is delivered by the next step."""
+        self._undelivered += self._land()[0]
+        self._scheduler.preempt_all()
+        self._scheduler.blocks.forget()
+
     def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
         with current(self._device):
             return visible_to(
@@ -188,19 +240,24 @@ class PagedEngine:
     def _refusal(self, request: Request) -> str | None:
         if self._overlaps and request.sampling is not None:
             return f"sampling is {request.sampling}, but needs the option overlap=false"
-        return refusal_of(request.adapter, self._adapters) or self._scheduler.refusal(request)
+        if self._overlaps and request.grammar is not None:
+            return f"grammar is {request.grammar}, but needs the option overlap=false"
+        refusal = refusal_of(request.adapter, self._adapters) or self._scheduler.refusal(request)
+        return refusal or self._grammars.refusal(request)
 
     def _enqueue(self, request: Request) -> Sequence:
         root = 0 if self._adapters is None else -self._adapters.root(request.adapter)
-        return self._scheduler.add(request, root)
+        sequence = self._scheduler.add(request, root)
+        sequence.matcher = self._grammars.matcher(request)
+        return sequence
 
     def _is_live(self, request_id: str) -> bool:
         """From the caller's side: a request is live until its last token or refusal is delivered."""
-        is_refused = any(
-            event.request_id == request_id and event.finish_reason is FinishReason.ERROR
+        is_pending = any(
+            event.request_id == request_id and event.finish_reason is not FinishReason.ABORTED
             for event in self._undelivered
         )
-        return is_refused or self._scheduler.is_live(request_id) or bool(self._flying(request_id))
+        return is_pending or self._scheduler.is_live(request_id) or bool(self._flying(request_id))
 
     def _flying(self, request_id: str) -> list[Sequence]:
         """The sequence of that id whose token is in flight; at most one."""
@@ -224,6 +281,8 @@ class PagedEngine:
         `ConfigError` inside `torch.autocast`."""
         if torch.is_autocast_enabled(self._device.type):
             raise ConfigError(NO_AUTOCAST)
+        if self._is_paused or self._is_asleep:
+            return self._land()
         plan = self._scheduler.schedule()
         if not plan.scheduled:
             return self._land()
@@ -245,6 +304,7 @@ class PagedEngine:
             flight, rows = self._runner.launch(batch), batch.scheduled
             if flight.scored is not None:
                 self._score_prompts(batch, flight.scored)
+            flight = self._in_grammars(flight)
             if self._speculator is not None:
                 flight, rows, last = self._speculator.verified(batch, flight)
             return Launched(planned, rows, self._sampled(flight), last)
@@ -274,18 +334,44 @@ class PagedEngine:
             known, request = row.sequence.prompt_logprobs, row.sequence.request
             self._sampler.score_prompt(known, request, row.context_len, logits)
 
+    def _in_grammars(self, flight: Flight) -> Flight:
+        """Chooses again where a request has a grammar and nothing else, before each of its drafts and
+        behind the last: behind one that the grammar does not allow it allows nothing."""
+        chosen: dict[int, SampledRow] = {}  # by its place in the flight
+        place = 0
+        for sequence in flight.sampled.sequences:
+            drafts = sequence.drafts if self._speculator is not None else []
+            if sequence.matcher is not None and sequence.request.sampling is None:
+                tokens = sequence.output_token_ids + drafts
+                ends = range(len(tokens) - len(drafts), len(tokens) + 1)
+                chosen |= {
+                    place + num: SampledRow(sequence.request, tokens[:end], sequence.matcher)
+                    for num, end in enumerate(ends)
+                }
+            place += len(drafts) + 1
+        return self._choose(flight, chosen)
+
     def _sampled(self, flight: Flight) -> Flight:
         """Chooses again where a request says how, and notes its logprobs."""
-        sequences = flight.sampled.sequences
-        if not any(sequence.request.sampling for sequence in sequences):
+        pairs = list(enumerate(flight.sampled.sequences))
+        asking = {place: sequence for place, sequence in pairs if sequence.request.sampling}
+        rows = {
+            place: SampledRow(each.request, each.output_token_ids, each.matcher)
+            for place, each in asking.items()
+        }
+        return self._choose(flight, rows)
+
+    def _choose(self, flight: Flight, rows: dict[int, SampledRow]) -> Flight:
+        """Chooses the tokens at these places of the flight again, and notes their logprobs."""
+        if not rows:
             return flight
         assert flight.logits is not None, "an engine that reads its tokens late refuses such requests"
-        rows = [SampledRow(each.request, each.output_token_ids) for each in sequences]
-        choices = self._sampler.choose(flight.logits, rows)
-        for sequence, choice in zip(sequences, choices, strict=True):
+        token_ids = flight.land()
+        choices = self._sampler.choose(flight.logits[list(rows)], list(rows.values()))
+        for place, choice in zip(rows, choices, strict=True):
+            token_ids[place] = choice.token_id
             if choice.logprobs is not None:
-                sequence.logprobs.append(choice.logprobs)
-        token_ids = [choice.token_id for choice in choices]
+                flight.sampled.sequences[place].logprobs.append(choice.logprobs)
         return replace(flight, land=lambda: token_ids)
 
     def _land(self) -> Landed:

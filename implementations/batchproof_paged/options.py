@@ -9,6 +9,7 @@ import torch
 
 from batchproof.api import CHOOSING, Capability
 from batchproof.errors import ConfigError
+from batchproof_engines.grammars import LACKING
 from batchproof_paged import native
 from batchproof_paged.kernels import triton_works
 
@@ -141,7 +142,7 @@ class PagedOptions:
         """What an engine with these options, which are resolved, can do."""
         lacking = {Capability.CLOSING}
         if self.overlap:
-            lacking |= CHOOSING
+            lacking |= {*CHOOSING, Capability.STRUCTURED}
         if self.overlap or self.feed != PACKED:
             lacking |= {
                 Capability.SPECULATION,
@@ -155,4 +156,4 @@ class PagedOptions:
             lacking.add(Capability.PREFIX_CACHING)
         if self.feed != PACKED:  # an adapter acts on the places of a packed row
             lacking.add(Capability.ADAPTERS)
-        return frozenset(Capability) - lacking
+        return frozenset(Capability) - lacking - LACKING

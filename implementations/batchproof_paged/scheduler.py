@@ -51,6 +51,7 @@ class Scheduler:
         self._live: dict[str, Sequence] = {}
         self._free_lanes = list(range(config.max_num_seqs))
         self._stopped: list[Sequence] = []  # by an EOS read late, and not booked yet
+        self._preempted: list[str] = []  # between two steps
         self._waiting_ids: tuple[str, ...] | None = ()  # None: the queue has changed since
 
     @property
@@ -82,6 +83,7 @@ class Scheduler:
         if sequence is None:
             return False
         sequence.finish_reason = FinishReason.ABORTED
+        self._preempted = [each for each in self._preempted if each != request_id]
         if sequence.lane < 0:
             self.waiting.remove(sequence)
             self._waiting_ids = None
@@ -101,7 +103,8 @@ class Scheduler:
             # None is admitted in a step that took blocks away: the victim would come straight back.
             admitted = [] if preempted else self._admit(plan, budget)
             rows = Rows.of(plan)
-        return SchedulerOutput(rows, tuple(admitted), tuple(preempted))
+        before, self._preempted = self._preempted, []
+        return SchedulerOutput(rows, tuple(admitted), (*before, *preempted))
 
     def _decodes_alone(self) -> Rows | None:
         """Fast path: returns the plan if every running sequence decodes one token and none is admitted,
@@ -221,9 +224,13 @@ class Scheduler:
         self._stopped.append(sequence)
 
     def preempt_all(self) -> None:
-        """Restart all that run: a step has failed, and may have left states half changed."""
+        """Restart all that run, between two steps; the record of the next one names them. Those whose
+        EOS was read late are booked by that, and stay."""
+        ended = [sequence for sequence in self.running if sequence.finish_reason is not None]
+        self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
         while self.running:
-            self._preempt_youngest()
+            self._preempted.append(self._preempt_youngest())
+        self.running = ended
 
     def _preempt_youngest(self) -> str:
         victim = self.running.pop()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from batchproof.api import FinishReason, Request, TokenLogprobs
+from batchproof_engines.grammars import Matcher
 from batchproof_engines.stopping import stops
 
 ABORTED = FinishReason.ABORTED  # to look a member up takes longer than to compare it
@@ -25,6 +26,7 @@ class Sequence:
     num_published_blocks: int = 0  # full blocks offered to the prefix cache
     root: int = 0  # content id of nothing before it: its adapter's own
     content_id: int = 0  # of its last published block: see BlockManager
+    matcher: Matcher | None = None  # of its grammar
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # one a token, if it asks for them
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # likewise

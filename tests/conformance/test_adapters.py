@@ -110,5 +110,5 @@ def test_an_adapter_that_is_not_loaded_is_refused(trial: Trial, data: st.DataObj
         for _ in range(2):
             outcome = trial.run(workload, engine)
             with trial.reporting(workload):
-                trial.judge(workload, outcome, bad=(place,))
+                trial.judge(workload.requests, outcome, (place,), adapters)
             trial.check(replace(workload, adapters=(*adapters, ("gone", 1))), engine)

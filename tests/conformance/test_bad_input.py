@@ -104,7 +104,7 @@ def test_of_two_requests_with_one_id_the_later_is_refused(trial: Trial) -> None:
     workload = Workload((bad, *good, later))
     outcome = trial.run(workload)
     with trial.reporting(workload):
-        trial.judge(workload, outcome, bad=(0, 3))
+        trial.judge(workload.requests, outcome, bad=(0, 3))
     trial.check(workload.with_requests(good))
 
 
@@ -117,7 +117,7 @@ def test_an_id_that_is_live_is_refused_and_the_live_one_goes_on(trial: Trial) ->
             # A server may have sent all of it by now, if this process had to wait for a processor.
             if step <= 1 and not _has_ended(events, "twin"):
                 _require_live(engine, "twin")
-        trial.judge(workload, assembled(workload, events))
+        trial.judge(workload.requests, assembled(workload, events))
 
 
 @pytest.mark.needs("stepping")
@@ -131,7 +131,7 @@ def test_each_of_hundreds_of_live_ids_is_refused(trial: Trial) -> None:
             for num_newer, each in enumerate(reversed(workload.requests)) if step == 0 else ():
                 if not _has_ended(events, each.request_id):
                     _require_live(engine, each.request_id, num_newer)
-        trial.judge(workload, assembled(workload, events))
+        trial.judge(workload.requests, assembled(workload, events))
 
 
 def _has_ended(events: Sequence[TokenEvent], request_id: str) -> bool:
@@ -161,7 +161,7 @@ def test_a_bad_request_alone_on_an_idle_engine_is_told(trial: Trial, kind: str) 
         with trial.reporting(workload):
             if not outcome.events:
                 raise broken(Rule.REFUSAL_EVENT, bad.request_id, promise=Promise.P12, got="none")
-            trial.judge(workload, outcome, bad=(0,))
+            trial.judge(workload.requests, outcome, bad=(0,))
         trial.check(Workload((Request("good", (1, 2), 2),), arrivals=(0,)), engine)
 
 
@@ -205,7 +205,7 @@ def test_a_request_larger_than_the_pool_never_blocks_those_behind_it(
     workload = Workload((too_large, *small[:1], fits, *small[1:]), config)
     outcome = trial.run(workload)
     with trial.reporting(workload):
-        trial.judge(workload, outcome, bad=(0,))
+        trial.judge(workload.requests, outcome, bad=(0,))
 
 
 @pytest.mark.needs("stepping")
@@ -222,4 +222,4 @@ def test_an_id_is_live_until_its_last_event(trial: Trial) -> None:
                     continue
                 what = "raised no ValueError, but its last event is still to come"
                 raise broken(Rule.LIVE_ID, "twin", what=what)
-        trial.judge(workload, assembled(workload, events))
+        trial.judge(workload.requests, assembled(workload, events))

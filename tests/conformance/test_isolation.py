@@ -130,4 +130,4 @@ def test_what_is_not_finite_stays_with_its_request(trial: Trial) -> None:
         workload = Workload((*wanted, *good[6:]), config)
         outcome = trial.run(workload)
         with blame(Promise.P5, "beside requests whose activations are NaN"), trial.reporting(workload):
-            trial.judge(workload, outcome)
+            trial.judge(workload.requests, outcome)

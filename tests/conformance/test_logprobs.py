@@ -51,7 +51,7 @@ def test_fewer_than_none_of_the_likeliest_are_refused(trial: Trial, field: str) 
     workload = Workload((bad, good))
     outcome = trial.run(workload)
     with trial.reporting(workload):
-        trial.judge(workload, outcome, bad=(0,))
+        trial.judge(workload.requests, outcome, bad=(0,))
 
 
 @pytest.mark.needs("logit_processing")

@@ -211,4 +211,4 @@ def test_a_bad_parameter_is_refused_alone(trial: Trial, kind: str) -> None:
     workload = Workload((Request("good", (7, 8, 9), 4), *bad))
     outcome = trial.run(workload)
     with trial.reporting(workload):
-        trial.judge(workload, outcome, bad=range(1, len(bad) + 1))
+        trial.judge(workload.requests, outcome, bad=range(1, len(bad) + 1))

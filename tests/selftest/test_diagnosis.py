@@ -115,7 +115,10 @@ NO_WINDOW = "each later chunk of a prompt starts without the window of the convo
         ("fused_gates_are_not_adapted", ADAPTED, HASH, Cause.ADAPTER, "left out of gate_proj"),
         ("the_last_adapter_stays", ADAPTED, HASH, Cause.ADAPTER, "under adapter 'a'; it names none"),
         ("chunks_have_no_place_in_the_mapping", CHUNKED, HASH, Cause.ADAPTER, "not end its prompt"),
-        ("context_len_of_row_zero", CHUNKED, HASH, Cause.MASK, "both directions"),
+        pytest.param(
+            *("positions_restart_in_each_chunk", CHUNKED, HASH, Cause.POSITION, "restart at 0"),
+            id="positions_restart_in_each_chunk, under adapters",
+        ),
         ("state_is_left_to_the_next_tenant", USUAL, STATE_MODEL, Cause.STATE, STALE_STATE),
         ("chunks_forget_the_window", IN_CHUNKS, STATE_MODEL, Cause.STATE, NO_WINDOW),
         (

@@ -29,6 +29,7 @@ STRAINED = {
     "delivery": ("P4", "P14", "P1", "P13", "P1", "P1"),  # those of P13 and P14 can be stepped
     "limited": ("P1", "P9", "P12", "P19"),
     "lateness": ("P9", "P10", "P11", "P13", "P14"),
+    "lifecycle": ("P23",),
     "random_tokens": ("P19",),
     "states": ("P1", "P5", "P7", "P8", "P13"),
     "waves": ("P1", "P4"),
@@ -40,6 +41,7 @@ QUICK_MODELS = ("gpt2-random", "llama-random", "mistral-window")
 # In turn. The constructed models are slow and come first in the catalogue: they meet waves only.
 MODELS_OF = {
     "adapters": (VARIANTS_MODEL,) * 3,
+    "lifecycle": (VARIANTS_MODEL,) * 3,
     "waves": DEFAULT_MODELS[:3],
     "states": (STATE_MODEL,) * 3,
 }

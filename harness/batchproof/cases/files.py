@@ -8,9 +8,10 @@ from typing import Any
 
 import yaml
 
-from batchproof.api import Capability, EngineConfig, FinishReason, SamplingParams
+from batchproof.api import Capability, EngineConfig, FinishReason, Grammar, SamplingParams
 from batchproof.cases import schema
 from batchproof.cases.schema import Case, RequestSpec
+from batchproof.decoding.grammar import KINDS
 from batchproof.errors import ConfigError
 from batchproof.models.embedded import EMBEDDED
 from batchproof.places import CASES
@@ -23,7 +24,10 @@ CASE_KEYS = (
     *("name", "promise", "why", "link", "needs", "models"),
     *("config", "requests", "calls", "abort_unknown", "expect"),
 )
-REQUEST_KEYS = ("prompt", "max_new_tokens", "id", "eos", "arrive", "abort", "sampling", "expect")
+REQUEST_KEYS = (
+    *("prompt", "max_new_tokens", "id", "eos", "arrive", "abort"),
+    *("sampling", "grammar", "expect"),
+)
 CONFIG_KEYS = tuple(f.name for f in fields(EngineConfig) if f.name != "return_logits")
 PROMPT_FORMS = "a text, a list of ids, {length, seed}, {token, length} or {context, seed}"
 EOS_FORMS = "an id, 'ref[k]', 'ref[last]', 'prompt[k]' or 'prompt-only[k]'"
@@ -148,6 +152,7 @@ def _request(item: YamlNode, default_id: str) -> RequestSpec:
         arrive=_at_least(found, "arrive", 0),
         aborts=_aborts(found["abort"]) if "abort" in found else (),
         sampling=_sampling(found["sampling"]) if "sampling" in found else None,
+        grammar=_grammar(found["grammar"]) if "grammar" in found else None,
         finish=FinishReason(finish) if finish else None,
         num_tokens=_at_least(expect, "num_tokens", 0),
     )
@@ -159,6 +164,16 @@ def _sampling(item: YamlNode) -> SamplingParams:
         return sampling_params(found)
     except ValueError as error:
         raise item.place.error(str(error)) from None
+
+
+def _grammar(item: YamlNode) -> Grammar:
+    found = item.mapping(KINDS)
+    if len(found) != 1:
+        raise item.place.error(
+            f"grammar has {len(found)} keys, but must have one of {', '.join(KINDS)}"
+        )
+    ((kind, given),) = found.items()
+    return Grammar(kind, given.text())
 
 
 def _prompt(item: YamlNode) -> schema.Prompt:

@@ -72,8 +72,9 @@ def request_of(spec: RequestSpec, oracle: Oracle, config: EngineConfig) -> Reque
         if isinstance(spec.cap, schema.ContextCap)
         else spec.cap
     )
-    plain = Request(spec.request_id, prompt, cap, sampling=spec.sampling)
-    refusal = Limits.of(subject.model, config).refusal(plain)
+    plain = Request(spec.request_id, prompt, cap, sampling=spec.sampling, grammar=spec.grammar)
+    # Whose end comes below.
+    refusal = Limits.of(subject.model, config).refusal(replace(plain, grammar=None))
     if refusal is not None and not spec.is_bad:
         raise spec.place.error(
             f"request {spec.request_id!r} is a bad one on {subject.name} ({refusal}); "

@@ -8,7 +8,7 @@ model. `cases/README.md` describes the YAML.
 from collections.abc import Set
 from dataclasses import dataclass, fields
 
-from batchproof.api import Capability, EngineConfig, FinishReason, SamplingParams
+from batchproof.api import Capability, EngineConfig, FinishReason, Grammar, SamplingParams
 from batchproof.decoding.sampling import TakenFields
 from batchproof.requirements.promises import Promise
 from batchproof.validation.source_lines import SourceLine
@@ -68,6 +68,7 @@ class RequestSpec:
     arrive: int | None = None
     aborts: tuple[int, ...] = ()
     sampling: SamplingParams | None = None
+    grammar: Grammar | None = None
     finish: FinishReason | None = None
     num_tokens: int | None = None
 
@@ -137,6 +138,7 @@ class Case:
             Capability.CHUNKED_PREFILL: "chunked" in self.events or is_above_budget,
             Capability.SCHEDULING: "mixed_step" in self.events,
             Capability.PREFIX_CACHING: "prefix_hit" in self.events,
+            Capability.STRUCTURED: any(spec.grammar for spec in self.requests),
             Capability.SPECULATION: self.config.num_speculative_tokens is not None,
         }
         return tuple(c.value for c in Capability if c in self.declared_needs or implied.get(c, False))

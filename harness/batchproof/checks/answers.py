@@ -85,7 +85,7 @@ def _score_alike(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle) ->
     answers = [
         (request.prompt_token_ids, tuple(completion.token_ids))
         for request, completion in pairs
-        if (completion.logits is not None or request.sampling is not None)
+        if (completion.logits is not None or request.sampling or request.grammar)
         and completion.token_ids
         and len(completion.token_ids) <= request.max_new_tokens
         and are_known(completion.token_ids, oracle)
@@ -154,15 +154,15 @@ def token_findings(
     request: Request, completion: Completion, oracle: Oracle, ledger: Ledger
 ) -> Iterator[Finding]:
     """Yields the first wrong token by rules O1 to O3, and counts near-ties in the ledger.
-    Tokens beyond the cap are not judged, and those with parameters of their own by P19.
+    Tokens beyond the cap are not judged, those with parameters of their own by P19, and those with a
+    grammar by P22.
 
     Raises `OracleError` if there is no right answer.
     """
     prompt, tokens = request.prompt_token_ids, completion.token_ids
-    asked = choosing.sampling_of(request)
     if not tokens:
         return
-    if are_known(tokens, oracle) and (asked.changes_logits or choosing.is_drawn(request)):
+    if are_known(tokens, oracle) and not choosing.is_plain(request):
         yield from chosen_findings(request, tokens, oracle)
         return
     should_be = list(oracle.right_tokens(prompt, request.max_new_tokens))
@@ -282,16 +282,24 @@ Tokens = tuple[int, ...]
 
 
 def chosen_findings(request: Request, tokens: Tokens, oracle: Oracle) -> Iterator[Finding]:
-    """Yields the first token that the request's parameters exclude, and the first wrong greedy choice
-    from the logits that they make."""
-    name, asked = request.request_id, choosing.sampling_of(request)
+    """Yields the first token that the request's grammar or parameters exclude, and the first wrong
+    greedy choice from the logits that they make."""
+    name, asked, grammar = request.request_id, choosing.sampling_of(request), request.grammar
     exact = choosing.processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
     is_left = choosing.kept(exact, asked, slack(request, oracle)) if asked.draws else exact > -torch.inf
     is_allowed = of_each(is_left, tokens)
-    facts: Facts = {"got": tokens, "sampling": str(asked)}
+    facts: Facts = {"got": tokens}
+    facts |= {"sampling": str(asked)} if grammar is None else {"grammar": str(grammar)}
     if not bool(is_allowed.all()):
         step = int((~is_allowed).nonzero()[0])
-        yield found(Rule.FORBIDDEN, name, step, token=tokens[step], **facts)
+        if grammar is None:
+            yield found(Rule.FORBIDDEN, name, step, token=tokens[step], **facts)
+        else:
+            allowed = tuple(is_left[step].nonzero()[:, 0].tolist())
+            eos = tuple(sorted(request.eos_token_ids))
+            yield found(
+                Rule.UNGRAMMATICAL, name, step, token=tokens[step], allowed=allowed, eos=eos, **facts
+            )
     if asked.draws:
         return
     best = exact.max(dim=-1)
@@ -301,7 +309,7 @@ def chosen_findings(request: Request, tokens: Tokens, oracle: Oracle) -> Iterato
     if bool(is_wrong.any()):
         step = int(is_wrong.nonzero()[0])
         yield found(
-            Rule.PROCESSED,
+            Rule.PROCESSED if grammar is None else Rule.GRAMMATICAL_CHOICE,
             name,
             step,
             token=tokens[step],

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import islice
 
 from batchproof.api import Capability, Completion, FinishReason, StepRecord
+from batchproof.checks.lifecycle import Cuts, standing_findings
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.scheduling import limit_findings, queue_findings, scheduling_findings
 from batchproof.checks.trace import LateEnds, accounting_findings, end_findings, position_findings
@@ -39,19 +40,22 @@ def conduct_findings(
     served, answers = _served(workload, outcome.completions)
     if workload.needs_stepping:
         yield from stream_findings(served, outcome)
+        has_trace = Capability.TRACING in capabilities
+        yield from islice(standing_findings(workload, outcome, has_trace), 1)
     if Capability.TRACING not in capabilities:
         return
     has_scheduling = Capability.SCHEDULING in capabilities
     can_share = may_share(workload.config, capabilities)
     prefixes = ComputedPrefixes(served, answers, earlier) if can_share else None
     ends = LateEnds.of(records, served, answers, delay)
+    cuts = Cuts.of(workload, outcome)
     can_chunk = Capability.CHUNKED_PREFILL in capabilities
     for findings in (
-        position_findings(records, served, prefixes),
+        position_findings(records, served, prefixes, cuts, ends),
         limit_findings(records, served, has_scheduling),
         queue_findings(records, served),
-        scheduling_findings(records, served, can_chunk, ends) if has_scheduling else iter(()),
-        accounting_findings(records, served, reach=reach),
+        scheduling_findings(records, served, can_chunk, ends, cuts) if has_scheduling else iter(()),
+        accounting_findings(records, served, reach=reach, cuts=cuts),
         end_findings(records, served, answers, ends),
     ):
         yield from islice(findings, 1)

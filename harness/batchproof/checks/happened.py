@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import ceil
 
 from batchproof.api import RowRecord, StepRecord
-from batchproof.workload.workloads import Workload
+from batchproof.workload.workloads import Outcome, Workload
 
 # What an engine may leave undone although it has the capability (C-7.7, C-9.10, C-17.6): where no trace
 # shows it, the summary says so, and nothing fails.
@@ -53,6 +53,15 @@ def has_mixed_adapters(trace: Sequence[StepRecord], workload: Workload) -> bool:
     """Returns whether rows of different adapters, or of one and of the model alone, shared a step."""
     adapter = {each.request_id: each.adapter for each in workload.requests}
     return any(len({adapter.get(row.request_id) for row in record.rows}) > 1 for record in trace)
+
+
+def has_request_across(trace: Sequence[StepRecord], outcome: Outcome, step: int) -> bool:
+    """Returns whether a request had rows before a step and from that on. The trace may begin with the
+    records of earlier workloads, with other requests."""
+    place = outcome.trace_lens[step]
+    parts = (trace[outcome.trace_lens[0] : place], trace[place:])
+    before, after = ({row.request_id for each in part for row in each.rows} for part in parts)
+    return bool(before & after)
 
 
 def has_shared_block(trace: Sequence[StepRecord], block_size: int) -> bool:

@@ -5,12 +5,13 @@ before a preemption included. Which keys it keeps is its own choice; that they w
 checked.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Self
 
 from batchproof.api import Capability, Completion, EngineConfig, FinishReason, RowRecord, StepRecord
+from batchproof.checks.lifecycle import NO_CUTS, Cuts
 from batchproof.workload.workloads import Workload
 
 
@@ -21,7 +22,8 @@ def may_share(config: EngineConfig, capabilities: AbstractSet[Capability]) -> bo
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """The first `num_computed` tokens of one request.
+    """The first `num_computed` tokens of one request, but for `start` of them, which were to be
+    forgotten.
 
     After an abort or a hang the last of them may be unknown; an unknown token counts as equal to any
     other.
@@ -30,13 +32,16 @@ class Computed:
     token_ids: tuple[int, ...]  # prompt and answer, as far as they are known
     num_computed: int
     variant: int = 0  # of the model: the number of the adapter
+    start: int = 0
 
-    def begins_with(self, token_ids: tuple[int, ...], length: int, variant: int) -> bool:
-        """Returns whether this begins with `length` tokens that equal `token_ids`, as far as both
+    def end_in(self, token_ids: tuple[int, ...], length: int, variant: int) -> int:
+        """Returns how many of `length` tokens this begins with that equal `token_ids`, as far as both
         are known, computed by the same variant."""
-        known = zip(self.token_ids, token_ids, strict=False)
-        is_long_enough = variant == self.variant and length <= self.num_computed
-        return is_long_enough and all(mine == theirs for mine, theirs in known)
+        if variant != self.variant:
+            return 0
+        pairs = enumerate(zip(self.token_ids, token_ids, strict=False))
+        num_equal = next((place for place, (mine, theirs) in pairs if mine != theirs), length)
+        return min(num_equal, length, self.num_computed)
 
 
 class ComputedPrefixes:
@@ -57,16 +62,27 @@ class ComputedPrefixes:
                 tokens = (*request.prompt_token_ids, *completion.token_ids)
                 self._token_ids[request.request_id] = tokens
         self._num_computed: dict[str, int] = {}
+        self._starts: dict[str, int] = {}  # of what was to be forgotten, its end
+
+    def forget(self) -> None:
+        """Notes that all is to be forgotten: what a request in flight has, no other may find."""
+        self._starts |= self._num_computed
+        self._earlier, self._num_computed = (), {}
 
     def note(self, row: RowRecord) -> None:
         """Notes the tokens of a row as computed. An unknown id is ignored: another rule judges it."""
         if row.request_id in self._token_ids:
             end = max(row.cached_len, self._num_computed.get(row.request_id, 0))
             self._num_computed[row.request_id] = end
+            if row.request_id in self._starts:
+                start = min(row.context_len, self._starts[row.request_id])
+                self._starts[row.request_id] = start
 
-    def note_all(self, records: Iterable[StepRecord]) -> Self:
-        for record in records:
-            for row in record.rows:
+    def note_all(self, records: Sequence[StepRecord], cuts: Cuts = NO_CUTS) -> Self:
+        for place in range(len(records) + 1):
+            if place in cuts.clearings:
+                self.forget()
+            for row in records[place].rows if place < len(records) else ():
                 self.note(row)
         return self
 
@@ -74,12 +90,17 @@ class ComputedPrefixes:
         """Returns whether the first `length` tokens of this request have been computed by any
         request."""
         prefix, variant = self._token_ids[request_id][:length], self._variants[request_id]
-        known = (*self._earlier, *self.computed)
-        return any(each.begins_with(prefix, length, variant) for each in known)
+        covered = 0
+        for each in sorted(self.computed, key=lambda known: known.start):
+            if each.start <= covered:
+                covered = max(covered, each.end_in(prefix, length, variant))
+        return covered >= length
 
     @property
     def computed(self) -> tuple[Computed, ...]:
-        return tuple(
-            Computed(self._token_ids[name], num, self._variants[name])
+        """Everything that is known to be computed, by earlier workloads too."""
+        own = tuple(
+            Computed(self._token_ids[name], num, self._variants[name], self._starts.get(name, 0))
             for name, num in self._num_computed.items()
         )
+        return (*self._earlier, *own)

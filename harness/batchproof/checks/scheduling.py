@@ -4,6 +4,7 @@ P9)."""
 from collections.abc import Iterator, Mapping, Sequence
 
 from batchproof.api import StepRecord
+from batchproof.checks.lifecycle import NO_CUTS, Cuts
 from batchproof.checks.trace import IN_TIME, LateEnds, TraceReplay, late_end_findings
 from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.workload.workloads import Workload
@@ -50,7 +51,11 @@ def queue_findings(trace: Sequence[StepRecord], workload: Workload) -> Iterator[
 
 
 def scheduling_findings(
-    trace: Sequence[StepRecord], workload: Workload, can_chunk: bool, ends: LateEnds = IN_TIME
+    trace: Sequence[StepRecord],
+    workload: Workload,
+    can_chunk: bool,
+    ends: LateEnds = IN_TIME,
+    cuts: Cuts = NO_CUTS,
 ) -> Iterator[Finding]:
     """Yields breaks of: freed slots are filled, in order of arrival, and every running decode is fed.
 
@@ -58,7 +63,7 @@ def scheduling_findings(
     leave no mark in a trace.
     """
     yield from late_end_findings(trace, ends)
-    replay = TraceReplay(workload)
+    replay = TraceReplay(workload, cuts)
     place = {name: index for index, name in enumerate(_arrival_order(workload))}
     for step, record in enumerate(trace):
         num_before = len(replay.ever_admitted)

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from batchproof.api import Completion, FinishReason, Request, RowRecord, StepRecord
 from batchproof.checks.broken import broken
+from batchproof.checks.lifecycle import NO_CUTS, Cuts
 from batchproof.checks.prefixes import ComputedPrefixes
 from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.workload.workloads import Workload
@@ -23,7 +24,9 @@ class TraceReplay:
     """The state that a trace implies: call `begin` and `end` for each record, in order."""
 
     workload: Workload
+    cuts: Cuts = NO_CUTS
     num_cached: dict[str, int] = field(default_factory=dict)
+    num_kept: dict[str, int] = field(default_factory=dict)  # that it may go on behind, or not
     num_outputs: dict[str, int] = field(default_factory=dict)
     running: list[str] = field(default_factory=list)
     ever_admitted: dict[str, None] = field(default_factory=dict)  # an ordered set
@@ -53,8 +56,13 @@ class TraceReplay:
         for name in names:
             if name not in self.requests:
                 raise broken(Rule.NAMES, step=step, name=name)
+        if step in self.cuts.all:  # an engine that slept may have its keys still
+            self.num_kept |= self.num_cached
+            self.num_cached.clear()
+        if step in self.cuts.updates:  # keys of other weights are none
+            self.num_kept.clear()
         for request_id in record.preempted:
-            self.num_cached[request_id] = 0
+            self.num_cached[request_id] = self.num_kept[request_id] = 0
             self.running = [each for each in self.running if each != request_id]
         for request_id in record.admitted:
             self.running.append(request_id)
@@ -64,6 +72,7 @@ class TraceReplay:
         """Applies what the rows fed and sampled, and removes finished requests."""
         for row in record.rows:
             self.num_cached[row.request_id] = row.cached_len
+            self.num_kept.pop(row.request_id, None)
             self.num_outputs[row.request_id] = self.num_outputs.get(row.request_id, 0) + row.num_sampled
         self.running = [each for each in self.running if each not in record.finished]
 
@@ -170,7 +179,11 @@ def _late(rule: Rule, request_id: str, step: int, ends: LateEnds, **facts: Any) 
 
 
 def position_findings(
-    trace: Sequence[StepRecord], workload: Workload, prefixes: ComputedPrefixes | None = None
+    trace: Sequence[StepRecord],
+    workload: Workload,
+    prefixes: ComputedPrefixes | None = None,
+    cuts: Cuts = NO_CUTS,
+    ends: LateEnds = IN_TIME,
 ) -> Iterator[Finding]:
     """Yields breaks of P7: each row continues where its cache ends; a token is sampled exactly when
     all are fed.
@@ -178,10 +191,14 @@ def position_findings(
     A request may begin behind what `prefixes` holds; None: only at 0. Raises `BrokenPromise` for an id
     that no request has, as all checks of a trace do.
     """
-    replay = TraceReplay(workload)
+    replay = TraceReplay(workload, cuts)
     for step, record in enumerate(trace):
         replay.begin(step, record)
+        if prefixes is not None and step in cuts.clearings:
+            prefixes.forget()
         rows = record.rows
+        if step in cuts.updates:  # what is behind the end of a request is discarded
+            rows = tuple(row for row in rows if not ends.is_late(row.request_id, step))
         if prefixes is not None:  # a row may begin behind what a shorter one of its own step computes
             rows = tuple(sorted(rows, key=lambda row: row.context_len))
         for row in rows:
@@ -194,6 +211,8 @@ def _of_row(
 ) -> Iterator[Finding]:
     name = row.request_id
     cached, known = replay.num_cached.get(name, 0), replay.num_known(name)
+    if not cached and row.context_len <= replay.num_kept.get(name, 0):
+        cached = row.context_len
     if prefixes is not None:
         if not cached and row.context_len > 0:
             if not prefixes.hold(name, row.context_len):
@@ -235,6 +254,7 @@ def accounting_findings(
     workload: Workload,
     is_idle_at_end: bool = True,
     reach: int | None = None,
+    cuts: Cuts = NO_CUTS,
 ) -> Iterator[Finding]:
     """Yields breaks of P11: free blocks stay within the pool, used ones have an owner, and none is
     left over.
@@ -242,7 +262,7 @@ def accounting_findings(
     `is_idle_at_end`: whether all blocks must be free after the last record. What lies before the
     `reach` of a token, None without one, needs no block.
     """
-    replay = TraceReplay(workload)
+    replay = TraceReplay(workload, cuts)
     size = workload.config.block_size
     for step, record in enumerate(trace):
         replay.begin(step, record)
@@ -254,7 +274,7 @@ def accounting_findings(
         if (has_changed and workload.config.num_blocks) or not 0 <= free <= total:
             yield found(Rule.POOL, step=step, num_free=free, num_total=total)
         used = total - free
-        held = [min(replay.num_cached[each], reach or inf) for each in replay.running]
+        held = [min(replay.num_cached.get(each, 0), reach or inf) for each in replay.running]
         least = ceil(max(held, default=0) / size)
         most = record.num_cache_groups * sum(map(replay.whole_life, replay.running))
         if not least <= used <= most:

@@ -12,6 +12,7 @@ import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -20,6 +21,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from batchproof.api import Completion, EngineConfig, Request, RowRecord, StepRecord
+from batchproof.decoding.adapters import low_rank
 from batchproof.findings.causes import Cause
 from batchproof.models.adapted_tokens import AS_ASKED, Adapting, adapted
 from batchproof.models.cached_states import reading
@@ -247,8 +249,9 @@ def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.fl
     if len(subject.layer_kinds) > 1:
         seen = {kind: view.seen_by(kind) for kind in subject.layer_kinds}
         arguments["attention_mask"] = {kind: _mask(model, mask) for kind, mask in seen.items()}
+    low_rank_of = partial(low_rank, subject.model)
     with ExitStack() as stack:
-        stack.enter_context(adapted(model, view.variant, view.adapting))
+        stack.enter_context(adapted(model, view.variant, view.adapting, low_rank_of))
         if view.marked is not None:
             stack.enter_context(reading(model, _held_by(view), view.are_values_kept))
         if view.part is not None and view.without is not None:

@@ -57,6 +57,7 @@ WITHOUT_DRAFTS = "it is right without speculation"
 # Rules about what is made of logits.
 FAMILY_OF: Mapping[Rule, Family] = {
     **dict.fromkeys((Rule.PROCESSED, Rule.FORBIDDEN), choice_mistakes),
+    **dict.fromkeys((Rule.UNGRAMMATICAL, Rule.GRAMMATICAL_CHOICE), choice_mistakes),
     **dict.fromkeys((Rule.LOGPROB, Rule.RANK, Rule.TOP_LOGPROBS), logprob_mistakes),
     **dict.fromkeys((Rule.LOGPROBS_MISSING, Rule.PROMPT_LOGPROBS_MISSING), logprob_mistakes),
 }
@@ -77,14 +78,18 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
             return cause_of_exception(rerunner, failure)
         family = FAMILY_OF.get(failure.rule)
         named = family and _of_right_logits(rerunner, failure, family)
-        if named:
+        if named and (named.cause is not Cause.UNKNOWN or failure.rule.cause is None):
             return named
         own = _by_the_rule(failure)
+        is_of_lifecycle = own is None or failure.promise is Promise.P23
+        if failure.scene.has_lifecycle and is_of_lifecycle:  # which no rerun repeats
+            own = Diagnosis(Cause.LIFECYCLE, headline(failure.finding))
         return of_conduct(rerunner, failure, own) if own else _investigate(rerunner, failure)
     except OutOfTimeError:
         if failure.rule is Rule.HANG:
             return Diagnosis(Cause.LIVENESS, Cause.LIVENESS.value)
-        return Diagnosis(Cause.UNKNOWN, f"no cause was found within {limit_s:g} s")
+        late = Diagnosis(Cause.UNKNOWN, f"no cause was found within {limit_s:g} s")
+        return _by_the_rule(failure) or late
 
 
 def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Diagnosis | None:
@@ -194,9 +199,10 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     show."""
     reruns.run()
     requests = [request for call in reruns.calls for request in call.workload.requests]
-    families = [choice_mistakes] if any(each.sampling for each in requests) else []
+    is_grammar = any(each.grammar for each in requests)
+    families = [choice_mistakes] if is_grammar or any(each.sampling for each in requests) else []
     for family in (*families, returned_mistakes):
-        named = _named(reruns, family, Cause.SAMPLING)
+        named = _named(reruns, family, Cause.GRAMMAR if is_grammar else Cause.SAMPLING)
         if named:
             return named
     shown = reruns.cause()

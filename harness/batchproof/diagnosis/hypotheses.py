@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import NamedTuple, Self
 
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from batchproof.api import Completion, FinishReason, Request
 from batchproof.diagnosis.reruns import Call, Rerunner, Without, is_bad
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.oracle.choosing import Past, past_of, sampling_of
+from batchproof.oracle.choosing import Past, in_grammar, past_of, sampling_of
 from batchproof.oracle.oracle import Oracle
 
 NUM_OTHERS = 12  # requests whose rows are tried
@@ -65,8 +66,14 @@ class Answer:
 
     @cached_property
     def logits(self) -> Tensor:
-        """What each token should be chosen from, before its parameters, `(n, vocab)`."""
+        """What each token should be chosen from, before its grammar and parameters, `(n, vocab)`."""
         return self.behind[self.num_prompt - 1 : -1]
+
+    @cached_property
+    def grammatical(self) -> Tensor:
+        """The logits of what its grammar allows, `(n, vocab)`."""
+        allowed = in_grammar(self.request, self.tokens, self.logits.shape[1])
+        return self.logits.masked_fill(~allowed, -inf)
 
     @cached_property
     def past(self) -> Past:

@@ -26,7 +26,7 @@ from batchproof.diagnosis.schedules import plain_schedule, schedule_of_events
 from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Scene
-from batchproof.oracle.choosing import is_drawn, processed, sampling_of
+from batchproof.oracle.choosing import is_drawn, is_plain, processed, sampling_of
 from batchproof.oracle.oracle import Oracle, centred
 from batchproof.run.adapting import LoadedAdapters
 from batchproof.run.serving import serve
@@ -189,7 +189,7 @@ def _first_wrong(request: Request, completion: Completion, oracle: Oracle) -> in
         exact = oracle.score(request.prompt_token_ids, known)
         choices = processed(exact, request, known)
         is_constructed = oracle.subject.oracle is not None
-        is_exact = is_constructed and not sampling_of(request).changes_logits
+        is_exact = is_constructed and is_plain(request)
         bound = 0.0 if is_exact else 2 * slack(request, oracle)
         is_right = choices.amax(dim=-1) - of_each(choices, known) <= bound
         logits = completion.logits
@@ -460,6 +460,8 @@ def _staying(request: Request, own: Request, room: int) -> Request:
     """Returns the request with a cap beyond that of `own`, where the context has room, and no end."""
     most = min(own.max_new_tokens + MORE, room - len(request.prompt_token_ids))
     asked = request.sampling and replace(request.sampling, stop_token_sequences=())
+    if request.grammar is not None:  # which needs an end
+        return request
     cap = max(request.max_new_tokens, most)
     return replace(request, max_new_tokens=cap, eos_token_ids=frozenset(), sampling=asked)
 

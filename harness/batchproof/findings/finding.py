@@ -93,6 +93,10 @@ class Scene:
     def workload(self) -> Workload:
         return self.runs[-1].workload
 
+    @property
+    def has_lifecycle(self) -> bool:
+        return any(each.workload.has_lifecycle for each in (*self.runs, *self.other))
+
 
 @dataclass(frozen=True)
 class Subject:

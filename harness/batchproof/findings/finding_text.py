@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.finding import Failure, Finding, thawed
 from batchproof.workload.paste import NAME, as_yaml
+from batchproof.workload.workloads import Workload
 
 
 def headline(finding: Finding) -> str:
@@ -84,6 +85,16 @@ def _lines(failure: Failure, diagnosis: Diagnosis | None) -> Iterator[str]:
     name = f"{failure.case.name}-as-run" if failure.case else NAME
     yaml = as_yaml([failure.scene.workload], failure.promise.id, name)
     yield from (f"    {line}" for line in yaml.splitlines())
+    if failure.scene.workload.has_lifecycle:
+        yield f"    # which a case has no words for: {_lifecycle(failure.scene.workload)}"
+
+
+def _lifecycle(workload: Workload) -> str:
+    done = [
+        f"{each.kind}{f' to {each.weights}' if each.is_update else ''} before step {each.step}"
+        for each in workload.interruptions
+    ]
+    return ", ".join([f"weights {workload.weights}", *done])
 
 
 def _evidence(failure: Failure) -> Iterator[str]:

@@ -49,6 +49,7 @@ CHOSEN: Facts = {
     "bound": float,
 }
 LATE: Facts = {"sampled_in": int, "granted": str}
+STANDING: Facts = {"kind": str, "since": int}
 FREE: Facts = {"num_free": int, "num_total": int}
 
 
@@ -242,6 +243,31 @@ class Rule(Enum):
         "request {request_id!r} step {step}: got token {token}, which its parameters exclude",
         "got: {got}",
         "{sampling}",
+    )
+    UNGRAMMATICAL = declare(
+        "ungrammatical",
+        Promise.P22,
+        cause=Cause.GRAMMAR,
+        needs=Capability.STRUCTURED,
+        token=int,
+        allowed=INTS,
+        eos=INTS,
+        got=INTS,
+        grammar=str,
+    ).says(
+        "request {request_id!r} step {step}: got token {token}, which its grammar does not allow there",
+        "got: {got}, eos {eos}",
+        "allowed: {allowed}",
+        "{grammar}",
+    )
+    GRAMMATICAL_CHOICE = declare(
+        "grammatical-choice", Promise.P22, needs=Capability.STRUCTURED, **CHOSEN, grammar=str
+    ).says(
+        "request {request_id!r} step {step}: got token {token}, but {right_token} is the best that its "
+        "grammar allows",
+        *GOT_AND_RIGHT,
+        "the better token leads by {margin:.3g}; rounding explains {bound:.2g}",
+        "{grammar}",
     )
     SEED = drawing(
         "seed",
@@ -501,6 +527,13 @@ class Rule(Enum):
     )
     REFUSAL_EVENT = declare("refusal-event", Promise.P14, replay=Replay.REFUSAL, got=str).says(
         "a refused request must yield one ERROR event with a message, got {got}"
+    )
+    # engines that sleep or are paused (`checks.lifecycle`)
+    STANDING_TOKEN = declare("standing-token", Promise.P23, **STANDING).says(
+        "request {request_id!r} got a token in step {step}, but {kind} was called before step {since}"
+    )
+    STANDING_STEP = declare("standing-step", Promise.P23, **STANDING).says(
+        "step {step} fed something, but {kind} was called before step {since}"
     )
     # cancelled requests (`run.cancelling`)
     CANCELLED_TOKEN = declare("cancelled-token", Promise.P13, cancelled_at=int).says(

@@ -10,31 +10,33 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from batchproof.decoding.adapters import SCALE, Layers, LowRank
+
 
 @dataclass(frozen=True, slots=True)
 class Adapting:
     """What becomes of adapters: they leave alone the layer of each block that is named `without`, and
-    what one adds is multiplied by the `factor` of its number."""
+    what one adds to a layer is multiplied by the `factor` of that."""
 
     without: str = ""
-    factor: Callable[[int], float] = lambda _: 1.0
+    factor: Callable[[LowRank], float] = lambda _: 1.0
 
 
 AS_ASKED = Adapting()
 
 
 @contextmanager
-def adapted(model: PreTrainedModel, numbers: Tensor, how: Adapting) -> Iterator[None]:
+def adapted(
+    model: PreTrainedModel, numbers: Tensor, how: Adapting, low_rank_of: Callable[[int], Layers]
+) -> Iterator[None]:
     """Lets each token of the one sequence that is fed compute under the adapter of its number, int64
     `(n,)`, or without one where that is 0, while the block runs."""
-    from batchproof.models.llama_variants import SCALE, low_rank  # noqa: PLC0415 - few sessions need it
-
     with ExitStack() as stack:
         for number in numbers[numbers > 0].unique().tolist():
-            tokens, scale = numbers == number, SCALE * how.factor(number)
-            for name, (a, b) in low_rank(number):
+            for name, added in low_rank_of(number):
                 if not how.without or not name.endswith(how.without):
-                    hook = _adding(model, tokens, a, scale * b)
+                    scale = SCALE * how.factor(added)
+                    hook = _adding(model, numbers == number, added.a, scale * added.b)
                     layer = model.get_submodule(name)
                     stack.callback(layer.register_forward_hook(hook).remove)
         yield

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import cast
 
@@ -22,7 +23,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from batchproof.decoding.adapters import register_adapters
+from batchproof.decoding.adapters import merge, register_adapters, save_adapter
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DEVICES, DTYPES, KNOWN, IntegerOracle
 from batchproof.models.shapes import SHAPES
@@ -107,20 +108,24 @@ class ModelUnderTest:
         """How many low-rank adapters there are of it, numbered from 1 on."""
         return KNOWN[self.name].num_variants if self.is_embedded else 0
 
-    def variant(self, number: int) -> ModelUnderTest:
-        """Returns the model with the adapter of this number merged into its weights."""
-        from batchproof.models.llama_variants import merge  # noqa: PLC0415 - few sessions need it
+    @property
+    def num_weights(self) -> int:
+        """How many weights it may get, numbered from 0 on, which are its own."""
+        return KNOWN[self.name].num_weights if self.is_embedded else 0
 
+    def variant(self, number: int) -> ModelUnderTest:
+        """Returns the model with the adapter of this number merged into its weights, or with other
+        weights that it may get."""
         known = KNOWN[self.name]
-        model = known.build()
-        merge(model, number)
+        model = _built(self.name)
+        merge(model, number, self.model.dtype)
         oracle = partial(known.oracle, number=number) if known.oracle else None
         merged = moved(model, self.model.device, self.model.dtype)
         return ModelUnderTest(f"{self.name}+{number}", merged, oracle)
 
     def save_adapter(self, folder: Path, number: int) -> None:
         """Writes the adapter of this number, in the model's dtype, as PEFT does."""
-        _save_adapter(self.model.dtype, folder, number)
+        save_adapter(self.model, folder, number)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Returns the token ids of a text: by the checkpoint's tokenizer, else its UTF-8 bytes."""
@@ -145,11 +150,8 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
     """
     if name in KNOWN:
         entry = KNOWN[name]
-        model = moved(entry.build(), device, dtype)
-        subject = ModelUnderTest(name, model, entry.oracle, nan_token=entry.nan_token)
-        if entry.num_variants:
-            register_adapters(model, entry.num_variants, partial(_save_adapter, dtype))
-        return subject
+        model = moved(_built(name), device, dtype)
+        return ModelUnderTest(name, model, entry.oracle, nan_token=entry.nan_token)
     if name in SHAPES:
         return ModelUnderTest(name, build_model(SHAPES[name].config(), device, dtype))
     try:
@@ -163,10 +165,14 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
     return ModelUnderTest(name, model, tokenizer=_load_tokenizer(name))
 
 
-def _save_adapter(dtype: torch.dtype, folder: Path, number: int) -> None:
-    from batchproof.models.llama_variants import save_adapter  # noqa: PLC0415
-
-    save_adapter(folder, number, dtype)
+def _built(name: str) -> PreTrainedModel:
+    """Returns an embedded model, in float32 on the CPU, with its adapters registered."""
+    entry = KNOWN[name]
+    model = entry.build()
+    if entry.variants:
+        variants = import_module(f"batchproof.models.{entry.variants}")
+        register_adapters(model, entry.num_variants, variants.low_rank)
+    return model
 
 
 @contextmanager

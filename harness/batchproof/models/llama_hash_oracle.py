@@ -10,9 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from batchproof.models.hash_tables import Bits, layered_tokens, random_bits, shuffled, token_of
+from batchproof.models.hash_tables import (
+    VOCAB_SIZE,
+    Bits,
+    layered_tokens,
+    random_bits,
+    shuffled,
+    token_of,
+)
 
 NUM_VARIANTS = 8
+NUM_WEIGHTS = 2 * (NUM_VARIANTS + 1)
+ROLL = 77
+"""By how many tokens the vocabulary is rolled in weights behind those of the variants."""
 STATE_BITS = 32
 OFFSETS = (-1, 1, 2, 4, 8, 16, 16, 16)
 """How far back each layer reads. -1 is the future: no honest mask shows it (see `source`)."""
@@ -82,9 +92,11 @@ def source(offset: int, position: int) -> int:
 
 
 def generate(prompt: Sequence[int], max_new_tokens: int, number: int = 0) -> list[int]:
-    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt` under a variant.
-    Raises `ValueError` as `greedy_tokens` does."""
-    hashed = variant(number)
+    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt` under weights of
+    this number: those of a variant or, from `NUM_VARIANTS` + 1 on, of the model alone and of each
+    variant once more, with another vocabulary. Raises `ValueError` as `greedy_tokens` does."""
+    is_rolled, number = divmod(number, NUM_VARIANTS + 1)
+    hashed, shift = variant(number), ROLL * is_rolled
 
     def mixed(layer: int, position: int, states: Callable[[int], Bits]) -> Bits:
         own, fetched = states(position), states(source(hashed.offsets[layer], position))
@@ -94,4 +106,10 @@ def generate(prompt: Sequence[int], max_new_tokens: int, number: int = 0) -> lis
             for bit, (i, j) in enumerate(gate_inputs(layer))
         )
 
-    return layered_tokens(prompt, max_new_tokens, len(OFFSETS), token_code, mixed, token_of)
+    def code(token: int) -> Bits:
+        return token_code((token - shift) % VOCAB_SIZE)
+
+    def token(state: Bits) -> int:
+        return (token_of(state) + shift) % VOCAB_SIZE
+
+    return layered_tokens(prompt, max_new_tokens, len(OFFSETS), code, mixed, token)

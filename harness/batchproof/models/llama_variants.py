@@ -1,7 +1,6 @@
 """Low-rank adapters (LoRA) that turn `llama-hash` into another hash.
 
-Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021: a linear layer adds
-alpha / rank * B A x to its output W x. An adapter acts on five layers of each block
+An adapter acts on five layers of each block
 (`llama_hash_oracle.variant`), so that each that an engine leaves out changes what follows:
 
     q_proj     the hard head looks for another distance: one column of its weights
@@ -15,15 +14,10 @@ So keys and values differ from the first layer on, and a prefix computed under o
 under another. Merged into the weights, an adapter gives a model with exact margins like the original.
 """
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
-
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from batchproof.decoding.adapters import SCALE, Layers, LowRank
 from batchproof.models.constructed import HARD_KEY, distance_query
 from batchproof.models.llama_hash import (
     _AMPLITUDES,
@@ -38,17 +32,12 @@ from batchproof.models.llama_hash import (
     STATE,
     WIDTH,
 )
-from batchproof.models.llama_hash_oracle import OFFSETS, STATE_BITS, gate_inputs, variant
-
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj")
-SCALE = 2.0  # alpha / rank, so that an engine that leaves it out is wrong
-
-
-class LowRank(NamedTuple):
-    """What an adapter adds to a linear layer: `SCALE` * b @ a, of weights (out, in)."""
-
-    a: Tensor  # (rank, in)
-    b: Tensor  # (out, rank)
+from batchproof.models.llama_hash_oracle import (
+    OFFSETS,
+    STATE_BITS,
+    gate_inputs,
+    variant,
+)
 
 
 def rank_of(number: int) -> int:
@@ -56,8 +45,8 @@ def rank_of(number: int) -> int:
     return 8 if number % 2 else 4
 
 
-def low_rank(number: int) -> Iterator[tuple[str, LowRank]]:
-    """Yields the name of each linear layer that adapter `number` acts on, and what it adds, float32."""
+def low_rank(_: object, number: int) -> Layers:
+    """Yields the name of each linear layer that adapter `number` acts on, and what it adds."""
     changed, rank = variant(number), rank_of(number)
     for layer, offset in enumerate(changed.offsets):
         sign = -1.0 if layer % 2 else 1.0
@@ -83,35 +72,6 @@ def low_rank(number: int) -> Iterator[tuple[str, LowRank]]:
             for b in changed.new[layer]
         ]
         yield f"{mlp}.gate_proj", _stacked(pairs, rank, WIDTH, INNER)
-
-
-def merge(model: Any, number: int) -> None:
-    """Adds what adapter `number` adds to the weights of the model."""
-    for name, added in low_rank(number):
-        model.get_submodule(name).weight += SCALE * added.b @ added.a
-
-
-def save_adapter(folder: Path, number: int, dtype: torch.dtype) -> None:
-    """Writes an adapter as PEFT does."""
-    rank, prefix = rank_of(number), "base_model.model."
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": None,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "inference_mode": True,
-        "lora_alpha": SCALE * rank,
-        "lora_dropout": 0.0,
-        "r": rank,
-        "target_modules": list(TARGETS),
-    }
-    weights = {}
-    for name, added in low_rank(number):
-        weights[f"{prefix}{name}.lora_A.weight"] = added.a.to(dtype)
-        weights[f"{prefix}{name}.lora_B.weight"] = added.b.to(dtype)
-    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
 
 
 def _hard_query(offset: int) -> Tensor:

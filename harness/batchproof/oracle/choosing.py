@@ -9,6 +9,7 @@ from torch import Tensor
 
 from batchproof.api import Request
 from batchproof.decoding.sampling import SamplingParams
+from batchproof.oracle.grammars import automaton
 
 AS_IT_IS = SamplingParams()
 
@@ -21,6 +22,20 @@ def sampling_of(request: Request) -> SamplingParams:
 def is_drawn(request: Request) -> bool:
     """Returns whether its tokens are drawn at random, so that no answer is the right one."""
     return sampling_of(request).draws
+
+
+def is_plain(request: Request) -> bool:
+    """Returns whether each token is the argmax of the model's own logits."""
+    asked = sampling_of(request)
+    return request.grammar is None and not asked.changes_logits and not asked.draws
+
+
+def is_malformed(request: Request) -> bool:
+    """Returns whether the request's grammar has no text, or cannot be read."""
+    try:
+        return request.grammar is not None and not automaton(request.grammar).start
+    except ValueError:
+        return True
 
 
 def num_until_end(request: Request, token_ids: tuple[int, ...]) -> int | None:
@@ -101,10 +116,30 @@ STAGES: dict[str, Callable[[Tensor, Request, Past], Tensor]] = {
 }
 
 
+def in_grammar(request: Request, token_ids: tuple[int, ...], vocab_size: int) -> Tensor:
+    """Returns which tokens the request's grammar allows, bool `(n, vocab)`: row i in place of token i
+    of `token_ids`, given those before it. Behind an EOS, and behind what is none of its texts, it
+    allows none."""
+    allowed = torch.ones(len(token_ids), vocab_size, dtype=torch.bool)
+    if request.grammar is None:
+        return allowed
+    known, ends = automaton(request.grammar), request.eos_token_ids
+    state = known.start
+    for row, token in zip(allowed, token_ids, strict=True):
+        text = known.allowed(state) - ends
+        tokens = text | ends if known.may_end(state) else text
+        row.zero_()[[each for each in tokens if 0 <= each < vocab_size]] = True
+        state = known.behind(state, token) if token in text else known.nowhere
+    return allowed
+
+
 def processed(logits: Tensor, request: Request, token_ids: tuple[int, ...]) -> Tensor:
-    """Returns logits after stages 1 to 5, float64 `(n, vocab)`: row i is what token i of `token_ids`
-    is chosen from, given the tokens before it."""
-    past, values = past_of(request, token_ids[: len(logits)], logits.shape[1]), logits.double()
+    """Returns logits of what the request's grammar allows, after stages 1 to 5, float64 `(n, vocab)`:
+    row i is what token i of `token_ids` is chosen from, given the tokens before it."""
+    token_ids = token_ids[: len(logits)]
+    past, values = past_of(request, token_ids, logits.shape[1]), logits.double()
+    if request.grammar is not None:
+        values = values.masked_fill(~in_grammar(request, token_ids, values.shape[1]), -torch.inf)
     for stage in STAGES.values():
         values = stage(values, request, past)
     return values

@@ -32,7 +32,7 @@ from batchproof.api import EngineConfig, EngineFactory, FinishReason, Request
 from batchproof.errors import OracleError
 from batchproof.models.cached_states import read_as
 from batchproof.models.catalogue import ModelUnderTest, moved, resolve_dtype
-from batchproof.oracle.choosing import num_until_end, processed, sampling_of
+from batchproof.oracle.choosing import is_plain, num_until_end, processed, sampling_of
 from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.statistics import share_bound
 
@@ -154,10 +154,10 @@ class Oracle:
         self._processed: dict[Request, tuple[int, ...]] = {}
         self._right: dict[Prompt, tuple[int, ...]] = {}  # tokens are small, so all are kept
 
-    def under(self, adapters: Iterable[tuple[str, int]]) -> "Oracle":
+    def under(self, adapters: Iterable[tuple[str, int]], weights: int = 0) -> "Oracle":
         """Returns the oracle of the same model for requests that may name these adapters, pairs of a
-        name and the number of a variant."""
-        named = copy.copy(self)  # it shares all that is computed
+        name and the number of a variant; or, with the weights of a variant, that of the variant."""
+        named = copy.copy(self._of_variant(weights))  # it shares all that is computed
         named._adapters = dict(adapters)
         return named
 
@@ -167,9 +167,11 @@ class Oracle:
 
     def of(self, request: Request) -> "Oracle":
         """Returns the oracle of the model under the request's own adapter."""
-        if request.adapter is None:
+        return self if request.adapter is None else self._of_variant(self._adapters[request.adapter])
+
+    def _of_variant(self, number: int) -> "Oracle":
+        if not number:
             return self
-        number = self._adapters[request.adapter]
         if number not in self._variants:
             merged = self.subject.variant(number)
             self._variants[number] = Oracle(merged, self._factory, self.precision)
@@ -247,7 +249,8 @@ class Oracle:
     def choices(self, request: Request) -> tuple[int, ...]:
         """Returns `max_new_tokens` tokens as the request wants them chosen, whatever ends the answer:
         `right_tokens`, or, where its parameters change logits, the argmax in float64 of what they make
-        of them. Raises `OracleError`, also for a request whose tokens are drawn."""
+        of them. A grammar allows nothing behind an EOS, so there they end. Raises `OracleError`, also
+        for a request whose tokens are drawn."""
         if request.adapter is not None:
             return self.of(request).choices(replace(request, adapter=None))
         asked = sampling_of(request)
@@ -255,19 +258,23 @@ class Oracle:
             raise OracleError(
                 f"request {request.request_id!r} has no right answer: its tokens are drawn"
             )
-        if not asked.changes_logits:
+        if is_plain(request):
             return self.right_tokens(request.prompt_token_ids, request.max_new_tokens)
         key = replace(request, request_id="", max_new_tokens=1)
-        if not asked.min_tokens:  # no EOS changes a logit
+        if not asked.min_tokens and request.grammar is None:  # no EOS changes a logit
             key = replace(key, eos_token_ids=frozenset())
         tokens, prompt = self._processed.get(key, ()), request.prompt_token_ids
         with _answering("the model in float64", prompt, request.max_new_tokens):
-            while len(tokens) < request.max_new_tokens:
+            while len(tokens) < request.max_new_tokens and not self._is_whole(request, tokens):
                 fed = (*tokens, 0)  # the last is not looked at
                 (logits,) = teacher_forced(self.subject, [(prompt, fed)])
                 tokens = (*tokens, int(processed(logits, request, fed)[-1].argmax()))
         self._processed[key] = tokens
         return tokens[: request.max_new_tokens]
+
+    def _is_whole(self, request: Request, token_ids: tuple[int, ...]) -> bool:
+        """Returns whether these tokens end with the EOS behind a text of the request's grammar."""
+        return request.grammar is not None and not request.eos_token_ids.isdisjoint(token_ids[-1:])
 
     def expected(self, request: Request) -> tuple[tuple[int, ...], FinishReason]:
         """Returns tokens and finish reason of a good request: `choices`, cut where the answer ends.

@@ -12,7 +12,7 @@ from batchproof.cases.files import load_file
 from batchproof.cases.schema import Case
 from batchproof.findings.finding import Failure, Rule, Run
 from batchproof.findings.finding_text import headline
-from batchproof.oracle.choosing import is_drawn
+from batchproof.oracle.choosing import is_drawn, is_malformed
 from batchproof.run.cancelling import afterwards
 from batchproof.run.trial import Trial
 from batchproof.workload.paste import Endings, as_yaml
@@ -23,19 +23,21 @@ RightAnswers = tuple[Completion | None, ...]
 
 def right_answers(trial: Trial, workload: Workload) -> RightAnswers:
     """Returns one answer per request, in order; None for a request that has none, because it must be
-    refused, its logits are NaN, or its tokens are drawn."""
+    refused, its logits are NaN, its tokens are drawn, or the weights are replaced meanwhile."""
     return tuple(
         right_answer(trial, request, workload)
         if trial.subject.has_answer(request.prompt_token_ids)
         and not is_drawn(request)
         and not is_bad(trial, workload, index)
+        and not any(each.step for each in workload.updates)
         else None
         for index, request in enumerate(workload.requests)
     )
 
 
 def right_answer(trial: Trial, request: Request, workload: Workload) -> Completion:
-    token_ids, reason = trial.oracle.under(workload.adapters).expected(request)
+    weights = workload.updates[-1].weights
+    token_ids, reason = trial.oracle.under(workload.adapters, weights).expected(request)
     return Completion(request.request_id, tuple(token_ids), reason)
 
 
@@ -52,6 +54,7 @@ def is_bad(trial: Trial, workload: Workload, index: int) -> bool:
     return (
         reason is not None
         or is_unknown
+        or is_malformed(request)
         or (Capability.PREEMPTION in trial.capabilities and is_too_large)
     )
 

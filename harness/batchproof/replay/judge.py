@@ -26,6 +26,7 @@ from batchproof.replay.case import asked_workloads, case_text, loaded_case
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
+from batchproof.run.interrupting import needed_by
 from batchproof.run.relations import (
     blame,
     check_returned_logits,
@@ -84,6 +85,10 @@ def lacking(failure: Failure, capabilities: AbstractSet[Capability]) -> Capabili
         needed.add(Capability.STEPPING)
     if any(each.adapters for each in workloads):
         needed.add(Capability.ADAPTERS)
+    for each in workloads:
+        needed |= needed_by(each)
+    if any(request.grammar for each in workloads for request in each.requests):
+        needed.add(Capability.STRUCTURED)
     if any(each.config.num_speculative_tokens for each in workloads):
         needed.add(Capability.SPECULATION)
     return min(needed - capabilities, default=None)
@@ -122,7 +127,8 @@ def _check_calls(trial: Trial, failure: Failure) -> None:
     if failure.scene.workload.aborts:
         _check_aborts(trial, failure)
         return
-    if any(run.workload.adapters for run in failure.scene.runs):
+    if any(run.workload.adapters or run.workload.has_lifecycle for run in failure.scene.runs):
+        # A case has nothing of the kind.
         with trial.engine(failure.scene.workload.config) as engine:
             for run in failure.scene.runs:
                 trial.check(run.workload, engine)

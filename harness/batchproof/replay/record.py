@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self, cast
 
-from batchproof.api import Completion, EngineConfig, FinishReason, Request
+from batchproof.api import Completion, EngineConfig, FinishReason, Grammar, Request
 from batchproof.errors import UsageError
 from batchproof.findings.finding import (
     CaseNote,
@@ -28,7 +28,7 @@ from batchproof.replay.case import case_text, right_answers
 from batchproof.requirements.promises import Promise
 from batchproof.run.trial import Trial
 from batchproof.workload.sampling_values import plain_values, sampling_params
-from batchproof.workload.workloads import Workload
+from batchproof.workload.workloads import KINDS, Interruption, Workload
 
 SCHEMA = 1
 
@@ -43,19 +43,21 @@ class StoredRequest:
     eos: tuple[int, ...]
     sampling: Mapping[str, object] | None = None
     adapter: str | None = None
+    grammar: Grammar | None = None
 
     @classmethod
     def of(cls, request: Request) -> Self:
         eos = tuple(sorted(request.eos_token_ids))
         asked = None if request.sampling is None else plain_values(request.sampling)
         prompt, cap = request.prompt_token_ids, request.max_new_tokens
-        return cls(request.request_id, prompt, cap, eos, asked, request.adapter)
+        return cls(request.request_id, prompt, cap, eos, asked, request.adapter, request.grammar)
 
     def request(self) -> Request:
         """Returns the request itself. Raises `ValueError` for parameters out of place."""
         asked = None if self.sampling is None else sampling_params(self.sampling)
         eos = frozenset(self.eos)
-        return Request(self.id, self.prompt, self.max_new_tokens, eos, asked, self.adapter)
+        prompt, cap = self.prompt, self.max_new_tokens
+        return Request(self.id, prompt, cap, eos, asked, self.adapter, self.grammar)
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class StoredRun:
     got: tuple[StoredAnswer, ...]
     adapters: tuple[tuple[str, int], ...] = ()  # name, number
     adapters_in_place: bool = False
+    weights: int = 0
+    interruptions: tuple[tuple[int, str, int], ...] = ()  # step, kind, weights
 
     @classmethod
     def of(cls, run: Run) -> Self:
@@ -97,14 +101,26 @@ class StoredRun:
         requests = tuple(map(StoredRequest.of, asked.requests))
         got = tuple(map(StoredAnswer.of, run.completions))
         arrivals = None if asked.arrivals is None else tuple(asked.arrivals)
-        loaded = tuple(asked.adapters), asked.adapters_in_place
-        return cls(run.serial, asked.config, requests, arrivals, tuple(asked.aborts), got, *loaded)
+        return cls(
+            *(run.serial, asked.config, requests, arrivals, tuple(asked.aborts), got),
+            adapters=tuple(asked.adapters),
+            adapters_in_place=asked.adapters_in_place,
+            weights=asked.weights,
+            interruptions=asked.interruptions,
+        )
 
     def run(self) -> Run:
         """Returns the run itself. Raises `ValueError` for a value out of place."""
         requests = tuple(each.request() for each in self.requests)
-        loaded = self.adapters, self.adapters_in_place
-        workload = Workload(requests, self.config, self.arrivals, self.aborts, *loaded)
+        for _, kind, _ in self.interruptions:
+            _known("interruptions", kind, KINDS)
+        workload = Workload(
+            *(requests, self.config, self.arrivals, self.aborts),
+            adapters=self.adapters,
+            adapters_in_place=self.adapters_in_place,
+            weights=self.weights,
+            interruptions=tuple(Interruption(*each) for each in self.interruptions),
+        )
         return Run(self.engine_number, workload, tuple(each.completion() for each in self.got))
 
 

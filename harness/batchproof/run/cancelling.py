@@ -6,7 +6,7 @@ from dataclasses import replace
 from batchproof.api import Capability, Engine, FinishReason, Request, StepRecord
 from batchproof.checks.broken import require
 from batchproof.findings.finding import Facts, Finding, Rule, found
-from batchproof.oracle.choosing import is_drawn, sampling_of
+from batchproof.oracle.choosing import is_plain
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
@@ -72,21 +72,21 @@ def _findings(
     survivors = [r for r in workload.requests if r.request_id not in cancelled_at]
     by_id = {completion.request_id: completion for completion in outcome.completions}
     kept = Outcome(tuple(by_id[r.request_id] for r in survivors))
-    yield from trial.answer_findings(survivors, kept)
+    yield from trial.answer_findings(survivors, kept, workload)
     for request in workload.requests:
         if request.request_id not in cancelled_at:
             continue
         got = by_id[request.request_id]
         yield from late_token_findings(outcome, request.request_id, cancelled_at[request.request_id])
         if got.finish_reason is not FinishReason.ABORTED:  # it had finished before it was cancelled
-            yield from trial.answer_findings([request], Outcome((got,)))
-        elif sampling_of(request).changes_logits or is_drawn(request):
+            yield from trial.answer_findings([request], Outcome((got,)), workload)
+        elif not is_plain(request):
             if got.token_ids:  # of which another may be as good, once the best is banned
                 whole = replace(got, finish_reason=FinishReason.LENGTH)
                 cut = replace(request, max_new_tokens=len(got.token_ids))
-                yield from trial.answer_findings([cut], Outcome((whole,)))
+                yield from trial.answer_findings([cut], Outcome((whole,)), workload)
         elif trial.oracle.is_exact:
-            right, _ = trial.oracle.expected(request)
+            right, _ = trial.oracle.under(workload.adapters, workload.weights).expected(request)
             if got.token_ids != right[: len(got.token_ids)]:
                 facts: Facts = {"got": got.token_ids, "should_be": right}
                 yield found(Rule.CANCELLED_ANSWER, request.request_id, **facts)

@@ -7,17 +7,21 @@ from typing import NamedTuple
 from batchproof.api import (
     CHOOSING,
     AdapterEngine,
+    CacheClearingEngine,
     Capability,
     ClosableEngine,
     Engine,
     EngineConfig,
     InvariantEngine,
     MaskingEngine,
+    PausingEngine,
     Request,
     SamplingLimits,
     SamplingParams,
+    SleepingEngine,
     SteppingEngine,
     TracingEngine,
+    UpdatingEngine,
     fields_of,
 )
 from batchproof.decoding.sampling import DRAFTS, TakenFields
@@ -32,6 +36,14 @@ PROTOCOLS = {
     Capability.CLOSING: ClosableEngine,
     Capability.INVARIANCE: InvariantEngine,
     Capability.ADAPTERS: AdapterEngine,
+    Capability.PAUSING: PausingEngine,
+    Capability.SLEEPING: SleepingEngine,
+    Capability.CACHE_CLEARING: CacheClearingEngine,
+    Capability.WEIGHT_UPDATES: UpdatingEngine,
+}
+# Methods of these names may do something else, so an engine has what it declares.
+LIFECYCLE: Set[object] = {
+    *(Capability.PAUSING, Capability.SLEEPING, Capability.CACHE_CLEARING, Capability.WEIGHT_UPDATES),
 }
 MEMBERS = {
     each: sorted(name for name in vars(protocol) if not name.startswith("_"))
@@ -43,6 +55,7 @@ NEEDS = {
     Capability.PREFIX_CACHING: {Capability.TRACING},
     Capability.EXACT_DRAFTS: {Capability.SPECULATION, Capability.TRACING},
     Capability.PROMPT_LOGPROBS: {Capability.LOGPROBS},
+    Capability.INTERRUPTION: {Capability.STEPPING},
 }
 LEAST_FIELDS = {Capability.SAMPLING: {"temperature"}}  # of a capability, where not any will do
 DELAYS = (0, 1)  # steps; no known engine reads later
@@ -74,7 +87,9 @@ def offer_of(
     _require_engine(name, engine)
     with time_limit(time_limit_s, "reading what the engine declares"):
         declared = _read(name, engine, "capabilities", None)
-        structural = {each for each in PROTOCOLS if _has(name, engine, each)}
+        undeclared = LIFECYCLE - declared if isinstance(declared, Set) else LIFECYCLE
+        shown = PROTOCOLS.keys() - undeclared
+        structural = {each for each in shown if _has(name, engine, each)}
     if declared is None:
         capabilities = _shown(engine, structural, time_limit_s)
     else:

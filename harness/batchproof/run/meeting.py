@@ -3,7 +3,7 @@ needs."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil
 from typing import NamedTuple
@@ -21,13 +21,6 @@ from batchproof.checks.happened import (
     has_rejection,
 )
 from batchproof.generators.covering import (
-    ASKING,
-    DIMENSIONS,
-    ENDING,
-    LAST,
-    NAMES,
-    OWNER,
-    PLAIN,
     Choices,
     Meeting,
     Value,
@@ -38,8 +31,17 @@ from batchproof.generators.covering import (
     covering,
     excluded_for,
     meetings,
-    repeats_itself,
     without,
+)
+from batchproof.generators.dimensions import (
+    ASKING,
+    DIMENSIONS,
+    ENDING,
+    LAST,
+    NAMES,
+    OWNER,
+    PLAIN,
+    repeats_itself,
 )
 from batchproof.models.embedded import TWINS_MODEL
 from batchproof.oracle.choosing import sampling_of
@@ -98,7 +100,13 @@ class Served:
 
 MOST_BLOCKS = 12  # of a request, unless all prompts are short
 # Who asks for something, by dimension.
-WHO_ASKS = {"parameters": {*ASKING}, "ends": {*ENDING}, "logprobs": {OWNER, LAST}}
+WHO_ASKS = {
+    "parameters": {*ASKING},
+    "adapters": {*ASKING},
+    "ends": {*ENDING},
+    "grammar": {*ENDING},
+    "logprobs": {OWNER, LAST},
+}
 # What depends on the whole of a prompt, of which a preemption may leave a part.
 ABOUT_PROMPTS = {("logprobs", "of prompts"), ("parameters", "repetition")}
 Evidence = Callable[[Served], bool]
@@ -138,7 +146,7 @@ class Meetings:
     ) -> None:
         """`strength` values meet in each meeting. `seed` decides the design and the workloads, and they
         are others on each model. Without `block_sizes` they are the engine's smallest."""
-        self.choices = choices_for(*trial.offer)
+        self.choices = choices_for(*trial.offer, trial.subject)
         self.excluded = excluded_for(trial.offer[1])
         if "n-grams" in self.choices["drafts"] and not repeats_itself(trial.oracle):
             self.choices["drafts"].remove("n-grams")
@@ -306,9 +314,10 @@ def _draws(
     seeded = [each for each in calls[-1].requests if sampling_of(each).seed is not None]
     if not seeded:
         return
-    limits = ("block_size", "num_speculative_tokens", "draft_agreement")
+    limits = ("block_size", "num_speculative_tokens", "draft_agreement", "max_loras")
     roomy = EngineConfig(**{name: getattr(calls[-1].config, name) for name in limits})
-    known = dict(zip(seeded, trial.check(Workload(tuple(seeded), roomy)).completions, strict=True))
+    alike = replace(calls[-1].together(), requests=tuple(seeded), config=roomy)
+    known = dict(zip(seeded, trial.check(alike).completions, strict=True))
     for call, outcome in zip(calls, outcomes, strict=True):
         for request, given in zip(call.requests, outcome.completions, strict=True):
             same = known.get(request)

@@ -3,7 +3,7 @@
 An engine that raises or hangs is reported as such, not as a wrong answer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import cast
 
@@ -13,19 +13,39 @@ from batchproof.checks.contract_types import checked_completions, checked_events
 from batchproof.errors import EngineHang
 from batchproof.findings.finding import Rule
 from batchproof.run.time_limit import time_limit
-from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Outcome, Workload, assemble
+from batchproof.workload.workloads import (
+    DEFAULT_TIME_LIMIT_S,
+    Interruption,
+    Outcome,
+    Workload,
+    assemble,
+)
+
+Interrupt = Callable[[Interruption], None]
 
 
-def serve(engine: Engine, workload: Workload, time_limit_s: float = DEFAULT_TIME_LIMIT_S) -> Outcome:
+def refuse_interruption(asked: Interruption) -> None:
+    raise NotImplementedError(f"{asked.kind} is for a trial to do")
+
+
+def serve(
+    engine: Engine,
+    workload: Workload,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    interrupt: Interrupt = refuse_interruption,
+) -> Outcome:
     """Gives the workload to the engine, through `generate` or step by step, and returns the outcome.
 
-    Raises what the engine raises, `EngineHang` after `time_limit_s` seconds or too many steps, and
-    `BrokenPromise` for values of the wrong type.
+    `interrupt` does with the engine what an interruption says. Raises what the engine raises,
+    `EngineHang` after `time_limit_s` seconds or too many steps, and `BrokenPromise` for values of the
+    wrong type.
     """
     if workload.needs_stepping:
-        return serve_steps(cast(SteppingEngine, engine), workload, time_limit_s)
+        return serve_steps(cast(SteppingEngine, engine), workload, time_limit_s, interrupt)
     asked = list(workload.requests)
     with time_limit(time_limit_s, "generate"):
+        for each in workload.interruptions:
+            interrupt(each)
         completions: object = engine.generate(asked)
         checked = checked_completions(completions)  # inside: it may be made lazily
     if asked != list(workload.requests):
@@ -35,7 +55,10 @@ def serve(engine: Engine, workload: Workload, time_limit_s: float = DEFAULT_TIME
 
 
 def serve_steps(
-    engine: SteppingEngine, workload: Workload, time_limit_s: float = DEFAULT_TIME_LIMIT_S
+    engine: SteppingEngine,
+    workload: Workload,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    interrupt: Interrupt = refuse_interruption,
 ) -> Outcome:
     """Gives the workload to the engine through `add`, `step` and `abort`; assembles completions from
     the events.
@@ -43,13 +66,17 @@ def serve_steps(
     Raises as `serve` does.
     """
     arrivals = workload.arrivals or (0,) * len(workload.requests)
-    last_action = max([*arrivals, *(step for _, step in workload.aborts)], default=0)
+    aborted_at, acting = (step for _, step in workload.aborts), (i.step for i in workload.interruptions)
+    last_action = max([*arrivals, *aborted_at, *acting], default=0)
     events: list[tuple[int, TokenEvent]] = []
     trace_lens: list[int] = []
     aborted: set[str] = set()
     step = 0
     with time_limit(time_limit_s, "add, step and abort"):
         while step <= last_action or engine.has_unfinished:
+            for each in workload.interruptions:
+                if each.step == step:
+                    interrupt(each)
             for request, arrival in zip(workload.requests, arrivals, strict=True):
                 if arrival == step:
                     engine.add(request)

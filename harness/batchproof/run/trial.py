@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 from batchproof.api import (
@@ -22,6 +23,7 @@ from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.contract_types import checked_trace
 from batchproof.checks.happened import OWN_CHOICE
+from batchproof.checks.lifecycle import Cuts, Part, parts
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.refusals import refusal_findings
 from batchproof.decoding.sampling import TakenFields
@@ -36,11 +38,12 @@ from batchproof.run.adapting import LoadedAdapters
 from batchproof.run.call_notes import notes
 from batchproof.run.capabilities import scheduling_delay_of
 from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames, notes_of, raised_at
+from batchproof.run.interrupting import interrupter
 from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.serving import serve
 from batchproof.run.time_limit import contained, time_limit
-from batchproof.workload.workloads import Outcome, Workload, in_blocks
+from batchproof.workload.workloads import UPDATE, Interruption, Outcome, Workload, in_blocks
 
 NUM_KEPT_RUNS = 80  # more than any example or sweep makes
 
@@ -52,7 +55,9 @@ class RunHistory:
     def __init__(self) -> None:
         self._serials: dict[int, int] = {}  # id of an engine -> its serial
         self._runs: deque[Run] = deque(maxlen=NUM_KEPT_RUNS)
-        self._computed: dict[int, list[tuple[Computed, ...]]] = {}  # serial -> prefixes of each run
+        # serial -> the prefixes that were known before the last run, and after it
+        self._computed: dict[int, tuple[tuple[Computed, ...], tuple[Computed, ...]]] = {}
+        self._weights: dict[int, int] = {}  # serial -> number of the variant whose weights it has
         self._loaded: dict[int, LoadedAdapters] = {}  # by serial
 
     def add(self, engine: Engine) -> int:
@@ -65,18 +70,32 @@ class RunHistory:
         """Returns the adapters that the engine has."""
         return self._loaded.setdefault(self._serials[id(engine)], LoadedAdapters())
 
+    def weights(self, engine: Engine) -> int:
+        """Returns the number of the variant whose weights the engine has."""
+        return self._weights.get(self._serials[id(engine)], 0)
+
+    def updated(self, engine: Engine, weights: int) -> None:
+        """Notes that the engine has other weights, and so knows no prefix."""
+        self._weights[self._serials[id(engine)]] = weights
+        self._computed.pop(self._serials[id(engine)], None)
+
     def begin(self, engine: Engine, workload: Workload) -> None:
         self._runs.append(Run(self._serials[id(engine)], workload))
 
     def end(self, completions: tuple[Completion, ...], computed: tuple[Computed, ...]) -> None:
-        """Notes what came of the last run, and the prefixes that it computed."""
+        """Notes what came of the last run, and all prefixes that are known after it."""
         self._runs[-1] = last = replace(self._runs[-1], completions=completions)
-        self._computed.setdefault(last.serial, []).append(computed)
+        _, before = self._computed.get(last.serial, ((), ()))
+        self._computed[last.serial] = before, computed
+        self._weights[last.serial] = last.workload.updates[-1].weights
 
     def computed_before(self, engine: Engine) -> tuple[Computed, ...]:
-        """Returns the prefixes that this engine computed in the runs before its last one."""
-        by_run = self._computed.get(self._serials[id(engine)], [])
-        return tuple(each for computed in by_run[:-1] for each in computed)
+        """Returns the prefixes that this engine knew before its last run."""
+        return self._computed.get(self._serials[id(engine)], ((), ()))[0]
+
+    def computed(self, engine: Engine) -> tuple[Computed, ...]:
+        """Returns the prefixes that this engine knows now."""
+        return self._computed.get(self._serials[id(engine)], ((), ()))[1]
 
     @property
     def last_workload(self) -> Workload:
@@ -262,17 +281,29 @@ class Trial:
                 with time_limit(self.lab.time_limit_s, "load_adapter and unload_adapter"):
                     loaded = self.history.loaded(engine)
                     loaded.bring(engine, self.subject, workload)  # type: ignore[arg-type]
-                outcome = serve(engine, workload, self.lab.time_limit_s)
+                self._update_weights(engine, workload.weights)
+                interrupt = interrupter(engine, self.oracle, workload.weights)
+                outcome = serve(engine, workload, self.lab.time_limit_s, interrupt)
             self.lab.watch.require_untouched(self.spec, self.subject)
         computed: tuple[Computed, ...] = ()
         if can_share:
             records = self.trace_of(engine)[num_records:]
-            computed = ComputedPrefixes(workload, outcome.completions).note_all(records).computed
+            earlier = self.history.computed(engine)
+            prefixes = ComputedPrefixes(workload, outcome.completions, earlier)
+            computed = prefixes.note_all(records, Cuts.of(workload, outcome)).computed
         self.history.end(outcome.completions, computed)
         with self.reporting(workload):
             answers = outcome.completions
             require(presence_findings(workload, answers, self.capabilities, self.promise))
         return outcome
+
+    def _update_weights(self, engine: Engine, wanted: int) -> None:
+        """Makes the engine have the weights of this variant."""
+        known = self.history.weights(engine)
+        if known != wanted:
+            with time_limit(self.lab.time_limit_s, "update_weights"):
+                interrupter(engine, self.oracle, known)(Interruption(0, UPDATE, wanted))
+            self.history.updated(engine, wanted)
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:
         """Runs a workload of good requests as `run` does, and judges every answer and the conduct.
@@ -297,8 +328,8 @@ class Trial:
         self, workload: Workload, outcome: Outcome, engine: Engine, num_records: int
     ) -> Iterator[Finding]:
         """Yields what is wrong with the answers, then with the conduct since `num_records`."""
-        yield from self.answer_findings(workload.requests, outcome, workload.adapters)
         records, earlier = self.trace_of(engine)[num_records:], self.history.computed_before(engine)
+        yield from self.answer_findings(workload.requests, outcome, workload, records)
         yield from self.conduct_findings(workload, outcome, records, earlier)
 
     def conduct_findings(
@@ -335,16 +366,28 @@ class Trial:
             if what in OWN_CHOICE and not did_happen:
                 self.ledger.note(f"{self.spec.name} may do without, and has not shown: {what}")
 
-    def judge(self, workload: Workload, outcome: Outcome, bad: Collection[int] = ()) -> None:
-        """Compares the completions with the right answers and counts them; the requests at the places
-        `bad` must be refused.
+    def judge(
+        self,
+        requests: Sequence[Request],
+        outcome: Outcome,
+        bad: Collection[int] = (),
+        adapters: Iterable[tuple[str, int]] = (),
+    ) -> None:
+        """Compares the completions with the right answers, under these adapters, and counts them; the
+        requests at the places `bad` must be refused.
 
         Raises `BrokenPromise`, and `OracleError`.
         """
-        require(self._judged(workload, outcome, bad))
+        require(self._judged(requests, outcome, bad, adapters))
 
-    def _judged(self, workload: Workload, outcome: Outcome, bad: Collection[int]) -> Iterator[Finding]:
-        requests, given = workload.requests, outcome.completions
+    def _judged(
+        self,
+        requests: Sequence[Request],
+        outcome: Outcome,
+        bad: Collection[int],
+        adapters: Iterable[tuple[str, int]],
+    ) -> Iterator[Finding]:
+        given = outcome.completions
         if bad and len(given) != len(requests):
             yield found(Rule.COUNT, num_requests=len(requests), num_completions=len(given))
             return
@@ -352,17 +395,30 @@ class Trial:
             yield from refusal_findings(given[place], requests[place], self.ledger)
         good = [request for place, request in enumerate(requests) if place not in bad]
         answers = tuple(each for place, each in enumerate(given) if place not in bad)
-        yield from self.answer_findings(good, Outcome(answers), workload.adapters)
+        under = Workload((), adapters=tuple(adapters))
+        yield from self.answer_findings(good, Outcome(answers), under)
 
     def answer_findings(
         self,
         requests: Sequence[Request],
         outcome: Outcome,
-        adapters: Iterable[tuple[str, int]] = (),
+        workload: Workload | None = None,
+        records: Sequence[StepRecord] = (),
     ) -> Iterator[Finding]:
-        """Yields what is wrong with the answers to good requests, under these adapters."""
-        oracle = self.oracle.under(adapters)
-        return completion_findings(requests, outcome.completions, oracle, self.ledger)
+        """Yields what is wrong with the answers to good requests of the workload, under its adapters
+        and weights. `records` is what the workload has added to the trace."""
+        under = partial(self.oracle.under, workload.adapters if workload else ())
+        if workload is None or not workload.is_interrupted:
+            oracle = under(workload.updates[-1].weights if workload else 0)
+            yield from completion_findings(requests, outcome.completions, oracle, self.ledger)
+            return
+        pairs = [*zip(requests, outcome.completions, strict=True)]
+        of_state: dict[int, list[Part]] = {}
+        for part in parts(pairs, workload, outcome, records, under):
+            of_state.setdefault(part.weights, []).append(part)
+        for weights, own in of_state.items():
+            asked, given = [each.request for each in own], [each.completion for each in own]
+            yield from completion_findings(asked, given, under(weights), self.ledger)
 
     @contextmanager
     def reporting(self, workload: Workload, rule: Rule = Rule.UNREADABLE) -> Iterator[None]:

@@ -79,6 +79,8 @@ def _requests(workload: Workload, call: int, endings: Endings) -> list[OnOneLine
             values["eos"] = sorted(request.eos_token_ids)
         if request.sampling is not None:
             values["sampling"] = plain_values(request.sampling)
+        if request.grammar is not None:
+            values["grammar"] = {request.grammar.kind: request.grammar.text}
         if workload.arrivals is not None:
             values["arrive"] = workload.arrivals[index]
         # Of two requests with one id the first carries the aborts.

@@ -7,11 +7,32 @@ which are aborted when. `batchproof.run.serving` gives it to an engine and retur
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Self
+from typing import NamedTuple, Self
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request, TokenEvent
 
 DEFAULT_TIME_LIMIT_S = 60.0
+SLEEP, WAKE, PAUSE, RESUME, CLEAR = "sleep", "wake", "pause", "resume", "clear"
+UPDATE, UPDATE_IN_PART = "update", "update-in-part"
+KINDS = (SLEEP, WAKE, PAUSE, RESUME, CLEAR, UPDATE, UPDATE_IN_PART)
+
+
+class Interruption(NamedTuple):
+    """What is done with the engine before a step of a workload, and before its requests are added; step
+    0: before the first, so that none is in flight."""
+
+    step: int
+    kind: str  # one of `KINDS`
+    weights: int = 0  # of an update: number of the variant whose weights the engine gets
+
+    @property
+    def is_update(self) -> bool:
+        return self.kind in (UPDATE, UPDATE_IN_PART)
+
+    @property
+    def is_clearing(self) -> bool:
+        """Whether no prefix that was computed before may be found from here on."""
+        return self.kind == CLEAR or self.is_update
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +43,9 @@ class Workload:
     through `generate`. `aborts` holds pairs of a request id and the step before which it is aborted.
     `adapters` holds pairs of a name and the number of the adapter that it stands for: the engine is
     made to have just these before it is served. `adapters_in_place`: one that takes a name's place is
-    written to the folder of the one before.
+    written to the folder of the one before. `weights` is the number of the variant whose weights the
+    engine is made to have, 0 for the model itself, and `interruptions` are done meanwhile, those of one
+    step in this order.
     """
 
     requests: tuple[Request, ...]
@@ -31,10 +54,27 @@ class Workload:
     aborts: tuple[tuple[str, int], ...] = ()
     adapters: tuple[tuple[str, int], ...] = ()
     adapters_in_place: bool = False
+    weights: int = 0
+    interruptions: tuple[Interruption, ...] = ()
 
     @property
     def needs_stepping(self) -> bool:
-        return self.arrivals is not None or bool(self.aborts)
+        return self.arrivals is not None or bool(self.aborts) or self.is_interrupted
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether something is done with the engine while requests may run."""
+        return any(each.step for each in self.interruptions)
+
+    @property
+    def has_lifecycle(self) -> bool:
+        """Whether it depends on what is done with the engine besides requests."""
+        return bool(self.weights or self.interruptions)
+
+    @property
+    def updates(self) -> tuple[Interruption, ...]:
+        """What replaces the weights, from those that it begins with on."""
+        return (Interruption(0, UPDATE, self.weights), *(i for i in self.interruptions if i.is_update))
 
     @property
     def has_adapter_slots(self) -> bool:
@@ -54,9 +94,11 @@ class Workload:
         One request at a time, one token a step, needs `num_tokens` steps. Preemption by recomputing
         can at worst repeat a request's tokens once for each token that an older one gains; pools
         here are small but hold the largest request, so eight times that is far beyond honest need.
+        Behind each interruption all may be computed again, and none is while an engine stands still.
         """
-        last_arrival = max(self.arrivals or (0,), default=0)
-        return 8 * self.num_tokens + last_arrival + len(self.requests) + 16
+        last = max((*(self.arrivals or ()), *(each.step for each in self.interruptions)), default=0)
+        num_times = 8 * (1 + len(self.interruptions))
+        return num_times * self.num_tokens + last + len(self.requests) + 16
 
     def variant_of(self, request: Request) -> int:
         """Returns the number of the adapter that the request names; 0 if it names none, or one that is
@@ -65,7 +107,8 @@ class Workload:
 
     def together(self) -> Self:
         """Returns the same requests, all at once through `generate`."""
-        return replace(self, arrivals=None, aborts=())
+        at_once = tuple(each for each in self.interruptions if not each.step)
+        return replace(self, arrivals=None, aborts=(), interruptions=at_once)
 
     def with_requests(self, requests: Sequence[Request]) -> Self:
         return replace(self, requests=tuple(requests))

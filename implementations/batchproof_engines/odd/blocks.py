@@ -64,7 +64,7 @@ class PreemptsTheSecondOldest(Scheduler):
         return replace(plan, preempted=(*victims, *plan.preempted))
 
     def _preempt_youngest(self) -> str:
-        self.running.append(self.running.pop(1))
+        self.running.append(self.running.pop(1 % len(self.running)))
         name = super()._preempt_youngest()
         self.waiting = deque(sorted(self.waiting, key=self._arrived.index))
         return name

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from batchproof.api import (
     CHOOSING,
+    Capability,
     Completion,
     EngineConfig,
     FinishReason,
@@ -68,6 +69,13 @@ class DelayedScheduler(Scheduler):
         finished = dict.fromkeys((*record.finished, *(seq.request_id for seq in due)))
         return delivered, replace(record, finished=tuple(finished))
 
+    def preempt_all(self) -> None:
+        """Takes all out but those that have ended, which are never admitted again."""
+        ended = [seq for seq in self._unread() if seq in self.running]
+        self.running = [seq for seq in self.running if seq not in ended]
+        super().preempt_all()
+        self.running.extend(ended)
+
     def _unread(self) -> list[DelayedSequence]:
         """Returns the sequences whose EOS was sampled but not read."""
         live = (seq for seq in (*self.running, *self.waiting) if isinstance(seq, DelayedSequence))
@@ -84,7 +92,9 @@ class DelayedEngine(RaggedEngine):
 
     scheduler_class = DelayedScheduler
     scheduling_delay = 1
-    capabilities = RaggedEngine.capabilities - CHOOSING  # which needs the newest token
+    capabilities = (
+        RaggedEngine.capabilities - CHOOSING - {Capability.STRUCTURED}
+    )  # need the newest token
 
     def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
         return super()._completion(sequence, logits[: len(sequence.output_token_ids)])

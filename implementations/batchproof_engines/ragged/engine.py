@@ -38,34 +38,45 @@ from batchproof.api import (
     TokenLogprobs,
     duplicate_id,
 )
+from batchproof_engines.grammars import LACKING, Grammars
 from batchproof_engines.lora import Adapters, refusal_of
 from batchproof_engines.model_support import refuse_other_attention, refuse_unbatchable, sliding_window
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.sampler import SampledRow, Sampler
 from batchproof_engines.trial_batch import probe_logits
+from batchproof_engines.weights import Weights
 
 
 class RaggedEngine:
     """Serves requests first come, first served, in `config.max_num_seqs` slots."""
 
-    capabilities = frozenset(Capability) - {
-        Capability.CLOSING,
-        Capability.PREFIX_CACHING,
-        Capability.SPECULATION,
-        Capability.EXACT_DRAFTS,
-        Capability.INVARIANCE,
-    }
+    capabilities = (
+        frozenset(Capability)
+        - {
+            Capability.CLOSING,
+            Capability.PREFIX_CACHING,
+            Capability.SPECULATION,
+            Capability.EXACT_DRAFTS,
+            Capability.INVARIANCE,
+        }
+        - LACKING
+    )
     scheduler_class = Scheduler
     sampler_class = Sampler
     adapters_class = Adapters
+    weights_class = Weights
+    grammars_class = Grammars
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        self._model = model
+        self._base = self._model = model  # without adapters, and with them
+        self._weights: Weights | None = None  # from the first update on
+        self._is_paused = self._is_asleep = False
         self._adapters: Adapters | None = None  # from the first one on
         self._config = config
         self._window = sliding_window(model)
         self._scheduler = self.scheduler_class(Limits.of(model, config), config)
         self._sampler = self.sampler_class()
+        self._grammars = self.grammars_class(Limits.of(model, config).vocab_size)
         self._logprobs: dict[str, TokenLogprobs] = {}  # of the tokens of this step, by request
         self._caches: dict[str, DynamicCache] = {}  # of the running sequences
         self._undelivered: list[TokenEvent] = []  # events of requests that ended outside a step
@@ -75,14 +86,14 @@ class RaggedEngine:
         """Runs one iteration and returns its events, after those of requests that ended since the last
         one."""
         events, self._undelivered = self._undelivered, []
-        return events + self._run_step()[0]
+        return events if self._is_paused or self._is_asleep else events + self._run_step()[0]
 
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
         """Runs one iteration. Returns its events, and by request the logits (num_tokens, vocab) its
         tokens were chosen from."""
         plan = self._scheduler.schedule()
         for request_id in plan.preempted:
-            del self._caches[request_id]
+            self._caches.pop(request_id, None)
         if not plan.scheduled:
             return [], {}
         return self._settle(plan, self._forward(plan))
@@ -102,7 +113,7 @@ class RaggedEngine:
     def _chosen_tokens(self, plan: SchedulerOutput, logits: Tensor) -> list[int]:
         """Returns a token for each row, and keeps the logprobs of those that are sampled."""
         sequences = [sequence for sequence, _ in plan.scheduled]
-        rows = [SampledRow(each.request, each.output_token_ids) for each in sequences]
+        rows = [SampledRow(each.request, each.output_token_ids, each.matcher) for each in sequences]
         choices = self._sampler.choose(logits, rows)
         for sequence, choice, row in zip(sequences, choices, plan.rows, strict=True):
             if row.is_sampled and choice.logprobs is not None:
@@ -235,10 +246,12 @@ class RaggedEngine:
             self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
 
     def _refusal(self, request: Request) -> str | None:
-        return refusal_of(request.adapter, self._adapters) or self._scheduler.refusal(request)
+        refusal = refusal_of(request.adapter, self._adapters) or self._scheduler.refusal(request)
+        return refusal or self._grammars.refusal(request)
 
     def _enqueue(self, request: Request) -> Sequence:
         sequence = self._scheduler.add(request)
+        sequence.matcher = self._grammars.matcher(request)
         if self._adapters is not None:
             sequence.root = self._adapters.root(request.adapter)
         return sequence
@@ -247,13 +260,48 @@ class RaggedEngine:
         """Lets requests name the adapter in a folder of PEFT's. Raises `ValueError` for one of another
         kind than `lora` describes."""
         if self._adapters is None:
-            self._adapters = self.adapters_class(self._model)
+            self._adapters = self.adapters_class(self._base)
             self._model = self._adapters.model
         self._adapters.load(name, path)
 
     def unload_adapter(self, name: str) -> None:
         if self._adapters is not None:
             self._adapters.unload(name)
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+
+    def sleep(self) -> None:
+        """Gives back all caches: requests are computed again afterwards."""
+        self.restart()
+        self._is_asleep = True
+
+    def wake(self) -> None:
+        self._is_asleep = False
+
+    def clear_cache(self) -> None:
+        """Has nothing to forget: no request begins behind a prefix."""
+
+    def update_weights(self, model: PreTrainedModel, names: Seq[str] | None = None) -> None:
+        """Takes over parameters, all or those of these names, and computes all requests again. Raises
+        `ValueError` for a name that is none."""
+        self.restart()
+        if self._weights is None:
+            self._weights = self.weights_class(self._base)
+            self._base = self._model = self._weights.model
+            if self._adapters is not None:
+                self._adapters.rebase(self._base)
+                self._model = self._adapters.model
+        self._weights.update(model, names)
+
+    def restart(self) -> None:
+        """Takes all requests out of their slots, and forgets what is cached."""
+        self._scheduler.preempt_all()
+        running = {sequence.request_id for sequence in self._scheduler.running}
+        self._caches = {name: kept for name, kept in self._caches.items() if name in running}
 
     def abort(self, request_id: str) -> None:
         """Ends a request, which gets an ABORTED event in the next step; an unknown id has no effect."""

@@ -29,6 +29,7 @@ from batchproof.api import (
     TokenLogprobs,
     duplicate_id,
 )
+from batchproof_engines.grammars import Matcher
 from batchproof_engines.stopping import finish_reason
 
 
@@ -40,6 +41,7 @@ class Sequence:
     token_ids: list[int]  # prompt and outputs
     num_computed_tokens: int = 0
     root: int = 0  # of its adapter: `Adapters.root`
+    matcher: Matcher | None = None  # of its grammar; stays through preemptions
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # one a token, if it asks for them
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # likewise
@@ -87,6 +89,7 @@ class Scheduler:
         self._config = config
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self._preempted: list[str] = []  # between two steps
 
     def refusal(self, request: Request) -> str | None:
         """Returns why the request can never be served or has a live id, or None if it can be added."""
@@ -106,6 +109,7 @@ class Scheduler:
     def abort(self, request_id: str) -> bool:
         """Removes the request from the queues; returns False if there is none of this id."""
         was_live = self.is_live(request_id)
+        self._preempted = [each for each in self._preempted if each != request_id]
         self.waiting = deque(seq for seq in self.waiting if seq.request_id != request_id)
         self.running = [seq for seq in self.running if seq.request_id != request_id]
         return was_live
@@ -140,7 +144,8 @@ class Scheduler:
             RowRecord(seq.request_id, seq.num_computed_tokens, n, n == seq.num_uncomputed_tokens)
             for seq, n in plan.items()
         )
-        return SchedulerOutput(tuple(plan.items()), rows, tuple(admitted), tuple(preempted))
+        before, self._preempted = self._preempted, []
+        return SchedulerOutput(tuple(plan.items()), rows, tuple(admitted), (*before, *preempted))
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
         """Records the outcome of a step: appends the tokens and removes finished sequences.
@@ -186,6 +191,11 @@ class Scheduler:
 
     def _has_free_slot(self) -> bool:
         return len(self.running) < self._config.max_num_seqs
+
+    def preempt_all(self) -> None:
+        """Takes all out between two steps; the record of the next step names them."""
+        while self.running:
+            self._preempted.append(self._preempt_youngest())
 
     def _preempt_youngest(self) -> str:
         victim = self.running.pop()

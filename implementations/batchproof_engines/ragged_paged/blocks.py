@@ -111,6 +111,13 @@ class BlockManager:
     def evict(self, block: int) -> None:
         del self.published[self.prefixes.pop(block)]
 
+    def forget(self) -> None:
+        """Forgets all that is cached, while no sequence runs."""
+        self.blank.extend(self.cached)
+        self.cached.clear()
+        self.published.clear()
+        self.prefixes.clear()
+
     def publish(self, sequence: Sequence) -> None:
         """Offers the sequence's full and computed blocks to other sequences."""
         if not self.has_prefix_cache:

@@ -16,10 +16,12 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from batchproof.api import Capability, EngineConfig, TokenEvent
+from batchproof_engines.grammars import LACKING
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.drafting import Speculator
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
+from batchproof_engines.sampler import SampledRow
 
 
 class KeyPool:
@@ -46,7 +48,7 @@ class KeyPool:
 class RaggedPagedEngine(RaggedEngine):
     """Serves requests first come, first served, out of blocks that equal prefixes may share."""
 
-    capabilities = frozenset(Capability) - {Capability.CLOSING, Capability.INVARIANCE}
+    capabilities = frozenset(Capability) - {Capability.CLOSING, Capability.INVARIANCE} - LACKING
     scheduler_class: type[PagedScheduler] = PagedScheduler
     speculator_class = Speculator
     _scheduler: PagedScheduler
@@ -85,8 +87,8 @@ class RaggedPagedEngine(RaggedEngine):
             packed[end - 1 - row.num_drafted : end].float()
             for row, end in zip(plan.rows, ends, strict=True)
         ]
-        choices = [each.argmax(dim=-1).tolist() for each in verified]
         sequences = [sequence for sequence, _ in plan.scheduled]
+        choices = list(map(self._verifying, sequences, verified))
         kept = speculator.verified(sequences, choices)
         last = torch.stack([each[num - 1] for each, num in zip(verified, kept, strict=True)])
         events, logits = self._settle(_settled(plan, kept), last)
@@ -97,6 +99,27 @@ class RaggedPagedEngine(RaggedEngine):
                 place = next(i for i, each in enumerate(events) if each.request_id == name)
                 events[place:place] = [TokenEvent(name, token_id) for token_id in chosen[: num - 1]]
         return events, logits
+
+    def clear_cache(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Takes all requests out of their slots, and forgets all prefixes."""
+        super().restart()
+        self._scheduler.blocks.forget()
+
+    def _verifying(self, sequence: Sequence, logits: Tensor) -> list[int]:
+        """Returns what is chosen before each draft of a row and behind the last, from logits
+        (drafts + 1, vocab). A grammar follows the drafts: behind one that it does not allow it allows
+        nothing."""
+        if sequence.matcher is None:
+            return list(logits.argmax(dim=-1).tolist())
+        outputs, last = sequence.output_token_ids, len(logits) - 1
+        rows = [
+            SampledRow(sequence.request, outputs[: len(outputs) - last + place], sequence.matcher)
+            for place in range(last + 1)
+        ]
+        return [choice.token_id for choice in self._sampler.choose(logits, rows)]
 
     def tables(self, plan: SchedulerOutput) -> list[list[int]]:
         known = self._scheduler.blocks.tables

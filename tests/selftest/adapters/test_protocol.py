@@ -14,6 +14,7 @@ MESSAGES: dict[str, type] = {
     "completion": protocol.Completion,
     "event": protocol.Event,
     "sampling": protocol.Sampling,
+    "grammar": protocol.Grammar,
     "logprobs": protocol.Logprobs,
     "row": protocol.Row,
     "step": protocol.Step,

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor
 
+from batchproof.decoding.adapters import SCALE
 from batchproof.diagnosis.counterfactual import Mistake, Suspect
 from batchproof.diagnosis.mistakes.parts import any_of_step
 from batchproof.findings.causes import Cause
 from batchproof.models.adapted_tokens import Adapting
-from batchproof.models.llama_variants import SCALE, TARGETS, rank_of
 from batchproof.workload.workloads import Workload
+
+LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 ALONE = "the model alone"
 
@@ -52,12 +54,12 @@ def _under(suspect: Suspect, text: str, number: int, cells: Tensor) -> Mistake:
 
 
 def _in_part(suspect: Suspect) -> Iterator[Mistake]:
-    for layer in TARGETS:
+    for layer in LAYERS:
         text = f"its adapter is left out of {layer}"
         yield suspect.mistake(Cause.ADAPTER, text, adapting=Adapting(without=layer))
     for words, factor in (
         ("is not scaled", lambda _: 1 / SCALE),
-        ("is scaled by alpha, not alpha / rank", lambda number: float(rank_of(number))),
+        ("is scaled by alpha, not alpha / rank", lambda added: float(len(added.a))),
     ):
         text = f"what its adapter adds {words}"
         yield suspect.mistake(Cause.ADAPTER, text, adapting=Adapting(factor=factor))

@@ -1,5 +1,5 @@
-"""Mistakes in the choice of tokens from right logits: by whose parameters, by which stages, by what is
-known of the past, and by drafts."""
+"""Mistakes in the choice of tokens from right logits: by whose parameters and grammar, by which stages,
+by what is known of the past, and by drafts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -13,8 +13,9 @@ from batchproof.api import Request
 from batchproof.checks.answers import of_each, slack
 from batchproof.decoding.speculation import proposed_instead
 from batchproof.diagnosis.hypotheses import Answer, Hypothesis
+from batchproof.diagnosis.mistakes.grammars import grammar_masks, masked, masks_of_the_step
 from batchproof.diagnosis.reruns import Without
-from batchproof.oracle.choosing import STAGES, Past, is_drawn, kept, sampling_of
+from batchproof.oracle.choosing import STAGES, Past, is_drawn, is_plain, kept, sampling_of
 from batchproof.oracle.oracle import centred
 
 Given = Iterator[tuple[str, Tensor]]  # a mistake, and the logits that tokens are chosen from
@@ -34,12 +35,13 @@ def choice_mistakes(own: Answer) -> Iterator[Hypothesis]:
         return
     for mistake, values in _given(own):
         missed = _not_given(own, values)
-        if not mistake and own.has_drafts and not sampling_of(own.request).changes_logits:
+        if not mistake and own.has_drafts and is_plain(own.request):
             missed |= _misfit(own, own.logits)
         yield Hypothesis(mistake, missed)
         if not own.has_drafts and _places(_is_off(own, own.logits)):
             return  # it is the logits that are wrong, not what is made of them
     yield from _cut_off(own, lambda values: (_not_given(own, values), 0.0))
+    yield from _of_another_row(own)
     yield from _drafts(own) if own.has_drafts else ()
 
 
@@ -58,7 +60,7 @@ def _values(
     pasts: Mapping[str, Past] | None = None,
 ) -> Tensor:
     """Returns what the stages make of the logits, `(n, vocab)`; `pasts`: of those that know another."""
-    values = own.logits
+    values = own.grammatical
     for name, stage in STAGES.items():
         if name != left_out:
             values = stage(values, request or own.request, (pasts or {}).get(name, own.past))
@@ -73,6 +75,7 @@ def _given(own: Answer) -> Given:
         yield PLAIN, own.logits
     for name in active if len(active) > 1 else ():
         yield f"{name} is left out", _values(own, left_out=name)
+    yield from ((words, masked(own, allowed)) for words, allowed in grammar_masks(own))
     yield from _of_others(own)
     knowing = tuple(name for name in active if name in AFTER)
     yield from _of_the_past(own, knowing) if knowing else ()
@@ -92,6 +95,15 @@ def _of_others(own: Answer) -> Given:
             one: dict[str, Any] = {name: getattr(its, name)}
             values = _values(own, replace(changed, sampling=replace(asked, **one)))
             yield f"{name} is that of {whose}", values
+
+
+def _of_another_row(own: Answer) -> Iterator[Hypothesis]:
+    """Yields the choice by what the grammar of any other row of the step allows."""
+    missed = [_not_given(own, masked(own, each)) for each in masks_of_the_step(own)]
+    if missed and any(each.request.grammar for each in (own, *own.others)):
+        right = _not_given(own, _values(own))
+        words = "what a grammar allows is applied to another row of the step"
+        yield Hypothesis(words, right.intersection(*missed), width=float(len(missed)))
 
 
 def _of_the_past(own: Answer, knowing: tuple[str, ...]) -> Given:
@@ -195,7 +207,7 @@ def _drafts(own: Answer) -> Iterator[Hypothesis]:
         if agreement is not None:
             drafts = [proposed_instead(token, vocab_size, agreement) for token in chosen]
             yield Hypothesis(words, _places(torch.tensor(drafts) != torch.tensor(tokens)))
-    if sampling_of(own.request).changes_logits:
+    if not is_plain(own.request):
         return
     fed, replaced, wrong = tokens, list[int](), _misfit(own, own.logits)
     while wrong and (at := min(wrong) - 1) >= 0 and at not in replaced:

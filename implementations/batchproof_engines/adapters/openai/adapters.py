@@ -1,6 +1,7 @@
 """Low-rank adapters of a server: how they are loaded, and how a request names one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +12,11 @@ WEIGHTS = "adapter_model.safetensors"
 
 
 class ServedAdapters(Protocol):
-    """The adapters that a server knows by name."""
+    """The adapters that an engine has loaded into a server, by name."""
+
+    @property
+    def names(self) -> Iterable[str]:
+        """Those that are loaded."""
 
     def load(self, name: str, path: str) -> None:
         """Makes the adapter in a folder of PEFT's known by a name."""
@@ -32,16 +37,16 @@ class LoadedByName:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._names: set[str] = set()
+        self.names: set[str] = set()
 
     def load(self, name: str, path: str) -> None:
-        body = {"lora_name": name, "lora_path": path, "load_inplace": name in self._names}
+        body = {"lora_name": name, "lora_path": path, "load_inplace": name in self.names}
         self._server.tell("/load_lora_adapter", body)
-        self._names.add(name)
+        self.names.add(name)
 
     def unload(self, name: str) -> None:
         self._server.tell("/unload_lora_adapter", {"lora_name": name})
-        self._names.discard(name)
+        self.names.discard(name)
 
     def refusal(self, name: str | None) -> str | None:  # noqa: ARG002
         return None
@@ -52,12 +57,14 @@ class LoadedByName:
 
 class KnownByNumber:
     """llama.cpp's: a server is started with its adapters, and a request gives each a scale by its
-    number. Names are those of this client.
+    number. Names are those of this client. A request without one says nothing of any, or, where
+    `names_all`, a scale of 0 of each.
 
     Beside each FILE.gguf lies the folder FILE that it was made of, by which its number is found.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, names_all: bool = False) -> None:
+        self._names_all = names_all
         try:
             listed = server.at_root().ask("GET", "/lora-adapters")
             places = {int(each["id"]): Path(each["path"]).with_suffix("") for each in listed}
@@ -67,27 +74,31 @@ class KnownByNumber:
                 f"adapters is 'llama.cpp', which needs its server, started with --lora for each, and "
                 f"the folder of PEFT's beside each file: {error}"
             ) from None
-        self._names: dict[str, int] = {}
+        self.names: dict[str, int] = {}
 
     def load(self, name: str, path: str) -> None:
         """Raises `ValueError` for one that the server was not started with."""
         number = self._numbers.get((Path(path) / WEIGHTS).read_bytes())
         if number is None:
             raise ValueError(f"the server was not started with the adapter in {path}")
-        self._names[name] = number
+        self.names[name] = number
 
     def unload(self, name: str) -> None:
-        self._names.pop(name, None)
+        self.names.pop(name, None)
 
     def refusal(self, name: str | None) -> str | None:
-        is_known = name is None or name in self._names
+        is_known = name is None or name in self.names
         return None if is_known else f"the adapter {name!r} is not loaded"
 
     def fields(self, name: str | None) -> dict[str, Any]:
-        return {"lora": [] if name is None else [{"id": self._names[name], "scale": 1.0}]}
+        scales = dict.fromkeys(self._numbers.values(), 0.0) if self._names_all else {}
+        if name is not None:
+            scales[self.names[name]] = 1.0
+        return {"lora": [{"id": number, "scale": scale} for number, scale in scales.items()]}
 
 
 KINDS: dict[str, Callable[[Server], ServedAdapters]] = {
     "vllm": LoadedByName,
     "llama.cpp": KnownByNumber,
+    "llama.cpp-all": partial(KnownByNumber, names_all=True),
 }

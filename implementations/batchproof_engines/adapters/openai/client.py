@@ -119,6 +119,7 @@ class Exchange:
         on_failure: Callable[[], None],
     ) -> None:
         self.at_close = ExitStack()  # what else ends with it
+        self.also_refusal: int | None = None  # an HTTP status that concerns this request
         self._connection = connection
         self._send = send
         self._where = where
@@ -184,7 +185,7 @@ class Exchange:
         if 200 <= response.status < 300:
             return response
         text = self._read(response).decode(errors="replace")
-        if _is_refusal(response.status):
+        if _is_refusal(response.status) or response.status == self.also_refusal:
             raise Refused(_words(text) or f"HTTP {response.status} {response.reason}, without a word")
         raise self.failed(f"answered HTTP {response.status} {response.reason}: {shown(text)}")
 

@@ -46,6 +46,7 @@ PASSED_ON = (
     "EOS ids are applied by the server. One that it counts but leaves out of its answer is put in, if "
     "it names it or only one was asked for. Its finish reason is passed on."
 )
+NOT_FOUND = 404  # of a model, and so of an adapter
 NO_IDS = (
     "The interface has no request ids: the adapter refuses the later of two requests with one id, and "
     "a request that only max_model_len forbids."
@@ -107,6 +108,12 @@ class OpenAIEngine:
         self._adapters.unload(name)
 
     def close(self) -> None:
+        """Cuts the connections of all requests in progress, and takes its adapters from the server."""
+        self.cut()
+        for name in [*self._adapters.names] if self._adapters else ():
+            self.unload_adapter(name)
+
+    def cut(self) -> None:
         """Cuts the connections of all requests in progress."""
         for exchange in self._under_way:
             exchange.cut()
@@ -145,7 +152,11 @@ class OpenAIEngine:
         body = self._options.body(request, self._limits.vocab_size)
         if self._adapters is not None:
             body |= self._adapters.fields(request.adapter)
-        return self._server.exchange("POST", PATH, body, self._slots.begin if self._slots else None)
+        begin = self._slots.begin if self._slots else None
+        exchange = self._server.exchange("POST", PATH, body, begin)
+        if request.adapter is not None:
+            exchange.also_refusal = NOT_FOUND
+        return exchange
 
     def _ask(
         self, requests: Sequence[Request], asked: dict[int, Exchange]
@@ -164,7 +175,7 @@ class OpenAIEngine:
             self._server.on_failure()
             raise
         finally:
-            self.close()
+            self.cut()
             pool.shutdown(wait=False, cancel_futures=True)
         return {index: future for index, future in futures.items() if not future.cancelled()}
 
@@ -293,7 +304,7 @@ class SteppingOpenAIEngine(OpenAIEngine):
                     events.append(self._told(request_id, stream.news.popleft()))
         except BaseException:
             self._server.on_failure()
-            self.close()
+            self.cut()
             raise
         return events
 
@@ -310,9 +321,9 @@ class SteppingOpenAIEngine(OpenAIEngine):
             raise RuntimeError("generate was called while requests given by add are unfinished")
         return super().generate(requests)
 
-    def close(self) -> None:
+    def cut(self) -> None:
         """Cuts all connections and waits for their threads."""
-        super().close()
+        super().cut()
         streams, self._streams, self._undelivered = self._streams, {}, []
         for stream in streams.values():
             stream.exchange.cut()

@@ -74,7 +74,7 @@ class Options:
     logprobs: bool = False
     stream: bool = False
     restored: bool = False
-    adapters: Literal["none", "vllm", "llama.cpp"] = "none"
+    adapters: Literal["none", "vllm", "llama.cpp", "llama.cpp-all"] = "none"
     concurrency: int = 32
     timeout_s: float = 300.0
     extra: Any = "{}"

@@ -115,6 +115,25 @@ class PipedEngine:
     def unload_adapter(self, name: str) -> None:
         self._ask("unload_adapter", protocol.Nothing, name=name)
 
+    def pause(self) -> None:
+        self._ask("pause", protocol.Nothing)
+
+    def resume(self) -> None:
+        self._ask("resume", protocol.Nothing)
+
+    def sleep(self) -> None:
+        self._ask("sleep", protocol.Nothing)
+
+    def wake(self) -> None:
+        self._ask("wake", protocol.Nothing)
+
+    def clear_cache(self) -> None:
+        self._ask("clear_cache", protocol.Nothing)
+
+    def update_weights(self, model: PreTrainedModel, names: Sequence[str] | None = None) -> None:
+        named = None if names is None else list(names)
+        self._ask("update_weights", protocol.Nothing, model=str(saved(model)), names=named)
+
     def close(self) -> None:
         """Closes the engine; the process stays for the next one."""
         if self._finalizer.detach() is not None and self._process.failure is None:
@@ -122,6 +141,8 @@ class PipedEngine:
 
     def _refusal(self, request: Request) -> str | None:
         """Returns which field of the request the program lacks, so that it is not asked; else None."""
+        if request.grammar is not None and Capability.STRUCTURED not in self.capabilities:
+            return f"grammar is {request.grammar}, but this engine takes none"
         return None if request.sampling is None else request.sampling.beyond(self.sampling_fields)
 
     def _ask(self, op: str, kind: type[T], **fields: object) -> T:
@@ -180,6 +201,8 @@ def request_to_json(request: Request) -> protocol.Request:
         message["sampling"] = cast(protocol.Sampling, changed)
     if request.adapter is not None:
         message["adapter"] = request.adapter
+    if request.grammar is not None:
+        message["grammar"] = cast(protocol.Grammar, asdict(request.grammar))
     return message
 
 

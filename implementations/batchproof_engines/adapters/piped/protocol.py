@@ -16,10 +16,14 @@ CHOOSING = (  # need `Request.sampling`
 SPECULATION = "speculation"  # `build` names the draft
 EXACT_DRAFTS = "exact_drafts"  # drafts are those of that, and right ones are kept
 ADAPTERS = "adapters"  # requests name adapters, which are loaded and unloaded
+LIFECYCLE = (  # what is done with an engine besides; the last: also while requests run
+    *("pausing", "sleeping", "cache_clearing", "weight_updates", "interruption"),
+)
+STRUCTURED = "structured"  # requests have grammars
 TRACING = "tracing"  # answers have records of the steps
 CAPABILITIES = (  # what a program can declare
     *(STEPPING, "chunked_prefill", "preemption", SPECULATION, EXACT_DRAFTS, *CHOOSING),
-    *(ADAPTERS, TRACING, "scheduling", "prefix_caching"),
+    *(ADAPTERS, STRUCTURED, *LIFECYCLE, TRACING, "scheduling", "prefix_caching"),
 )
 
 
@@ -43,6 +47,13 @@ class Sampling(TypedDict, total=False):
     prompt_logprobs: int
 
 
+class Grammar(TypedDict):
+    """What the text of an answer must look like: `batchproof.api.Grammar`."""
+
+    kind: Literal["regex", "ebnf", "json_schema"]
+    text: str
+
+
 class _Request(TypedDict):
     request_id: str
     prompt_token_ids: list[int]
@@ -53,10 +64,11 @@ class _Request(TypedDict):
 class Request(_Request, total=False):
     """A request as the suite sends it; `eos_token_ids` are in ascending order. Only a program that
     declares one of `CHOOSING` gets `sampling`, where the request has any, and only one that declares
-    `ADAPTERS` the name of an adapter."""
+    `ADAPTERS` the name of an adapter, or `STRUCTURED` a grammar."""
 
     sampling: Sampling
     adapter: str
+    grammar: Grammar
 
 
 # What follows is answered by the program. A field with a default may be left out.
@@ -190,7 +202,8 @@ class HasUnfinished:
 
 @dataclass(frozen=True)
 class Nothing:
-    """The answer to `close`, to `abort`, and where an adapter is loaded or unloaded."""
+    """The answer to `close`, to `abort`, where an adapter is loaded or unloaded, and to what is done
+    with the engine besides."""
 
 
 @dataclass(frozen=True)
@@ -211,4 +224,10 @@ ANSWERS: dict[str, Any] = {
     "has_unfinished": HasUnfinished,
     "load_adapter": Nothing,  # this and the next: only where it declares `ADAPTERS`
     "unload_adapter": Nothing,
+    "pause": Nothing,  # this and the following: only where it declares one of `LIFECYCLE`
+    "resume": Nothing,
+    "sleep": Nothing,
+    "wake": Nothing,
+    "clear_cache": Nothing,
+    "update_weights": Nothing,
 }
