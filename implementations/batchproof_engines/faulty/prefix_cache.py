@@ -12,8 +12,8 @@ class BlocksKnownByTheirOwnTokens(BlockManager):
     """A block is looked up by its own tokens alone, whatever came before them."""
 
     def prefix(self, sequence: Sequence, column: int) -> Prefix:
-        root, *tokens = super().prefix(sequence, column)
-        return (root, *tokens[column * self.block_size :])
+        prefix = super().prefix(sequence, column)
+        return prefix[:1] + prefix[1 + column * self.block_size :]  # the adapter stays
 
 
 @planted(Promise.P5, Cause.STALE, "kekzl/imp#1301")
@@ -21,8 +21,8 @@ class BlocksForgetWhatIsFarBefore(BlockManager):
     """A block is looked up by its own tokens and those of the 31 blocks before it."""
 
     def prefix(self, sequence: Sequence, column: int) -> Prefix:
-        root, *tokens = super().prefix(sequence, column)
-        return (root, *tokens[max(0, column - 31) * self.block_size :])
+        prefix = super().prefix(sequence, column)
+        return prefix[:1] + prefix[1 + max(0, column - 31) * self.block_size :]  # the adapter stays
 
 
 @planted(Promise.P8, Cause.STALE, "GeeeekExplorer/nano-vllm#163")
