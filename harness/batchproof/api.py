@@ -382,6 +382,23 @@ class UpdatingEngine(Protocol):
 
 
 @runtime_checkable
+class StructuredEngine(Protocol):
+    """An engine that takes some kinds of grammars and lacks others, or ends all texts alike. The suite
+    asks for no others. Both attributes are optional."""
+
+    @property
+    def grammar_kinds(self) -> frozenset[str]:
+        """Kinds of `Grammar` that it takes; without the attribute all."""
+        ...
+
+    @property
+    def grammar_ends(self) -> frozenset[int]:
+        """EOS ids that end texts, such as that of its tokenizer; without the attribute those of each
+        request."""
+        ...
+
+
+@runtime_checkable
 class BlockedEngine(Protocol):
     """An engine whose kernels want blocks of certain sizes.
 

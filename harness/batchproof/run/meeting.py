@@ -20,6 +20,7 @@ from batchproof.checks.happened import (
     has_prefix_hit,
     has_rejection,
 )
+from batchproof.decoding.grammar import TakenGrammars
 from batchproof.generators.covering import (
     Choices,
     Meeting,
@@ -147,6 +148,8 @@ class Meetings:
         """`strength` values meet in each meeting. `seed` decides the design and the workloads, and they
         are others on each model. Without `block_sizes` they are the engine's smallest."""
         self.choices = choices_for(*trial.offer, trial.subject)
+        if trial.grammars != TakenGrammars():  # those of the scenes may be others
+            self.choices["grammar"] = ["none"]
         self.excluded = excluded_for(trial.offer[1])
         if "n-grams" in self.choices["drafts"] and not repeats_itself(trial.oracle):
             self.choices["drafts"].remove("n-grams")

@@ -26,6 +26,7 @@ from batchproof.checks.happened import OWN_CHOICE
 from batchproof.checks.lifecycle import Cuts, Part, parts
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.refusals import refusal_findings
+from batchproof.decoding.grammar import TakenGrammars
 from batchproof.decoding.sampling import TakenFields
 from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.finding import Facts, Failure, Finding, Rule, Run, Scene, Subject, found
@@ -177,6 +178,11 @@ class Trial:
     def offer(self) -> tuple[frozenset[Capability], TakenFields]:
         """The engine's capabilities, and the fields of `SamplingParams` that it takes."""
         return self.capabilities, self.lab.offer(self.spec, self.subject).fields
+
+    @property
+    def grammars(self) -> TakenGrammars:
+        """The grammars that the engine takes."""
+        return self.lab.offer(self.spec, self.subject).grammars
 
     @property
     def block_sizes(self) -> tuple[int, ...]:

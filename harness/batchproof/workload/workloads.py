@@ -77,10 +77,12 @@ class Workload:
         return (Interruption(0, UPDATE, self.weights), *(i for i in self.interruptions if i.is_update))
 
     @property
-    def has_adapter_slots(self) -> bool:
-        """Whether a request may have to wait until its adapter may run, and be overtaken meanwhile."""
+    def may_overtake(self) -> bool:
+        """Whether a request may have to wait until its adapter may run, or its grammar is compiled, and
+        be overtaken meanwhile."""
         names = {each.adapter for each in self.requests} - {None}
-        return len(names) > (self.config.max_loras or 0)
+        has_grammar = any(each.grammar for each in self.requests)
+        return has_grammar or len(names) > (self.config.max_loras or 0)
 
     @property
     def num_tokens(self) -> int:
