@@ -283,12 +283,12 @@ class Trial:
         with self.reporting(workload, Rule.RAISED):
             self.lab.watch.require_untouched(self.spec, self.subject)
             guard = self.lab.watch.guard(self.spec, self.subject, "while the engine worked")
+            interrupt = interrupter(engine, self.oracle, workload.weights, workload.interruptions)
             with guard, self._engines_time():
                 with time_limit(self.lab.time_limit_s, "load_adapter and unload_adapter"):
                     loaded = self.history.loaded(engine)
                     loaded.bring(engine, self.subject, workload)  # type: ignore[arg-type]
                 self._update_weights(engine, workload.weights)
-                interrupt = interrupter(engine, self.oracle, workload.weights)
                 outcome = serve(engine, workload, self.lab.time_limit_s, interrupt)
             self.lab.watch.require_untouched(self.spec, self.subject)
         computed: tuple[Computed, ...] = ()
@@ -305,10 +305,11 @@ class Trial:
 
     def _update_weights(self, engine: Engine, wanted: int) -> None:
         """Makes the engine have the weights of this variant."""
-        known = self.history.weights(engine)
+        known, update = self.history.weights(engine), Interruption(0, UPDATE, wanted)
         if known != wanted:
+            interrupt = interrupter(engine, self.oracle, known, [update])
             with time_limit(self.lab.time_limit_s, "update_weights"):
-                interrupter(engine, self.oracle, known)(Interruption(0, UPDATE, wanted))
+                interrupt(update)
             self.history.updated(engine, wanted)
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:

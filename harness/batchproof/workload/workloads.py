@@ -44,8 +44,8 @@ class Workload:
     `adapters` holds pairs of a name and the number of the adapter that it stands for: the engine is
     made to have just these before it is served. `adapters_in_place`: one that takes a name's place is
     written to the folder of the one before. `weights` is the number of the variant whose weights the
-    engine is made to have, 0 for the model itself, and `interruptions` are done meanwhile, those of one
-    step in this order.
+    engine is made to have, 0 for the model itself, and `interruptions`, whose steps ascend, are done
+    meanwhile.
     """
 
     requests: tuple[Request, ...]
