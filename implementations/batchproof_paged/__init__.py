@@ -113,7 +113,20 @@ paged.axes = {  # type: ignore[attr-defined]
 }
 
 
-def build_unprobed(model: PreTrainedModel, config: EngineConfig, options: PagedOptions) -> PagedEngine:
+def built_as(engine_class: type[PagedEngine], model: PreTrainedModel, config: EngineConfig) -> Engine:
+    """Builds an engine of a class that names its options as `asked`, packed and without a trial batch:
+    it may be a planted fault."""
+    asked = {"feed": PACKED, **engine_class.asked}
+    options = PagedOptions.of(asked).resolved(model.device, model.dtype)
+    return build_unprobed(model, config, options, engine_class)
+
+
+def build_unprobed(
+    model: PreTrainedModel,
+    config: EngineConfig,
+    options: PagedOptions,
+    engine_class: type[PagedEngine] | None = None,
+) -> PagedEngine:
     """Assembles the engine without a trial batch; `options` are resolved."""
     longest = Limits.of(model, config).max_model_len
     # No block needs to be larger than the longest sequence.
@@ -135,5 +148,5 @@ def build_unprobed(model: PreTrainedModel, config: EngineConfig, options: PagedO
             num_columns=num_columns,
         )
 
-    engine_class = TransferEngine if options.transfer else PagedEngine
+    engine_class = engine_class or (TransferEngine if options.transfer else PagedEngine)
     return engine_class(model, config, make_backend, options)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,6 +60,8 @@ class Launched(NamedTuple):
 
 class PagedEngine:
     """Its package's docstring follows a request through it. `options` are resolved."""
+
+    asked: ClassVar[dict[str, object]] = {}  # options of a subclass: `built_as`
 
     def __init__(
         self,

@@ -12,7 +12,6 @@ A step is one of each, and its record tells of both: rows that do not end a prom
 Zhong et al., "DistServe", OSDI 2024.
 """
 
-from collections import Counter
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from heapq import heappush
@@ -161,7 +160,8 @@ class TransferEngine(PagedEngine):
 
     @property
     def counters(self) -> dict[str, int]:
-        return dict(Counter(self._num_moved) + Counter(self._prompts.counters))
+        others = self._prompts.counters
+        return {name: number + others.get(name, 0) for name, number in self._num_moved.items()}
 
     def load_adapter(self, name: str, path: str) -> None:
         super().load_adapter(name, path)
@@ -184,30 +184,24 @@ class TransferEngine(PagedEngine):
     def _tell(self) -> None:
         """Makes one record of what both engines have told of this step. A request that goes from one to
         the other keeps its slot."""
-        records = [*self._prompts._trace, *self._trace]
-        admitted = [name for each in records for name in each.admitted]
-        prompts = [replace(row, is_sampled=False) for each in self._prompts._trace for row in each.rows]
-        rows = [*prompts, *(row for each in self._trace for row in each.rows)]
-        self._trace, self._prompts._trace = TraceLog(), TraceLog()
-        if not records:
-            return
         both = self._prompts._scheduler, self._scheduler
-        under_way = self._scheduler.under_way
-        free = [each.blocks.num_free_blocks for each in both]
+        under_way, taken_over = self._scheduler.under_way, self._scheduler.taken_over
+        first, second = [*self._prompts._trace], [*self._trace]
+        self._trace, self._prompts._trace = TraceLog(), TraceLog()
+        if not first + second:
+            return
+        rows = [replace(row, is_sampled=False) for each in first for row in each.rows]
+        rows += [row for each in second for row in each.rows]
+        waiting = [name for each in both for name in each.waiting_ids]
+        admitted = [name for each in first + second for name in each.admitted]
         total = self._config.num_blocks
-        self._told.append(
-            StepRecord(
-                tuple(rows),
-                tuple(name for each in both for name in each.waiting_ids if name not in under_way),
-                tuple(
-                    name
-                    for each in records
-                    for name in each.admitted
-                    if name not in self._scheduler.taken_over
-                ),
-                tuple(name for each in records for name in each.finished),
-                tuple(name for each in records for name in each.preempted),
-                None if total is None else sum(each or 0 for each in free),
-                None if total is None else 2 * total,
-            )
+        record = StepRecord(
+            tuple(rows),
+            tuple(each for each in waiting if each not in under_way),
+            tuple(each for each in admitted if each not in taken_over),
+            tuple(name for each in second for name in each.finished),
+            tuple(name for each in first + second for name in each.preempted),
+            None if total is None else sum(each.blocks.num_free_blocks or 0 for each in both),
+            None if total is None else 2 * total,
         )
+        self._told.append(record)

@@ -289,7 +289,7 @@ def test_an_axis_that_was_not_met_leaves_what_broke_and_nothing_that_held(
     assert not cell.unmet({"evicted": 1, "restored": 2})
     assert cell.unmet({"evicted": 1, "restored": 0}) == "host=8 was not met: 0 restored"
     misspelt = cell.unmet({"evicted": 1, "hits": 3})
-    assert misspelt == "host=8 was not met: 'restored' is not counted, but evicted, hits"
+    assert misspelt == "host=8 was not met: nobody counts 'restored', but evicted, hits"
 
     played(monkeypatch, {"host": "8"})
     judge_cell = cells.judge_cell

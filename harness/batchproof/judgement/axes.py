@@ -35,17 +35,11 @@ class Cell:
 
     def unmet(self, counters: Mapping[str, int]) -> str:
         """Returns which axis was not met in a run that counted this, or an empty text."""
-        missing = (
-            (axis, name)
-            for axis, names in self.proofs.items()
-            for name in names
-            if not counters.get(name)
-        )
-        for axis, name in missing:
-            what = f"{words_of({axis: self.settings[axis]})} was not met"
-            if name in counters:
-                return f"{what}: 0 {name}"
-            return f"{what}: {name!r} is not counted, but {', '.join(counters) or 'nothing'}"
+        for axis, names in self.proofs.items():
+            for name in (each for each in names if not counters.get(each)):
+                others = ", ".join(counters) or "nothing"
+                why = f"0 {name}" if name in counters else f"nobody counts {name!r}, but {others}"
+                return f"{words_of({axis: self.settings[axis]})} was not met: {why}"
         return ""
 
     @property
