@@ -106,10 +106,6 @@ paged.axes = {  # type: ignore[attr-defined]
     "graphs": {"off": {}, "on": {"backend": "blocks", "graphs": "true"}},
     "offload": {"0": {}, "8": {"offload": "8", "met": "blocks restored"}},
     "transfer": {"false": {}, "true": {"transfer": "true", "met": "blocks transferred"}},
-    "draft": {
-        "none": {},
-        "3": {"num_speculative_tokens": "3", "met": ("drafts accepted", "drafts rejected")},
-    },
 }
 
 

@@ -135,7 +135,7 @@ class PagedOptions:
             "feed=packed": self.feed == PACKED,
             "backend=blocks": self.backend == "blocks",
         }
-        for name in ("compile", "graphs", "prepare", "overlap", "pack"):
+        for name in ("compile", "graphs", "prepare", "overlap", "pack", "transfer"):
             needs[f"{name}=false"] = not getattr(self, name)
         for what, is_so in needs.items():
             if not is_so:
