@@ -547,7 +547,7 @@ class ClosableEngine(Protocol):
 
 
 class DescribedEngine(Protocol):
-    """An engine that says what it is, for verdicts. Both are optional."""
+    """An engine that says what it is, for verdicts. Each of these is optional."""
 
     @property
     def release(self) -> str:
@@ -557,6 +557,12 @@ class DescribedEngine(Protocol):
     @property
     def notes(self) -> Sequence[str]:
         """Conventions and settings that a verdict should state, a sentence each."""
+        ...
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """How often what a verdict should count has happened since the engine was built, by name; read
+        before it is closed."""
         ...
 
 

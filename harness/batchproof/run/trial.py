@@ -22,7 +22,7 @@ from batchproof.checks.answers import completion_findings, presence_findings
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.contract_types import checked_trace
-from batchproof.checks.happened import OWN_CHOICE
+from batchproof.checks.happened import OWN_CHOICE, happened_in
 from batchproof.checks.lifecycle import Cuts, Part, parts
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.refusals import refusal_findings
@@ -346,7 +346,10 @@ class Trial:
         records: Sequence[StepRecord],
         earlier: Sequence[Computed] = (),
     ) -> Iterator[Finding]:
-        """Yields what `batchproof.checks.conduct` finds in a run of this engine on this model."""
+        """Yields what `batchproof.checks.conduct` finds in a run of this engine on this model, and
+        counts what its records show."""
+        if Capability.TRACING in self.capabilities:
+            self.ledger.count(happened_in(records))
         known = self.capabilities, earlier, self.scheduling_delay, self.subject.reach
         return conduct_findings(workload, outcome, records, *known)
 
