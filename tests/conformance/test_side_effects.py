@@ -53,7 +53,8 @@ def check_world(trial: Trial, workload: Workload) -> None:
         cancelled = dict(workload.aborts)
         kept = [each for each in workload.requests if each.request_id not in cancelled]
         by_id = {each.request_id: each for each in outcome.completions}
-        trial.judge(kept, Outcome(tuple(by_id[each.request_id] for each in kept)))
+        answers = tuple(by_id[each.request_id] for each in kept)
+        trial.judge(workload.with_requests(kept), Outcome(answers))
 
 
 @pytest.mark.one_model
@@ -87,4 +88,4 @@ def test_two_engines_may_be_stepped_in_turn(trial: Trial) -> None:
         for index, (_, mine) in enumerate(pairs):
             with trial.reporting(mine):
                 completions = tuple(assemble(r.request_id, events[index]) for r in mine.requests)
-                trial.judge(mine.requests, Outcome(completions))
+                trial.judge(mine, Outcome(completions))
