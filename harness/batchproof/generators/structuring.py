@@ -107,7 +107,8 @@ def lasting(num_tokens: int) -> st.SearchStrategy[Grammar]:
     return leaves.map(lambda of: Grammar("regex", f"({of[0]}({of[1]}|{of[2]})?){{{num_tokens}}}"))
 
 
-FREE = Grammar("regex", f"({WIDE}{{3}}[0-9]?)*")  # allows most of what the model says in ASCII
+# Allows much of what the model says in ASCII; a token that is lost or doubled changes what comes next.
+FREE = Grammar("regex", f"({WIDE}[!-Z])*")
 
 
 @st.composite
@@ -137,22 +138,27 @@ def structured(
 @st.composite
 def drafted(draw: st.DrawFn, oracle: Oracle, workload: Workload) -> Workload:
     """Draws grammars for the workload, and drafts that know none of them: of a model that is right
-    about the plain answers always, sometimes or never, or of n-grams. One more answer is nearly free,
-    so that some drafts are allowed and right."""
+    about the plain answers always, sometimes or never, or of n-grams. Three more answers are nearly
+    free, so that some drafts are allowed, right ones among them."""
     vocab_size = oracle.subject.vocab_size
-    agreement = draw(st.sampled_from([None, 0.0, *AGREEMENTS, 1.0]), label="draft_agreement")
-    free = Request("free", text_tokens(3, vocab_size)[:4], 12, draw(ends(vocab_size)), grammar=FREE)
+    agreement = draw(st.sampled_from([0.75, *AGREEMENTS, None, 0.0, 1.0]), label="draft_agreement")
+    num = draw(st.sampled_from([3, *range(1, MOST_DRAFTS + 1)]), label="num_speculative_tokens")
+    eos = draw(ends(vocab_size))
+    free = [
+        Request(f"free-{text}", text_tokens(text, vocab_size)[:4], 16, eos, grammar=FREE)
+        for text in range(3)
+    ]
     bounded = draw(structured(oracle, workload))
     config = workload.config
     return Workload(
-        (free, *bounded.requests),
+        (*free, *bounded.requests),
         replace(
             config,
             max_num_seqs=max(2, config.max_num_seqs),
             max_num_batched_tokens=max(64, config.max_num_batched_tokens),
             max_model_len=None,
             num_blocks=None,
-            num_speculative_tokens=draw(st.integers(1, MOST_DRAFTS), label="num_speculative_tokens"),
+            num_speculative_tokens=num,
             draft_agreement=agreement,
         ),
     )
@@ -178,6 +184,7 @@ def to_the_end(oracle: Oracle) -> Workload:
     vocab_size = oracle.subject.vocab_size
     word = string.ascii_lowercase[:9]
     schema = _object({"id": {"enum": [12345]}, "tags": _array({"type": "boolean"})})
+    other = _array({"enum": ["red", "rose"]})
     ways = {
         "at once": (Grammar("regex", ""), 3),
         "or at once": (Grammar("regex", "([ -~][0-9])*"), 9),
@@ -188,6 +195,7 @@ def to_the_end(oracle: Oracle) -> Workload:
         "never": (Grammar("regex", "[a-f]*-"), 12),
         "deep": (Grammar("ebnf", 'root ::= "(" root ")" | [0-9]'), 16),
         "schema": (Grammar("json_schema", json.dumps(schema)), 60),
+        "other schema": (Grammar("json_schema", json.dumps(other)), 30),
     }
     prompts = [text_tokens(text, vocab_size)[: 3 + text] for text in range(len(ways))]
     wanted = [
