@@ -179,6 +179,7 @@ class PagedOptions:
             lacking.add(Capability.MASKING)
         if not self.keeps_prefixes:
             lacking.add(Capability.PREFIX_CACHING)
-        if self.feed != PACKED:  # an adapter acts on the places of a packed row
+        # An adapter acts on the places of a packed row, by products that depend on their number.
+        if self.feed != PACKED or self.batch_invariant:
             lacking.add(Capability.ADAPTERS)
         return frozenset(Capability) - lacking - LACKING
