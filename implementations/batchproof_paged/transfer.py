@@ -4,8 +4,9 @@
         -> it keeps the blocks, without a lane, until the second has room
         -> the second admits the request, copies the blocks to its own pool, and feeds the last token
 
-Each has a pool and a budget of the whole config; slots are shared. A request whose prompt is one token,
-or is to be scored, and one that was preempted in the second engine are computed there alone.
+Each has a pool and a budget of the whole config; slots are shared. A request is computed in the second
+engine alone if that knows all of its prompt but the last token, if its prompt is to be scored, and from
+a preemption there on.
 
 A step is one of each, and its record tells of both: rows that do not end a prompt, and all others.
 
@@ -81,7 +82,8 @@ class DecodeScheduler(Scheduler):
 
     def add(self, request: Request, root: int = 0) -> Sequence:
         sequence = super().add(request, root)
-        if sequence.num_tokens > 1 and not sequence.is_scored:
+        num_known = len(self.blocks.match(sequence)) * self.blocks.block_size
+        if sequence.num_tokens - 1 > num_known and not sequence.is_scored:
             self.waiting.pop()
             self._ahead[request.request_id] = sequence
             # One token is chosen behind what is computed, and dropped; the cap lets it go on.
