@@ -382,6 +382,23 @@ class UpdatingEngine(Protocol):
 
 
 @runtime_checkable
+class StructuredEngine(Protocol):
+    """An engine that takes some kinds of grammars and lacks others, or ends all texts alike. The suite
+    asks for no others. Both attributes are optional."""
+
+    @property
+    def grammar_kinds(self) -> frozenset[str]:
+        """Kinds of `Grammar` that it takes; without the attribute all."""
+        ...
+
+    @property
+    def grammar_ends(self) -> frozenset[int]:
+        """EOS ids that end texts, such as that of its tokenizer; without the attribute those of each
+        request."""
+        ...
+
+
+@runtime_checkable
 class BlockedEngine(Protocol):
     """An engine whose kernels want blocks of certain sizes.
 
@@ -530,7 +547,7 @@ class ClosableEngine(Protocol):
 
 
 class DescribedEngine(Protocol):
-    """An engine that says what it is, for verdicts. Both are optional."""
+    """An engine that says what it is, for verdicts. Each of these is optional."""
 
     @property
     def release(self) -> str:
@@ -540,6 +557,12 @@ class DescribedEngine(Protocol):
     @property
     def notes(self) -> Sequence[str]:
         """Conventions and settings that a verdict should state, a sentence each."""
+        ...
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """How often what a verdict should count has happened since the engine was built, by name; read
+        before it is closed."""
         ...
 
 

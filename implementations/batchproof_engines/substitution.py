@@ -22,6 +22,8 @@ from batchproof_engines.ragged_paged.states import Checkpoints, StatefulEngine, 
 from batchproof_engines.sampler import Sampler
 from batchproof_engines.static import StaticEngine
 from batchproof_engines.weights import Weights
+from batchproof_paged import built_as
+from batchproof_paged.engine import PagedEngine
 
 # The owner of each part, and the class attribute by which it refers to the part.
 OWNERS: dict[type, tuple[type, str]] = {
@@ -58,6 +60,8 @@ def engine_with(part: type) -> EngineFactory:
     """Returns a factory of the engine that has the part in the place of its base class; an engine's
     subclass is the whole of it. Models that the honest engine refuses by their configuration are
     refused."""
+    if issubclass(part, PagedEngine):
+        return partial(built_as, part)
     engine_class = altered_engine(part)
     assert issubclass(engine_class, StaticEngine | RaggedEngine), f"{part.__name__} is no part"
     return partial(_build, engine_class) if issubclass(engine_class, RaggedEngine) else engine_class

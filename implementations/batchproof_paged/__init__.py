@@ -20,6 +20,7 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     sequence, block_manager, scheduler            policy: imports no torch
     rows, batch                                   policy -> arrays
     lanes | blocks                                tensors: storage of keys and values
+    moving                                        blocks to the host's memory, to another engine, back
     native | kernels: torch_kernels, triton_*     their readers; masking reads a mask off them
     attention, runner, staging                    the model, and transfers to and from the device
     speculation                                   who drafts, and which drafts are accepted
@@ -30,6 +31,7 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     packing, native_build                         weights in a faster layout; kernels for this CPU
     invariant                                     the same bits in every batch, on request
     engine                                        a step, and what a client calls
+    transfer                                      one engine for prompts, and one that goes on
     options                                       what can be switched, and what an engine can do then
 
 What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts by
@@ -54,6 +56,7 @@ from batchproof_paged.engine import PagedEngine
 from batchproof_paged.feeding import options_for
 from batchproof_paged.lanes import LanePool
 from batchproof_paged.options import NO_AUTOCAST, PACKED, SEPARATE, STACKED, PagedOptions
+from batchproof_paged.transfer import TransferEngine
 
 FEED_NOTES = {
     STACKED: "it carries states: decodes are one batch, prompts are fed by themselves",
@@ -90,14 +93,36 @@ def paged(
     if num_speculative_tokens and Capability.SPECULATION not in engine.capabilities:
         raise ConfigError(
             f"engine 'paged': num_speculative_tokens is {num_speculative_tokens}, but needs "
-            f"overlap=false (it is {str(bool(options.overlap)).lower()}) and feed=packed (it is "
-            f"{options.feed})"
+            f"overlap=false (it is {str(bool(options.overlap)).lower()}), feed=packed (it is "
+            f"{options.feed}) and transfer=false (it is {str(options.transfer).lower()})"
         )
     engine.notes = notes
     return engine
 
 
-def build_unprobed(model: PreTrainedModel, config: EngineConfig, options: PagedOptions) -> PagedEngine:
+# Of a matrix (`batchproof.judgement.axes`): what is set, and what must have happened.
+paged.axes = {  # type: ignore[attr-defined]
+    "overlap": {"false": {"overlap": "false"}, "true": {"overlap": "true"}},
+    "graphs": {"off": {}, "on": {"backend": "blocks", "graphs": "true"}},
+    "offload": {"0": {}, "8": {"offload": "8", "met": "blocks restored"}},
+    "transfer": {"false": {}, "true": {"transfer": "true", "met": "blocks transferred"}},
+}
+
+
+def built_as(engine_class: type[PagedEngine], model: PreTrainedModel, config: EngineConfig) -> Engine:
+    """Builds an engine of a class that names its options as `asked`, packed and without a trial batch:
+    it may be a planted fault."""
+    asked = {"feed": PACKED, **engine_class.asked}
+    options = PagedOptions.of(asked).resolved(model.device, model.dtype)
+    return build_unprobed(model, config, options, engine_class)
+
+
+def build_unprobed(
+    model: PreTrainedModel,
+    config: EngineConfig,
+    options: PagedOptions,
+    engine_class: type[PagedEngine] | None = None,
+) -> PagedEngine:
     """Assembles the engine without a trial batch; `options` are resolved."""
     longest = Limits.of(model, config).max_model_len
     # No block needs to be larger than the longest sequence.
@@ -119,4 +144,5 @@ def build_unprobed(model: PreTrainedModel, config: EngineConfig, options: PagedO
             num_columns=num_columns,
         )
 
-    return PagedEngine(model, config, make_backend, options)
+    engine_class = engine_class or (TransferEngine if options.transfer else PagedEngine)
+    return engine_class(model, config, make_backend, options)

@@ -11,6 +11,11 @@ A block is in one of three states:
 
 Cached and blank blocks are both *free*: a cached one is evicted whenever a block is needed.
 
+**Offload.** With `num_host_blocks`, what an evicted block holds goes on in a slot of host memory, under
+the same key and content id, until as many others have been evicted since. `match` finds it there, and
+`adopt` gives it a block again. Here both are entries of a list, `moves`: whoever stores the tensors
+carries them out in order, before a step writes.
+
 **Prefix cache.** A full block whose tokens are computed is published under (content id of the block
 before it, its own tokens). The key contains the tokens themselves, so a hash collision does no harm. A
 content id is never used twice, so blocks that followed an evicted one cannot be found. That of nothing
@@ -29,8 +34,23 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from math import ceil
+from typing import NamedTuple
 
 from batchproof_paged.sequence import Sequence
+
+Key = tuple[int, tuple[int, ...]]  # content id of the block before, own tokens
+
+
+OFFLOADED, RESTORED, TRANSFERRED = "blocks offloaded", "blocks restored", "blocks transferred"
+
+
+class Move(NamedTuple):
+    """What a block holds goes to a slot of the host's memory, or comes from one, or from a block of
+    another engine (`transfer`)."""
+
+    kind: str  # one of those above
+    block: int
+    other: int  # the slot, or the block of the other engine
 
 
 class BlankBlocks:
@@ -87,6 +107,7 @@ class BlockManager:
         num_lanes: int,
         has_prefix_cache: bool = False,
         has_lanes: bool = True,
+        num_host_blocks: int = 0,
     ) -> None:
         self.block_size = block_size
         self.num_lanes = num_lanes
@@ -97,8 +118,11 @@ class BlockManager:
         self._blank = BlankBlocks(is_highest_first=has_lanes)
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._num_users: dict[int, int] = {}  # of the used blocks
-        self._published: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # -> block, content id
-        self._keys: dict[int, tuple[int, tuple[int, ...]]] = {}  # block -> under what it is published
+        self._published: dict[Key, tuple[int, int]] = {}  # -> block, content id
+        self._keys: dict[int, Key] = {}  # block -> under what it is published
+        self._offloaded: OrderedDict[Key, tuple[int, int]] = OrderedDict()  # -> slot, content id
+        self._free_slots = list(range(num_host_blocks))
+        self.moves: list[Move] = []  # not carried out yet
         self._last_content_id = 0
         if num_blocks is not None:
             self._add_columns(ceil(num_blocks / num_lanes))
@@ -111,44 +135,59 @@ class BlockManager:
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def can_hold(self, sequence: Sequence, num_tokens: int, hits: tuple[int, ...] = ()) -> bool:
+    def can_hold(self, sequence: Sequence, num_tokens: int, hits: tuple[Key, ...] = ()) -> bool:
         """Returns whether there is room for the sequence's first `num_tokens` tokens if it reuses
         `hits`."""
         if self._limit is None:
             return True
-        owned = len(sequence.block_table) + len(hits)
-        taken = sum(block not in self._num_users for block in hits)  # these still count as free
+        blocks = [self._published[key][0] for key in hits if key in self._published]
+        owned = len(sequence.block_table) + len(blocks)
+        taken = sum(block not in self._num_users for block in blocks)  # these still count as free
         needed = self.num_blocks_for(num_tokens) - owned + taken
         return needed <= self._limit - len(self._num_users)
 
-    def match(self, sequence: Sequence) -> tuple[int, ...]:
-        """Returns the published blocks with the longest prefix of the sequence, excluding its last
-        token.
+    def match(self, sequence: Sequence) -> tuple[Key, ...]:
+        """Returns the keys of the published and offloaded blocks with the longest prefix of the
+        sequence, excluding its last token.
 
         At least one token must be computed, or there would be no logits to choose the next one from.
         """
         if not self._has_prefix_cache:
             return ()
-        hits: list[int] = []
+        hits: list[Key] = []
         content_id, size = sequence.root, self.block_size
         for start in range(0, sequence.num_tokens - size, size):
             key = (content_id, tuple(sequence.token_ids[start : start + size]))
-            if key not in self._published:
+            known = self._published.get(key) or self._offloaded.get(key)
+            if known is None:
                 break
-            block, content_id = self._published[key]
-            hits.append(block)
+            _, content_id = known
+            hits.append(key)
         return tuple(hits)
 
-    def adopt(self, sequence: Sequence, hits: tuple[int, ...]) -> None:
-        """Gives the blocks found by `match` to a sequence that has none yet."""
+    def adopt(self, sequence: Sequence, hits: tuple[Key, ...]) -> None:
+        """Gives the blocks found by `match` to a sequence that has none yet; offloaded ones are
+        restored."""
         assert not sequence.block_table, f"{sequence.request_id} already owns blocks"
-        for block in hits:
-            self._cached.pop(block, None)
-            self._num_users[block] = self._num_users.get(block, 0) + 1
-        sequence.block_table = list(hits)
+        # All are taken out of the caches first: to restore one, another may be evicted.
+        offloaded = {key: self._offloaded.pop(key) for key in hits if key in self._offloaded}
+        for key in hits:
+            if key in self._published:
+                block, _ = self._published[key]
+                self._cached.pop(block, None)
+                self._num_users[block] = self._num_users.get(block, 0) + 1
+        for column, key in enumerate(hits):
+            if key in offloaded:
+                slot, content_id = offloaded[key]
+                block = self._take(column, sequence.lane)
+                self._num_users[block] = 1
+                self._published[key], self._keys[block] = (block, content_id), key
+                self.moves.append(Move(RESTORED, block, slot))
+                self._free_slots.append(slot)
+            sequence.block_table.append(self._published[key][0])
         sequence.num_computed_tokens = len(hits) * self.block_size
         sequence.num_published_blocks = len(hits)
-        sequence.content_id = self._published[self._keys[hits[-1]]][1] if hits else sequence.root
+        sequence.content_id = self._published[hits[-1]][1] if hits else sequence.root
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> None:
         """Gives the sequence the blocks it lacks for its first `num_tokens` tokens; `can_hold` has
@@ -168,8 +207,7 @@ class BlockManager:
             block = sequence.block_table[sequence.num_published_blocks]
             key = (sequence.content_id, tuple(sequence.token_ids[start : start + size]))
             if key not in self._published:  # else another sequence has published the same content
-                self._last_content_id += 1
-                self._published[key] = block, self._last_content_id
+                self._published[key] = block, self._content_id_of(key)
                 self._keys[block] = key
             sequence.content_id = self._published[key][1]
             sequence.num_published_blocks += 1
@@ -181,6 +219,18 @@ class BlockManager:
         self._cached.clear()
         self._published.clear()
         self._keys.clear()
+        self._free_slots += [slot for slot, _ in self._offloaded.values()]
+        self._offloaded.clear()
+
+    def _content_id_of(self, key: Key) -> int:
+        """Returns the content id of a block that is published: that of an equal one, which the host
+        need not keep, or a new one."""
+        if key in self._offloaded:
+            slot, content_id = self._offloaded.pop(key)
+            self._free_slots.append(slot)
+            return content_id
+        self._last_content_id += 1
+        return self._last_content_id
 
     def release(self, sequence: Sequence) -> None:
         blank = []
@@ -211,6 +261,9 @@ class BlockManager:
         assert not set(self._blank) & set(self._keys), "a blank block is published"
         by_key = {key: block for key, (block, _) in self._published.items()}
         assert by_key == {key: block for block, key in self._keys.items()}, "index and keys differ"
+        assert not self._published.keys() & self._offloaded.keys(), "a block is offloaded and is not"
+        slots = [*self._free_slots, *(slot for slot, _ in self._offloaded.values())]
+        assert len(slots) == len(set(slots)), "a slot of the host is in two states"
         for sequence in running:
             held, known = len(sequence.block_table), sequence.num_computed_tokens
             assert held * self.block_size >= known, f"{sequence.request_id} has tokens without a block"
@@ -230,8 +283,20 @@ class BlockManager:
         if self._blank:
             return self._blank.pop()
         block, _ = self._cached.popitem(last=False)
-        del self._published[self._keys.pop(block)]
+        key = self._keys.pop(block)
+        _, content_id = self._published.pop(key)
+        self._offload(block, key, content_id)
         return block
+
+    def _offload(self, block: int, key: Key, content_id: int) -> None:
+        """Keeps in a slot, if there are any, what an evicted block holds."""
+        if not self._free_slots and self._offloaded:
+            _, (slot, _) = self._offloaded.popitem(last=False)
+            self._free_slots.append(slot)
+        if self._free_slots:
+            slot = self._free_slots.pop()
+            self._offloaded[key] = slot, content_id
+            self.moves.append(Move(OFFLOADED, block, slot))
 
     def _add_columns(self, num_columns: int) -> None:
         first, last = self.num_columns * self.num_lanes, num_columns * self.num_lanes

@@ -31,6 +31,11 @@ SHARE_OF_FREE_MEMORY = 0.5  # others live on the device too
 TRASH = 0  # where the trash block is stored; block b is stored at b + 1
 
 
+def stored(block: int) -> int:
+    """Returns where a block is stored."""
+    return block + TRASH + 1
+
+
 class BlockPool:
     """A `Backend` for any device.
 
@@ -61,12 +66,12 @@ class BlockPool:
         self._tables = torch.full((num_lanes + 1, num_columns), TRASH, dtype=torch.int32, device=device)
         # What each lane's row holds: the first so many blocks of this very list.
         self._known: list[tuple[list[int], int]] = [([], 0)] * num_lanes
-        self._layers: dict[int, LayerCache] = {}
+        self.layers: dict[int, LayerCache] = {}  # in the order in which they attend
         self._rows: StepRows
 
     @property
     def num_bytes(self) -> int:
-        return sum(each.num_bytes for each in self._layers.values())
+        return sum(each.num_bytes for each in self.layers.values())
 
     @property
     def trash_lane(self) -> int:
@@ -92,9 +97,9 @@ class BlockPool:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
     ) -> Tensor:
-        if layer not in self._layers:
-            self._allocate(layer, key, value)
-        cache, rows = self._layers[layer], self._rows
+        if layer not in self.layers:
+            self.allocate(layer, key, value)
+        cache, rows = self.layers[layer], self._rows
         out = query.new_empty(*query.shape[:2], value.shape[2])
         given = LayerPass(query, key, value, cache, self._tables, form, out)
         if rows.decodes is not None:
@@ -170,7 +175,7 @@ class BlockPool:
                 cells += range(row + first, row + len(table))
                 blocks += table[first:]
                 self._known[lane] = table, len(table)
-        self._reserve_blocks(max(blocks, default=0))
+        self.reserve_blocks(max(blocks, default=0))
         return np.array(cells, dtype=np.int64), np.array(blocks, dtype=np.int64) + 1
 
     def _write_tables(self, cells: Tensor, blocks: Tensor) -> None:
@@ -185,7 +190,8 @@ class BlockPool:
         self._tables[:, : old.shape[1]] = old
         self.generation += 1
 
-    def _reserve_blocks(self, highest: int) -> None:
+    def reserve_blocks(self, highest: int) -> None:
+        """Makes room for the blocks up to this one."""
         if highest + 1 < self._capacity:
             return
         assert not self._is_fixed, f"block {highest} is beyond the pool's {self._capacity - 1} blocks"
@@ -193,19 +199,22 @@ class BlockPool:
 
     def _grow(self, capacity: int) -> None:
         self._capacity = capacity
-        for layer, old in self._layers.items():
-            new = self._allocate(layer, old.keys[0], old.values[0])
+        for layer, old in self.layers.items():
+            new = self.allocate(layer, old.keys[0], old.values[0])
             new.keys[: len(old.keys)] = old.keys
             new.values[: len(old.values)] = old.values
         self.generation += 1
 
-    def _allocate(self, layer: int, key: Tensor, value: Tensor) -> LayerCache:
+    def allocate(self, layer: int, key: Tensor, value: Tensor) -> LayerCache:
+        """Makes the cells of a layer that attends for the first time, or anew; key and value (T, heads,
+        dim) show of which shape and kind."""
+
         def cells(like: Tensor) -> Tensor:
             shape = (self._capacity, self._block_size, *like.shape[1:])
             return like.new_full(shape, self._poison) if self._poison else like.new_zeros(shape)
 
-        self._layers[layer] = LayerCache(cells(key), cells(value))
-        return self._layers[layer]
+        self.layers[layer] = LayerCache(cells(key), cells(value))
+        return self.layers[layer]
 
 
 def free_bytes(device: torch.device) -> int:

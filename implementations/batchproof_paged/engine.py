@@ -4,7 +4,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,8 +30,11 @@ from batchproof_engines.sampler import SampledRow, Sampler
 from batchproof_engines.weights import Weights
 from batchproof_paged.attention import Backend
 from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.block_manager import OFFLOADED, RESTORED
+from batchproof_paged.blocks import BlockPool
 from batchproof_paged.cached_runner import CachedRunner
 from batchproof_paged.masking import visible_to
+from batchproof_paged.moving import BlockMover
 from batchproof_paged.options import INVARIANCE, NO_AUTOCAST, PACKED, PagedOptions
 from batchproof_paged.rows import Columns, Rows, TraceLog
 from batchproof_paged.runner import Flight, ModelRunner
@@ -60,6 +63,8 @@ class Launched(NamedTuple):
 class PagedEngine:
     """Its package's docstring follows a request through it. `options` are resolved."""
 
+    asked: ClassVar[dict[str, object]] = {}  # options of a subclass: `built_as`
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -78,12 +83,16 @@ class PagedEngine:
         self._make_backend = make_backend
         self._backend = make_backend(config.max_num_seqs, config.num_blocks)
         self._options = options
+        self._movers: list[BlockMover] = []  # one for each pool
+        self._num_moved = dict.fromkeys((OFFLOADED, RESTORED) if options.offload else (), 0)
+        self._keep_evicted(self._backend)
         self._adapters: Adapters | None = None  # from the first one on
         self._weights: Weights | None = None  # from the first update on
         self._is_paused = self._is_asleep = False
         self._model, self._limits = model, Limits.of(model, config)
         self._runner = self._runner_of(model, options)
-        self._scheduler = Scheduler(self._limits, config, options.backend == "lanes")
+        has_lanes = options.backend == "lanes"
+        self._scheduler = self._scheduler_of(self._limits, config, has_lanes, options.offload)
         self._overlaps = bool(options.overlap)
         self._speculator: Speculator | None = None
         if config.num_speculative_tokens and Capability.SPECULATION in self.capabilities:
@@ -94,6 +103,9 @@ class PagedEngine:
         self._trace = TraceLog()
         if options.prepare:
             self._runner.prepare(self._limits.max_model_len)
+
+    def _scheduler_of(self, *given: Any) -> Scheduler:
+        return Scheduler(*given)
 
     def _runner_of(self, model: PreTrainedModel, options: PagedOptions) -> ModelRunner | CachedRunner:
         runner_class = ModelRunner if options.feed == PACKED else CachedRunner
@@ -115,7 +127,13 @@ class PagedEngine:
             return NgramDrafter()
         config = self._config
         backend = self._make_backend(config.max_num_seqs, config.num_blocks)
+        self._keep_evicted(backend)
         return ModelDrafter(ModelRunner(draft, backend, replace(config, return_logits=False), options))
+
+    def _keep_evicted(self, backend: Backend) -> None:
+        if self._options.offload:
+            assert isinstance(backend, BlockPool), "the options exclude it"
+            self._movers.append(BlockMover(backend, self._options.offload))
 
     # ---- what a client calls ---------------------------------------------------------------------
 
@@ -129,13 +147,13 @@ class PagedEngine:
         return self._trace
 
     @property
+    def counters(self) -> dict[str, int]:
+        """How often what an option is about has happened."""
+        return self._num_moved.copy()
+
+    @property
     def has_unfinished(self) -> bool:
-        return bool(
-            self._scheduler.waiting
-            or self._scheduler.running
-            or self._undelivered
-            or self._in_flight is not None
-        )
+        return bool(self._scheduler.has_unfinished or self._undelivered or self._in_flight is not None)
 
     def step(self) -> list[TokenEvent]:
         events = self._step()[0]
@@ -175,7 +193,7 @@ class PagedEngine:
                 answers.append(self._refusal(request) or self._enqueue(request))
             logits = self._run_all()
         except BaseException:  # the next call must not meet what is left of this one
-            for sequence in [*self._scheduler.waiting, *self._scheduler.running]:
+            for sequence in self._scheduler.queued:
                 self._scheduler.abort(sequence.request_id)
             self._in_flight = None
             raise
@@ -283,7 +301,9 @@ class PagedEngine:
             raise ConfigError(NO_AUTOCAST)
         if self._is_paused or self._is_asleep:
             return self._land()
-        plan = self._scheduler.schedule()
+        return self._carry_out(self._scheduler.schedule())
+
+    def _carry_out(self, plan: SchedulerOutput) -> Landed:
         if not plan.scheduled:
             return self._land()
         return self._update(plan, self._run(plan))
@@ -295,7 +315,10 @@ class PagedEngine:
         planned, last = plan.scheduled, None
         try:
             if self._speculator is not None:
-                planned = self._speculator.drafted(planned, self._scheduler)
+                room = self._scheduler.room_for_drafts(planned, self._speculator.most)
+                self._move_blocks()
+                planned = self._speculator.drafted(planned, room)
+            self._move_blocks()
             batch = RaggedBatch.of(planned)
             if self._adapters is not None:
                 rows = batch.scheduled
@@ -312,6 +335,16 @@ class PagedEngine:
             if isinstance(self._runner, CachedRunner):  # a state is changed in place
                 self._scheduler.preempt_all()
             raise
+
+    def _move_blocks(self) -> None:
+        """Does what the plan has decided of blocks, before the step writes to any."""
+        moves = self._scheduler.blocks.moves
+        if moves:
+            for mover in self._movers:
+                mover.carry_out(moves)
+            for each in moves:
+                self._num_moved[each.kind] += 1
+            moves.clear()
 
     def _update(self, plan: SchedulerOutput, launched: Launched) -> Landed:
         """Records what the step has done, and reads tokens: those of the step before, while the device

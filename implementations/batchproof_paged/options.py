@@ -46,6 +46,8 @@ class PagedOptions:
     feed: str = "auto"  # packed, stacked or separate: see `feeding`
     one_by_one: bool | None = None  # single tokens behind a first chunk; default as the model needs
     batch_invariant: bool = False  # the same bits in every batch: `invariant`
+    offload: int = 0  # evicted blocks that go on in the host's memory: `block_manager`
+    transfer: bool = False  # one engine computes prompts, another goes on: `transfer`
 
     @classmethod
     def of(cls, given: dict[str, object]) -> Self:
@@ -57,7 +59,12 @@ class PagedOptions:
             if name not in choices:
                 known = ", ".join(choices)
                 raise ConfigError(f"engine 'paged': {name!r} is no option; there are {known}")
-            if repr(value) not in map(repr, choices[name]):  # 1 equals True, and is none
+            if name == "offload":
+                if type(value) is not int or value < 0:
+                    raise ConfigError(
+                        f"engine 'paged': offload is {value!r}, but must be a whole number of blocks"
+                    )
+            elif repr(value) not in map(repr, choices[name]):  # 1 equals True, and is none
                 listed = ", ".join(str(each).lower() for each in choices[name] if each is not None)
                 raise ConfigError(f"engine 'paged': {name} is {value!r}, but must be one of {listed}")
         return cls(**given)  # type: ignore[arg-type]  # the types are checked above
@@ -71,7 +78,7 @@ class PagedOptions:
         is_packed = self.feed in ("auto", PACKED)
         is_native = is_cpu and dtype is torch.float32 and native.works()
         by_device = "triton" if is_cuda and triton_works() else "blocks"
-        if is_native and not self.batch_invariant:
+        if is_native and not (self.batch_invariant or self.moves_blocks):
             by_device = "lanes"
         compiler = is_packed and is_cuda and triton_works() if self.compile is None else self.compile
         found = replace(
@@ -81,7 +88,9 @@ class PagedOptions:
             pack=False if self.batch_invariant and self.pack is None else self.pack,
             trace=is_packed and is_cpu and not compiler if self.trace is None else self.trace,
             graphs=is_packed and is_cuda if self.graphs is None else self.graphs,
-            overlap=is_packed and is_cuda if self.overlap is None else self.overlap,
+            overlap=is_packed and is_cuda and not self.transfer
+            if self.overlap is None
+            else self.overlap,
             compile=INDUCTOR if compiler is True else compiler,
             prepare=is_packed and is_cuda if self.prepare is None else self.prepare,
         )
@@ -102,6 +111,7 @@ class PagedOptions:
         for name in ("trace", "graphs", "overlap", "compile", "prepare"):
             if getattr(self, name) and not is_packed:
                 yield f"{name} needs feed=packed"
+        yield from self._immovable()
         if self.batch_invariant:
             yield from self._varying(is_cpu)
         if self.one_by_one and is_packed:
@@ -114,17 +124,28 @@ class PagedOptions:
             if getattr(self, name) and is_in_lanes:
                 yield f"{name}=true needs backend=blocks or triton"
 
+    def _immovable(self) -> Iterator[str]:
+        if self.moves_blocks and (self.backend == "lanes" or self.feed != PACKED):
+            yield "offload and transfer need feed=packed, and backend=blocks or triton"
+        if self.transfer and self.overlap:
+            yield "transfer=true needs overlap=false"
+
     def _varying(self, is_cpu: bool) -> Iterator[str]:
         needs = {
             "a CPU": is_cpu,
             "feed=packed": self.feed == PACKED,
             "backend=blocks": self.backend == "blocks",
         }
-        for name in ("compile", "graphs", "prepare", "overlap", "pack"):
+        for name in ("compile", "graphs", "prepare", "overlap", "pack", "transfer"):
             needs[f"{name}=false"] = not getattr(self, name)
         for what, is_so in needs.items():
             if not is_so:
                 yield f"batch_invariant=true needs {what}"
+
+    @property
+    def moves_blocks(self) -> bool:
+        """Blocks leave their pool, one by one."""
+        return bool(self.offload) or self.transfer
 
     @property
     def keeps_prefixes(self) -> bool:
@@ -148,12 +169,17 @@ class PagedOptions:
                 Capability.SPECULATION,
                 Capability.EXACT_DRAFTS,
             }  # the host verifies drafts; a state has no way back
+        if self.transfer:  # each of two engines schedules; a draft model would need the keys, too
+            lacking |= {Capability.SCHEDULING, Capability.SPECULATION, Capability.EXACT_DRAFTS}
+            lacking |= {Capability.PAUSING, Capability.SLEEPING, Capability.INTERRUPTION}
+            lacking |= {Capability.CACHE_CLEARING, Capability.WEIGHT_UPDATES}  # there are two caches
         if not self.batch_invariant:
             lacking.add(Capability.INVARIANCE)
         if self.feed == SEPARATE:  # the model's own attention has the mask
             lacking.add(Capability.MASKING)
         if not self.keeps_prefixes:
             lacking.add(Capability.PREFIX_CACHING)
-        if self.feed != PACKED:  # an adapter acts on the places of a packed row
+        # An adapter acts on the places of a packed row, by products that depend on their number.
+        if self.feed != PACKED or self.batch_invariant:
             lacking.add(Capability.ADAPTERS)
         return frozenset(Capability) - lacking - LACKING

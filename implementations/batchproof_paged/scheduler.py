@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from batchproof.api import EngineConfig, FinishReason, Limits, Request, duplicate_id
-from batchproof_paged.block_manager import BlockManager
+from batchproof_paged.block_manager import BlockManager, Key
 from batchproof_paged.rows import Rows, Scheduled
 from batchproof_paged.sequence import Sequence
 
@@ -40,9 +40,20 @@ class SchedulerOutput:
 class Scheduler:
     """Owns the two queues, the lanes and the blocks."""
 
-    def __init__(self, limits: Limits, config: EngineConfig, has_lanes: bool = True) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        config: EngineConfig,
+        has_lanes: bool = True,
+        num_host_blocks: int = 0,
+    ) -> None:
         self.blocks = BlockManager(
-            config.num_blocks, config.block_size, config.max_num_seqs, config.prefix_caching, has_lanes
+            config.num_blocks,
+            config.block_size,
+            config.max_num_seqs,
+            config.prefix_caching,
+            has_lanes,
+            num_host_blocks,
         )
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # oldest first
@@ -60,6 +71,14 @@ class Scheduler:
         if self._waiting_ids is None:
             self._waiting_ids = tuple(sequence.request_id for sequence in self.waiting)
         return self._waiting_ids
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    @property
+    def queued(self) -> list[Sequence]:
+        return [*self.waiting, *self.running]
 
     def is_live(self, request_id: str) -> bool:
         return request_id in self._live
@@ -149,12 +168,16 @@ class Scheduler:
             self.running.append(self.waiting.popleft())
             self._waiting_ids = None
             sequence.lane = heappop(self._free_lanes)
-            self.blocks.adopt(sequence, hits)
+            self.begin(sequence, hits)
             admitted.append(sequence.request_id)
             num_new = min(sequence.num_uncomputed_tokens, budget)
             plan.append(self._feed(sequence, num_new))
             budget -= num_new
         return admitted
+
+    def begin(self, sequence: Sequence, hits: tuple[Key, ...]) -> None:
+        """Gives a newcomer the blocks whose content is known."""
+        self.blocks.adopt(sequence, hits)
 
     def _has_adapter_slot(self, sequence: Sequence) -> bool:
         """Whether its adapter may run beside those that run."""
@@ -164,7 +187,7 @@ class Scheduler:
         names = {each.request.adapter for each in (*self.running, sequence)} - {None}
         return len(names) <= most
 
-    def _usable(self, sequence: Sequence, known: tuple[int, ...]) -> tuple[int, ...]:
+    def _usable(self, sequence: Sequence, known: tuple[Key, ...]) -> tuple[Key, ...]:
         """The first of these blocks, whose keys are known, that it may start behind: of a prompt only
         what is fed is scored."""
         if not sequence.is_scored:

@@ -15,7 +15,6 @@ from typing import NamedTuple, Protocol
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.rows import Rows, Scheduled
 from batchproof_paged.runner import Flight, ModelRunner
-from batchproof_paged.scheduler import Scheduler
 from batchproof_paged.sequence import Sequence
 
 Drafts = list[list[int]]  # by row
@@ -113,11 +112,10 @@ class Speculator:
 
     def __init__(self, drafter: Drafter, most: int) -> None:
         self._drafter = drafter
-        self._most = most
+        self.most = most  # drafts of a row
 
-    def drafted(self, rows: Rows, scheduler: Scheduler) -> Rows:
-        """Returns the plan of a step with drafts in its decodes."""
-        room = scheduler.room_for_drafts(rows, self._most)
+    def drafted(self, rows: Rows, room: Seq[int]) -> Rows:
+        """Returns the plan of a step with drafts in its decodes, up to `room` (R,)."""
         for sequence, drafts in zip(rows.sequences, self._drafter.propose(rows, room), strict=True):
             sequence.drafts, sequence.num_accepted = drafts, 0
         query_lens = [

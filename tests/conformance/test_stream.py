@@ -44,7 +44,7 @@ def test_a_refused_request_yields_one_error_event(trial: Trial) -> None:
     with trial.reporting(workload):
         for name in (each.request_id for each in bad):
             require(event_findings(outcome.events, name))
-        trial.judge((good,), Outcome(outcome.completions[:1]))
+        trial.judge([good], Outcome(outcome.completions[:1]))
 
 
 def test_an_abort_takes_nobody_elses_events_along(trial: Trial) -> None:

@@ -12,9 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.__main__ import main
+from batchproof.checks import happened
 from batchproof.judgement import cells, matrix_command
-from batchproof.judgement.axes import Axes, Cell, axes_of, base_of, cell_of, chosen, folder_name
-from batchproof.judgement.cells import CellResult, CellTask
+from batchproof.judgement.axes import (
+    MET,
+    Axes,
+    Cell,
+    axes_of,
+    base_of,
+    cell_of,
+    chosen,
+    folder_name,
+    proof_of,
+)
+from batchproof.judgement.cells import CellResult, CellTask, as_unmet
 from batchproof.judgement.deciding import (
     Found,
     Search,
@@ -25,7 +36,10 @@ from batchproof.judgement.deciding import (
 from batchproof.judgement.matrix_page import matrix_page
 from batchproof.records.matrix import MATRIX, CellRecord, Settings, told_rows
 from batchproof.records.verdict import PromiseResult, RequirementOutcome
+from batchproof.run.registry import EngineSpec, resolve_engine
+from batchproof_engines.adapters.openai import saved_slots, traffic
 from batchproof_engines.adapters.released import CLIENT_OPTIONS, libraries
+from batchproof_paged.block_manager import OFFLOADED, RESTORED, TRANSFERRED
 
 AXES = {
     name: {value: {name: value} for value in ("off", "on", "more")[:n]}
@@ -169,7 +183,7 @@ def test_a_matrix_says_what_decides(
 ) -> None:
     asked = played(monkeypatch, {"policy": "fcfs", "--dtype": "bfloat16"})
     axes = ["--axis=policy=sjf,fcfs", "--axis=--dtype=float32,bfloat16", "--axis=x=1,2"]
-    monkeypatch.setattr(matrix_command, "resolve_engine", lambda text: text)
+    monkeypatch.setattr(matrix_command, "resolve_engine", lambda _: resolve_engine("static"))
     assert main(["judge", "matrix", "static", *axes, f"--output={tmp_path}", "--jobs=1"]) == 1
     sentence = "breaks with policy=fcfs and dtype=bfloat16, holds without either"
     assert f"* {sentence}: P1 parity is broken" in capsys.readouterr().out
@@ -204,7 +218,7 @@ def test_a_finding_is_one_row_and_its_requirements_are_asked_together(
 
     monkeypatch.setattr(cells, "judge_cell", judged)
     monkeypatch.setattr(matrix_command, "asked_alone", asked)
-    monkeypatch.setattr(matrix_command, "resolve_engine", lambda text: text)
+    monkeypatch.setattr(matrix_command, "resolve_engine", lambda _: resolve_engine("static"))
     issues = (SimpleNamespace(title="stale keys"),)
     monkeypatch.setattr(matrix_command, "read_issues", lambda _: issues)
     axes = ["--axis=policy=sjf,fcfs", "--axis=x=1,2"]
@@ -219,7 +233,7 @@ def test_where_nothing_can_be_asked_an_older_matrix_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     played(monkeypatch, {"policy": "fcfs"})
-    monkeypatch.setattr(matrix_command, "resolve_engine", lambda text: text)
+    monkeypatch.setattr(matrix_command, "resolve_engine", lambda _: resolve_engine("static"))
     command = f"judge matrix static --axis=policy=sjf,fcfs --output={tmp_path} --jobs=1".split()
     assert main(command) == 1
     before = (tmp_path / "matrices" / "static" / "README.md").read_text()
@@ -265,8 +279,58 @@ def test_another_release_is_installed_beside_the_same_pins() -> None:
     assert "\ntransformers==5.17.0\n" in libraries.LIBRARIES["vllm"].requirements_of("0.31.0")
 
 
+def test_an_axis_that_was_not_met_leaves_what_broke_and_nothing_that_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    axes = {"host": {"0": {}, "8": {"offload": "8", MET: ["evicted", "restored"]}}}
+    cell = cell_of("mine", axes, {"host": "8"})
+    assert cell.engine == "mine?offload=8"
+    assert cell.proofs == {"host": ("evicted", "restored")}
+    assert not cell.unmet({"evicted": 1, "restored": 2})
+    assert cell.unmet({"evicted": 1, "restored": 0}) == "host=8 was not met: 0 restored"
+    misspelt = cell.unmet({"evicted": 1, "hits": 3})
+    assert misspelt == "host=8 was not met: nobody counts 'restored', but evicted, hits"
+
+    played(monkeypatch, {"host": "8"})
+    judge_cell = cells.judge_cell
+
+    def judged(task: CellTask) -> CellResult:
+        result = judge_cell(task)
+        if task.cell.settings["host"] == "0":
+            return result
+        outcomes: dict[str, RequirementOutcome] = {ONE: "held", OTHER: "failed"}
+        record = replace(result.record, failed={OTHER: "P8 reuse is broken"} if is_broken else {})
+        outcomes[OTHER] = "failed" if is_broken else "held"
+        return as_unmet(CellResult(record, outcomes, result.files), "host=8 was not met: 0 restored")
+
+    monkeypatch.setattr(cells, "judge_cell", judged)
+    spec = EngineSpec("static", resolve_engine("static").factory, axes)
+    monkeypatch.setattr(matrix_command, "resolve_engine", lambda _: spec)
+    for is_broken in (False, True):
+        assert main(["judge", "matrix", "static", f"--output={tmp_path}", "--jobs=1"]) == 1
+        told = capsys.readouterr().out
+        assert "* not judged: host=8: host=8 was not met: 0 restored" in told
+        folder = tmp_path / "matrices" / "static"
+        record = MATRIX.read(folder / "matrix.json")
+        assert not record.is_complete
+        assert "**INCOMPLETE**" in matrix_page(record)
+        assert [*record.outcomes] == ([OTHER] if is_broken else [])
+        assert (folder / "host-8").is_dir() == is_broken
+
+
 def axes_declared() -> Iterable[tuple[str, Axes]]:
     return [(name, each.axes) for name, each in libraries.LIBRARIES.items() if each.axes]
+
+
+def test_axes_name_counters_that_there_are() -> None:
+    named = {"paged": {*happened.COUNTERS, OFFLOADED, RESTORED, TRANSFERRED}}
+    for name, library in libraries.LIBRARIES.items():
+        server = library.server
+        of_server = [*server.events, *server.started] if server else []
+        named[name] = {*happened.COUNTERS, *traffic.COUNTERS, *saved_slots.COUNTERS, *of_server}
+    for name, known in named.items():
+        for values in resolve_engine(name).axes.values():
+            assert {proof for value in values.values() for proof in proof_of(value)} <= known, name
 
 
 @pytest.mark.parametrize(("name", "axes"), axes_declared())
@@ -277,7 +341,7 @@ def test_declared_axes_set_options_that_the_engine_has(name: str, axes: Axes) ->
         for values in axes.values()
         for given in values.values()
         for option in given
-        if not option.startswith("--")
+        if not option.startswith("--") and option != MET
     }
     client = CLIENT_OPTIONS if library.server else ()
     assert own <= {*library.options, *client}

@@ -72,7 +72,7 @@ def test_what_is_forgotten_after_a_preemption_is_met_and_the_features_are_named(
     oracle = lab.oracle("gpt2-random")
     trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P1)
     meetings = Meetings(trial, seed=0)
-    meetings.restrict(grammar=(), adapters=(), interruption=())
+    meetings.restrict(adapters=(), interruption=(), ends=["least length"])
     with pytest.raises(ConformanceFailure) as caught:
         meetings.serve_design()
     appeared = caught.value.failure.finding.appeared

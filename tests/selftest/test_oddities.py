@@ -28,6 +28,7 @@ STRAINED = {
     "drafting": ("P17", "P2", "P3", "P1"),
     "delivery": ("P4", "P14", "P1", "P13", "P1", "P1"),  # those of P13 and P14 can be stepped
     "limited": ("P1", "P9", "P12", "P19"),
+    "grammars": ("P22",),
     "lateness": ("P9", "P10", "P11", "P13", "P14"),
     "lifecycle": ("P23",),
     "random_tokens": ("P19",),

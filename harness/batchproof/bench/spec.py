@@ -177,7 +177,7 @@ class BenchWorkload:
             for r in self.requests
         ]
         config = asdict(self.config)
-        del config["max_model_len"]
+        del config["max_model_len"], config["max_loras"]  # no workload has adapters
         given = {"requests": asked, "config": config}
         canonical = json.dumps(given, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]

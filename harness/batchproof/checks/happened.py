@@ -1,6 +1,7 @@
 """Whether a trace shows what a test is about: a test of preemption proves nothing if there was none."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import ceil
 
@@ -13,6 +14,28 @@ OWN_CHOICE = frozenset(
     {"block that two use at once", "prefix that was given up and computed again"}
     | {"preemption in a case", "prefix_hit in a case", "acceptance in a case", "rejection in a case"}
 )
+
+
+HITS, PREEMPTED, CHUNKS, ACCEPTED, REJECTED = COUNTERS = (
+    *("prefix hits", "preemptions", "chunks of prompts", "drafts accepted", "drafts rejected"),
+)
+
+
+def happened_in(trace: Sequence[StepRecord]) -> Mapping[str, int]:
+    """Returns how often each of `COUNTERS` happened. A hit is an admission whose first row begins
+    behind keys that were not computed for it."""
+    counts = Counter(dict.fromkeys(COUNTERS, 0))
+    begun: set[str] = set()
+    for record in trace:
+        begun -= {*record.admitted, *record.preempted}
+        counts[PREEMPTED] += len(record.preempted)
+        for row in record.rows:
+            counts[HITS] += row.request_id not in begun and row.context_len > 0
+            counts[CHUNKS] += not row.is_sampled
+            counts[ACCEPTED] += row.num_accepted
+            counts[REJECTED] += row.num_drafted - row.num_accepted
+            begun.add(row.request_id)
+    return counts
 
 
 def is_decode(row: RowRecord) -> bool:
@@ -39,14 +62,7 @@ def has_mixed_step(trace: Sequence[StepRecord]) -> bool:
 def has_prefix_hit(trace: Sequence[StepRecord]) -> bool:
     """Returns whether a request, when it was admitted, began behind keys that were not computed
     for it."""
-    begun: set[str] = set()
-    for record in trace:
-        begun -= {*record.admitted, *record.preempted}
-        for row in record.rows:
-            if row.request_id not in begun and row.context_len > 0:
-                return True
-            begun.add(row.request_id)
-    return False
+    return happened_in(trace)[HITS] > 0
 
 
 def has_mixed_adapters(trace: Sequence[StepRecord], workload: Workload) -> bool:

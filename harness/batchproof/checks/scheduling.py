@@ -69,11 +69,11 @@ def scheduling_findings(
         num_before = len(replay.ever_admitted)
         replay.begin(step, record)
         yield from _of_slots(step, replay, ends)
-        if record.admitted and not workload.has_adapter_slots:
+        if record.admitted and not workload.may_overtake:
             yield from _of_first_come(step, record, place)
             yield from _of_arrival_order(step, list(replay.ever_admitted), num_before, place)
         yield from _of_decodes(step, record, replay, ends)
-        if record.waiting and not workload.has_adapter_slots:
+        if record.waiting and not workload.may_overtake:
             yield from _of_refill(step, record, replay, _first(record.waiting, place), can_chunk)
         replay.end(record)
 

@@ -14,8 +14,16 @@ grammar are what most engines take:
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 KINDS = ("regex", "ebnf", "json_schema")
+
+
+class TakenGrammars(NamedTuple):
+    """Which grammars an engine takes, and which EOS ids may end their texts there; None: any."""
+
+    kinds: frozenset[str] = frozenset(KINDS)
+    ends: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
     """
     rerunner = Rerunner(trial, limit_s)
     try:
-        if failure.rule is Rule.HANG:
+        if failure.rule is Rule.HANG and not failure.scene.has_lifecycle:
             return explain_hang(rerunner, failure)
         if failure.rule.replay is Replay.CRASH:
             return cause_of_exception(rerunner, failure)

@@ -14,7 +14,7 @@ from covertable import make
 
 from batchproof.api import Capability, EngineConfig, Request, SamplingParams
 from batchproof.decoding.sampling import TakenFields
-from batchproof.generators.dimensions import DIMENSIONS, LAST, NAMES, OWNER, PLAIN, Plan
+from batchproof.generators.dimensions import DIMENSIONS, LAST, NAMES, OWNER, PLAIN, TEXTS, Plan
 from batchproof.generators.strategies import SMALL_BLOCKS
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
@@ -33,8 +33,8 @@ def _but_plain(name: str) -> list[Value]:
 
 # What cannot meet: the one that has the only slot is never preempted; with a slot for each nobody
 # waits; a prompt fed in one step cannot be aborted in between; in one call nothing can be aborted or
-# done with the engine; and no event has logprobs of prompts. A text has ends of its own, and what else
-# is allowed may leave none of its tokens. With new weights, what depends on the tokens before them has
+# done with the engine; and no event has logprobs of prompts. Of a text, what else is allowed may leave
+# no token. With new weights, what depends on the tokens before them has
 # no right answer, and adapters are of other weights; an abort is at a step, which moves.
 EXCLUDED: frozenset[Meeting] = frozenset(
     {
@@ -44,13 +44,8 @@ EXCLUDED: frozenset[Meeting] = frozenset(
         *((each, ("arrival", "one call")) for each in _but_plain("abort")),
         *((("arrival", "one call"), each) for each in _but_plain("interruption")),
         *((abort, each) for abort in _but_plain("abort") for each in _but_plain("interruption")),
-        *((end, each) for end in _but_plain("ends") for each in _but_plain("grammar")),
-        *((each, ("parameters", "allowed")) for each in _but_plain("grammar")),
-        *(
-            (each, ("interruption", "new weights"))
-            for name in ("adapters", "grammar")
-            for each in _but_plain(name)
-        ),
+        *((("ends", each), ("parameters", "allowed")) for each in TEXTS),
+        *((each, ("interruption", "new weights")) for each in _but_plain("adapters")),
         *(
             (("interruption", "new weights"), each)
             for name in ("parameters", "logprobs")
@@ -58,7 +53,7 @@ EXCLUDED: frozenset[Meeting] = frozenset(
         ),
         *(
             (("ends", each), ("interruption", "new weights"))
-            for each in ("least length", "stop behind the cap", "stop sequence")
+            for each in ("least length", "stop behind the cap", "stop sequence", *TEXTS)
         ),
         *(
             (each, ("logprobs", "of prompts"))
@@ -130,13 +125,27 @@ def _covering(
     strength: int,
     excluded: frozenset[Meeting],
 ) -> tuple[Values, ...]:
-    allowed = [{"operator": "or", "conditions": [*map(_differs, pair)]} for pair in sorted(excluded)]
+    allowed = [*_constraints(excluded)]
     asked = {name: [*values] for name, values in choices}
     return tuple(make(asked, strength=strength, salt=str(seed), constraints=allowed))
 
 
-def _differs(value: Value) -> dict[str, object]:
-    return {"operator": "ne", "left": value[0], "value": value[1]}
+def _constraints(excluded: AbstractSet[Meeting]) -> Iterator[dict[str, object]]:
+    """Yields what the pairs exclude in few conditions: the time of the design goes with their
+    number."""
+    partners: dict[tuple[Value, str], set[Value]] = {}
+    for one, other in sorted(excluded):
+        partners.setdefault((one, other[0]), set()).add(other)
+    alike: dict[tuple[str, frozenset[Value]], set[Value]] = {}
+    for (one, _), others in partners.items():
+        alike.setdefault((one[0], frozenset(others)), set()).add(one)
+    for (_, some), ones in alike.items():
+        yield {"operator": "or", "conditions": [_none_of(ones), _none_of(some)]}
+
+
+def _none_of(values: AbstractSet[Value]) -> dict[str, object]:
+    each = [{"operator": "ne", "left": name, "value": value} for name, value in sorted(values)]
+    return {"operator": "and", "conditions": each}
 
 
 def calls_of(

@@ -40,9 +40,10 @@ LARGEST_DRAFT = 5
 ADAPTERS = (("a", 1), ("b", 2))  # names, and the numbers of the adapters that they stand for
 # Texts that are longer than any answer, and state that decides each token; EOS ids that stand in none.
 GRAMMARS = {
-    "narrow": ("([a-c][0-9]|xyz){30}", "[0-9]{3}(,[0-9]{3}){30}"),
-    "wide": ("([ -~]{3}[0-9]?){30}", "[ -~]{60}"),
+    "narrow text": ("([a-c][0-9]|xyz){30}", "[0-9]{3}(,[0-9]{3}){30}"),
+    "wide text": ("([ -~]{3}[0-9]?){30}", "[ -~]{60}"),
 }
+TEXTS = tuple(GRAMMARS)
 OUTSIDE = frozenset({2, 0xFA})
 
 
@@ -145,12 +146,6 @@ def _set_adapters(plan: Plan, value: str) -> None:
             plan.change(place, adapter=name)
 
 
-def _set_grammar(plan: Plan, value: str) -> None:
-    """Gives two requests unlike grammars."""
-    for place, text in zip(ENDING, GRAMMARS.get(value, ()), strict=False):
-        plan.change(place, grammar=Grammar("regex", text), eos_token_ids=OUTSIDE)
-
-
 def _set_interruption(plan: Plan, value: str) -> None:
     step = plan.rng.randint(1, 5)
     ways = {
@@ -241,7 +236,12 @@ def _set_parameters(plan: Plan, value: str) -> None:
 
 
 def _set_ends(plan: Plan, value: str) -> None:
-    """Lets two requests end by what they answer, or would if they went on."""
+    """Lets two requests end by what they answer, or would if they went on; or gives them unlike
+    grammars, whose texts end behind the cap."""
+    if value in TEXTS:
+        for place, text in zip(ENDING, GRAMMARS[value], strict=True):
+            plan.change(place, grammar=Grammar("regex", text), eos_token_ids=OUTSIDE)
+        return
     for place in ENDING:
         cap, any_may_come = plan.requests[place].max_new_tokens, is_drawn(plan.requests[place])
         inside = plan.rng.randint(1, cap - 2)
@@ -374,10 +374,8 @@ DIMENSIONS: Mapping[str, Dimension] = {
             **_each(("cap", "first token", "inside", "at the cap", "behind the cap")),
             **_each(("stop sequence", "stop behind the cap"), "stop_token_sequences"),
             "least length": ("min_tokens",),
+            **_each(TEXTS, "structured"),
         },
-    ),
-    "grammar": Dimension(
-        _set_grammar, {"none": (), **_each(("narrow", "wide"), "structured")}, Promise.P22
     ),
     "logprobs": Dimension(
         _set_logprobs,

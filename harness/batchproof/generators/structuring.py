@@ -7,13 +7,14 @@ stand in no text.
 
 import json
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Grammar, Request
+from batchproof.decoding.grammar import TakenGrammars
 from batchproof.generators.sharing import block_prompts
 from batchproof.generators.speculating import AGREEMENTS, MOST_DRAFTS
 from batchproof.generators.strategies import text_tokens
@@ -98,7 +99,16 @@ def _nested(parts: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
 schemas = st.recursive(LEAF_SCHEMAS, _nested, max_leaves=3).map(
     lambda schema: Grammar("json_schema", json.dumps(schema))
 )
-grammars = st.one_of(regexes, ebnfs(), schemas)
+OF_KIND: Mapping[str, st.SearchStrategy[Grammar]] = {
+    "regex": regexes,
+    "ebnf": ebnfs(),
+    "json_schema": schemas,
+}
+
+
+def grammars(taken: TakenGrammars) -> st.SearchStrategy[Grammar]:
+    """Draws grammars that an engine takes."""
+    return st.one_of(*(drawn for kind, drawn in OF_KIND.items() if kind in taken.kinds))
 
 
 def lasting(num_tokens: int) -> st.SearchStrategy[Grammar]:
@@ -107,12 +117,15 @@ def lasting(num_tokens: int) -> st.SearchStrategy[Grammar]:
     return leaves.map(lambda of: Grammar("regex", f"({of[0]}({of[1]}|{of[2]})?){{{num_tokens}}}"))
 
 
-FREE = Grammar("regex", f"({WIDE}{{3}}[0-9]?)*")  # allows most of what the model says in ASCII
+# Allows much of what the model says in ASCII; a token that is lost or doubled changes what comes next.
+FREE = Grammar("regex", f"({WIDE}[!-Z])*")
 
 
 @st.composite
-def ends(draw: st.DrawFn, vocab_size: int) -> frozenset[int]:
+def ends(draw: st.DrawFn, vocab_size: int, taken: TakenGrammars) -> frozenset[int]:
     """Draws the EOS ids of a request with a grammar, beside which may stand one that is unknown."""
+    if taken.ends is not None:
+        return taken.ends
     some = draw(st.sets(st.sampled_from(ENDS), min_size=1, max_size=3), label="eos")
     return frozenset(some | draw(st.sampled_from([set(), {vocab_size}])))
 
@@ -122,62 +135,73 @@ def structured(
     draw: st.DrawFn,
     oracle: Oracle,
     workload: Workload,
-    grammars: st.SearchStrategy[Grammar] = grammars,
+    taken: TakenGrammars,
+    some: st.SearchStrategy[Grammar] | None = None,
 ) -> Workload:
-    """Draws which requests have a grammar: the first for certain. The others stay as they are."""
+    """Draws which requests have a grammar, one of `some`: the first for certain. The others stay as
+    they are."""
     vocab_size = oracle.subject.vocab_size
+    some = grammars(taken) if some is None else some
     found: list[Request] = []
     for request in workload.requests:
-        grammar = draw(grammars if not found else st.one_of(st.none(), grammars), label="grammar")
-        eos = draw(ends(vocab_size)) if grammar else request.eos_token_ids
+        grammar = draw(some if not found else st.one_of(st.none(), some), label="grammar")
+        eos = draw(ends(vocab_size, taken)) if grammar else request.eos_token_ids
         found.append(replace(request, grammar=grammar, eos_token_ids=eos))
     return workload.with_requests(found)
 
 
 @st.composite
-def drafted(draw: st.DrawFn, oracle: Oracle, workload: Workload) -> Workload:
+def drafted(draw: st.DrawFn, oracle: Oracle, workload: Workload, taken: TakenGrammars) -> Workload:
     """Draws grammars for the workload, and drafts that know none of them: of a model that is right
-    about the plain answers always, sometimes or never, or of n-grams. One more answer is nearly free,
-    so that some drafts are allowed and right."""
+    about the plain answers always, sometimes or never, or of n-grams. Three more answers are nearly
+    free, so that some drafts are allowed, right ones among them."""
     vocab_size = oracle.subject.vocab_size
-    agreement = draw(st.sampled_from([None, 0.0, *AGREEMENTS, 1.0]), label="draft_agreement")
-    free = Request("free", text_tokens(3, vocab_size)[:4], 12, draw(ends(vocab_size)), grammar=FREE)
-    bounded = draw(structured(oracle, workload))
+    agreement = draw(st.sampled_from([0.75, *AGREEMENTS, None, 0.0, 1.0]), label="draft_agreement")
+    num = draw(st.sampled_from([3, *range(1, MOST_DRAFTS + 1)]), label="num_speculative_tokens")
+    eos = draw(ends(vocab_size, taken))
+    free = [
+        Request(f"free-{text}", text_tokens(text, vocab_size)[:4], 16, eos, grammar=FREE)
+        for text in range(3)
+    ]
+    bounded = draw(structured(oracle, workload, taken))
     config = workload.config
     return Workload(
-        (free, *bounded.requests),
+        (*free, *bounded.requests),
         replace(
             config,
             max_num_seqs=max(2, config.max_num_seqs),
             max_num_batched_tokens=max(64, config.max_num_batched_tokens),
             max_model_len=None,
             num_blocks=None,
-            num_speculative_tokens=draw(st.integers(1, MOST_DRAFTS), label="num_speculative_tokens"),
+            num_speculative_tokens=num,
             draft_agreement=agreement,
         ),
     )
 
 
 @st.composite
-def same_prompts(draw: st.DrawFn, oracle: Oracle, block_sizes: Sequence[int]) -> tuple[Workload, ...]:
+def same_prompts(
+    draw: st.DrawFn, oracle: Oracle, block_sizes: Sequence[int], taken: TakenGrammars
+) -> tuple[Workload, ...]:
     """Draws calls to one engine with a prefix cache: prompts that share whole blocks, each under one
     grammar after the other and under none, at once and from call to call."""
     vocab_size = oracle.subject.vocab_size
     block_size = draw(st.sampled_from(block_sizes), label="block_size")
     prompt = (*draw(block_prompts(vocab_size, block_size), label="prompt"), 7)
     config = EngineConfig(max_num_seqs=2, block_size=block_size, prefix_caching=True)
-    some = [*draw(st.lists(grammars, min_size=2, max_size=3), label="grammars"), None]
-    eos = draw(ends(vocab_size))
+    some = [*draw(st.lists(grammars(taken), min_size=2, max_size=3), label="grammars"), None]
+    eos = draw(ends(vocab_size, taken))
     asked = [Request(f"r{i}", prompt, 2 * block_size, eos, grammar=each) for i, each in enumerate(some)]
     return tuple(Workload(tuple(each), config) for each in (asked[:1], asked[::-1], asked))
 
 
-def to_the_end(oracle: Oracle) -> Workload:
+def to_the_end(oracle: Oracle, taken: TakenGrammars) -> Workload:
     """Returns requests whose texts end in every way: at once, by an EOS that is forced or is one of
     many, one token before the cap, at the cap, and not at all."""
     vocab_size = oracle.subject.vocab_size
     word = string.ascii_lowercase[:9]
     schema = _object({"id": {"enum": [12345]}, "tags": _array({"type": "boolean"})})
+    other = _array({"enum": ["red", "rose"]})
     ways = {
         "at once": (Grammar("regex", ""), 3),
         "or at once": (Grammar("regex", "([ -~][0-9])*"), 9),
@@ -188,11 +212,13 @@ def to_the_end(oracle: Oracle) -> Workload:
         "never": (Grammar("regex", "[a-f]*-"), 12),
         "deep": (Grammar("ebnf", 'root ::= "(" root ")" | [0-9]'), 16),
         "schema": (Grammar("json_schema", json.dumps(schema)), 60),
+        "other schema": (Grammar("json_schema", json.dumps(other)), 30),
     }
     prompts = [text_tokens(text, vocab_size)[: 3 + text] for text in range(len(ways))]
     wanted = [
-        Request(name, prompt, cap, frozenset({2, 0xFA}), grammar=grammar)
+        Request(name, prompt, cap, taken.ends or frozenset({2, 0xFA}), grammar=grammar)
         for prompt, (name, (grammar, cap)) in zip(prompts, ways.items(), strict=True)
+        if grammar.kind in taken.kinds
     ]
     plain = Request("plain", prompts[-1], 9)
     return Workload((*wanted, plain), EngineConfig(max_num_seqs=4))

@@ -2,11 +2,12 @@
 
 An axis has named values. A value sets options of the engine, and options of the suite, whose names
 begin with `--`: `q8_0 = {kv_cache = "q8_0", "--kv-cache-dtype" = "int8"}`. The first value of each axis
-is the base.
+is the base. A value may name the counters that prove it: `on = {restored = "true", met = "states
+restored from disk"}`, or a list of them. Of each something must have happened in every cell with it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from covertable import make
 
@@ -18,7 +19,8 @@ from batchproof.validation.values import near
 SUITE_OPTION = "--"
 MODEL = "--model"
 ANY = "*"  # in the place of the model
-Value = Mapping[str, str]  # options that it sets
+MET = "met"  # in the place of an option: the counters that prove the value
+Value = Mapping[str, str | Sequence[str]]  # options that it sets, and `MET`
 Axes = Mapping[str, Mapping[str, Value]]  # axis -> value -> its options
 
 
@@ -29,6 +31,16 @@ class Cell:
     settings: Settings
     engine: str
     options: tuple[str, ...]
+    proofs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # axis -> counters
+
+    def unmet(self, counters: Mapping[str, int]) -> str:
+        """Returns which axis was not met in a run that counted this, or an empty text."""
+        for axis, names in self.proofs.items():
+            for name in (each for each in names if not counters.get(each)):
+                others = ", ".join(counters) or "nothing"
+                why = f"0 {name}" if name in counters else f"nobody counts {name!r}, but {others}"
+                return f"{words_of({axis: self.settings[axis]})} was not met: {why}"
+        return ""
 
     @property
     def model(self) -> str | None:
@@ -96,14 +108,23 @@ def chosen(axes: Axes) -> list[Settings]:
 
 def cell_of(engine: str, axes: Axes, settings: Settings) -> Cell:
     """Returns the configuration of an engine with these settings."""
-    given: dict[str, str] = {}
+    given: dict[str, object] = {}
+    proofs: dict[str, tuple[str, ...]] = {}
     for axis, value in settings.items():
-        given |= axes[axis][value]
+        given |= {name: each for name, each in axes[axis][value].items() if name != MET}
+        if proof := proof_of(axes[axis][value]):
+            proofs[axis] = proof
     options = [f"{name}={value}" for name, value in given.items() if name.startswith(SUITE_OPTION)]
     own = [f"{name}={value}" for name, value in given.items() if not name.startswith(SUITE_OPTION)]
     joined = "&".join(own)
     mark = "" if not own else "&" if "?" in engine else "?"
-    return Cell(settings, f"{engine}{mark}{joined}", tuple(options))
+    return Cell(settings, f"{engine}{mark}{joined}", tuple(options), proofs)
+
+
+def proof_of(value: Value) -> tuple[str, ...]:
+    """Returns the counters that prove a value of an axis."""
+    named = value.get(MET, ())
+    return (named,) if isinstance(named, str) else tuple(named)
 
 
 def folder_name(settings: Settings, base: Settings) -> str:

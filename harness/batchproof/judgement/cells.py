@@ -13,7 +13,7 @@ from batchproof.judgement.output import write_verdict
 from batchproof.judgement.suite_session import ENDED, Session, suite_options
 from batchproof.plugin.deselection import ONE
 from batchproof.records.journal import entries
-from batchproof.records.matrix import CellRecord
+from batchproof.records.matrix import BREAKS, CellRecord
 from batchproof.records.trial_record import TrialRecord
 from batchproof.records.verdict import VERDICT, EngineVerdict, RequirementOutcome
 from batchproof.requirements.issues import KnownIssue
@@ -65,7 +65,7 @@ def judged(tasks: Sequence[CellTask], runner: str) -> Iterator[CellResult]:
 
 
 def judge_cell(task: CellTask) -> CellResult:
-    """Runs the suite on one configuration."""
+    """Runs the suite on one configuration. Where an axis was not met, nothing is judged that held."""
     with TemporaryDirectory(prefix="batchproof-") as name:
         folder, start = Path(name), time.monotonic()
         session = task.session(folder)
@@ -98,7 +98,19 @@ def judge_cell(task: CellTask) -> CellResult:
             failed=failed,
             why_not="" if has_ended else "the run did not come to its end",
         )
-        return CellResult(record, outcomes_in(cell, verdict), files)
+        result = CellResult(record, outcomes_in(cell, verdict), files)
+        unmet = cell.unmet(verdict.totals.counters)
+        return as_unmet(result, unmet) if has_ended and unmet else result
+
+
+def as_unmet(result: CellResult, why_not: str) -> CellResult:
+    """Returns what is left of a cell in which an axis was not met: what broke. What held proves
+    nothing."""
+    record, outcomes = result.record, result.outcomes
+    promises = {name: each for name, each in record.promises.items() if each.failed or each.known}
+    record = replace(record, promises=promises, why_not=why_not)
+    broken = {name: outcome for name, outcome in outcomes.items() if outcome in BREAKS}
+    return CellResult(record, broken, result.files if record.failed else {})
 
 
 def _promise(record: TrialRecord) -> str:

@@ -56,7 +56,7 @@ from batchproof.records.suite_stamp import suite_stamp
 from batchproof.records.texts import counted, slug
 from batchproof.records.verdict import VERDICT, RequirementOutcome
 from batchproof.requirements.issues import read_issues
-from batchproof.run.registry import engines_module, resolve_engine
+from batchproof.run.registry import resolve_engine
 from batchproof.validation.values import one_of
 
 LIBRARIES = "adapters.released.libraries"
@@ -122,10 +122,9 @@ def require_options(arguments: argparse.Namespace, axes: Axes) -> None:
 
 
 def declared_axes(engine: str) -> Axes:
-    """Returns the axes in the `engine.toml` of a released engine."""
-    library = engines_module(LIBRARIES).LIBRARIES.get(engine.partition("?")[0])
-    axes: Axes = library.axes if library else {}
-    return axes
+    """Returns the axes that the engine declares: those in `engine.toml`, or the attribute `axes` of its
+    factory. Raises `UsageError`."""
+    return resolve_engine(engine).axes
 
 
 def judge_matrix(
@@ -157,7 +156,8 @@ def judge_matrix(
 
 
 def _line(number: int, of: int, cell: CellRecord) -> str:
-    found = cell.why_not or f"{counted(len(cell.failed), 'requirement')} failed"
+    failed = f"{counted(len(cell.failed), 'requirement')} failed"
+    found = f"{failed}; {cell.why_not}" if cell.why_not else failed
     return f"cell {number} of {of}, {cell.folder}: {found} ({cell.minutes:.1f} min)"
 
 
@@ -213,7 +213,7 @@ class _Matrix:
     def keep(self, result: CellResult) -> None:
         """Writes the pages of a cell, and the matrix as far as it is. Raises `UsageError` if nothing
         could be asked in the first: an older matrix stays."""
-        if not self._judged and not result.files and result.record.why_not:
+        if not self._judged and not result.files and not result.record.num_requests:
             raise UsageError(
                 f"{result.record.engine!r} is not judged, since no test was run: see above"
             )
@@ -230,7 +230,7 @@ class _Matrix:
 
     def remove_others(self) -> None:
         """Removes the folders of cells that an earlier run has left."""
-        kept = {each.folder for each in self.cells}
+        kept = {each.folder for each in self.cells if each.promises}
         for path in self.folder.glob(f"*/{RECORD}"):
             if path.parent.name not in kept:
                 shutil.rmtree(path.parent)

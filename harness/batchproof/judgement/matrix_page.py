@@ -46,7 +46,8 @@ def matrix_page(record: MatrixRecord) -> str:
 
 
 def summary_lines(record: MatrixRecord) -> list[str]:
-    """Returns a sentence for the whole, and one for each finding that a setting decides."""
+    """Returns a sentence for the whole, one for each finding that a setting decides, and one for each
+    cell that is not judged."""
     num = sum(each.num_requests for each in record.cells)
     told: dict[str, list[str]] = {}
     for each in _sorted(record.differences):
@@ -60,7 +61,13 @@ def summary_lines(record: MatrixRecord) -> list[str]:
             f"{len({*record.outcomes} - told_names)} wherever they could be asked."
         )
     whole = f"{record.engine} was asked in {_counted(record)}, {num:,} answers: {broken}"
-    return [whole, *(f"* {how}: {'; '.join(dict.fromkeys(what))}" for how, what in told.items())]
+    found = [f"* {how}: {'; '.join(dict.fromkeys(what))}" for how, what in told.items()]
+    named = zip(columns_of(record), record.cells, strict=True)
+    return [
+        whole,
+        *found,
+        *(f"* not judged: {name}: {each.why_not}" for name, each in named if each.why_not),
+    ]
 
 
 def _counted(record: MatrixRecord) -> str:
@@ -120,7 +127,8 @@ def _unsearched(record: MatrixRecord) -> Iterator[str]:
 def _cells(record: MatrixRecord) -> Iterator[str]:
     yield from header("cell", "answers", "minutes", *(each.id for each in Promise))
     for each, name in zip(record.cells, columns_of(record), strict=True):
-        shown = f"[{name}]({each.folder}/{PAGE})" if each.promises else f"{name}: {each.why_not}"
+        shown = f"[{name}]({each.folder}/{PAGE})" if each.promises else name
+        shown += f": {each.why_not}" if each.why_not else ""
         yield line(shown, f"{each.num_requests:,}", f"{each.minutes:.1f}", *signs_of(each.promises))
 
 

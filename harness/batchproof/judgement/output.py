@@ -73,10 +73,10 @@ def _compared(verdict: EngineVerdict) -> str:
 
 
 def _more(total: Totals) -> Iterator[str]:
-    """Yields what the engine says that happened, and how long it took."""
+    """Yields what happened, by the trace or the engine's own count, and how long it took."""
     if total.counters:
         counts = ", ".join(f"{number:,} {what}" for what, number in total.counters.items())
-        yield f" By the adapter's count: {counts}."
+        yield f" Counted: {counts}."
     if total.seconds:
         took, share = f"{total.seconds / 60:.0f} min", total.engine_seconds / total.seconds
         yield f" The tests took {took} in all processes together, {share:.0%} of it the engine's."

@@ -26,6 +26,7 @@ from transformers.utils import logging
 from batchproof.decoding.adapters import merge, register_adapters, save_adapter
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DEVICES, DTYPES, KNOWN, IntegerOracle
+from batchproof.models.llama_hash_oracle import ROLL
 from batchproof.models.shapes import SHAPES
 from batchproof.validation.values import one_of
 
@@ -111,14 +112,20 @@ class ModelUnderTest:
     @property
     def num_weights(self) -> int:
         """How many weights it may get, numbered from 0 on, which are its own."""
-        return KNOWN[self.name].num_weights if self.is_embedded else 0
+        return 2 * (self.num_variants + 1) if self.num_variants else 0
 
     def variant(self, number: int) -> ModelUnderTest:
-        """Returns the model with the adapter of this number merged into its weights, or with other
-        weights that it may get."""
+        """Returns the model with the adapter of this number merged into its weights. Numbers behind
+        those are other weights that it may get: those of the model alone, and of each adapter, with the
+        vocabulary rolled, so that others change than those that adapters act on."""
         known = KNOWN[self.name]
         model = _built(self.name)
-        merge(model, number, self.model.dtype)
+        is_rolled, adapter = divmod(number, self.num_variants + 1)
+        if adapter:
+            merge(model, adapter, self.model.dtype)
+        ends = (model.get_input_embeddings(), model.get_output_embeddings())
+        for weight in {each.weight for each in ends} if is_rolled else ():
+            weight.copy_(weight.roll(ROLL, 0))
         oracle = partial(known.oracle, number=number) if known.oracle else None
         merged = moved(model, self.model.device, self.model.dtype)
         return ModelUnderTest(f"{self.name}+{number}", merged, oracle)

@@ -39,7 +39,6 @@ class EmbeddedModel:
     nan_token: int | None = None  # a prompt that holds it has no right answer: its logits are NaN
     num_variants: int = 0  # low-rank adapters of it; its oracle takes the number of one
     variants: str = ""  # the module of this package that makes them
-    num_weights: int = 0  # weights that it may get, of which 0 are its own, and the next its variants'
 
     def build(self) -> PreTrainedModel:
         """Returns the model in float32 on the CPU, in eval mode."""
@@ -57,12 +56,11 @@ EMBEDDED: dict[str, EmbeddedModel] = {
         llama_hash_oracle.generate,
         num_variants=llama_hash_oracle.NUM_VARIANTS,
         variants="llama_variants",
-        num_weights=llama_hash_oracle.NUM_WEIGHTS,
     ),
     "gpt2-random": EmbeddedModel("random_models:build_gpt2_random"),
     "llama-random": EmbeddedModel("random_models:build_llama_random"),
     "mistral-window": EmbeddedModel(
-        "random_models:build_mistral_window", num_variants=2, variants="random_variants", num_weights=3
+        "random_models:build_mistral_window", num_variants=2, variants="random_variants"
     ),
     "qwen2-mixed": EmbeddedModel("random_models:build_qwen2_mixed"),
     "bamba-random": EmbeddedModel("random_models:build_bamba_random"),

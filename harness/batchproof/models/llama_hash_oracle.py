@@ -20,7 +20,6 @@ from batchproof.models.hash_tables import (
 )
 
 NUM_VARIANTS = 8
-NUM_WEIGHTS = 2 * (NUM_VARIANTS + 1)
 ROLL = 77
 """By how many tokens the vocabulary is rolled in weights behind those of the variants."""
 STATE_BITS = 32

@@ -15,7 +15,8 @@ Settings = Mapping[str, str]  # axis -> the name of one of its values
 
 @dataclass(frozen=True)
 class CellRecord:
-    """A configuration that was judged. `why_not`: it could not be, and there is no page."""
+    """A configuration that was judged. `why_not`: it could not be, or not in full; then there is a page
+    only if something broke or the run did not come to its end."""
 
     settings: Settings
     folder: str  # below that of the matrix

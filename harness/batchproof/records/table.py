@@ -34,7 +34,7 @@ class Totals:
     num_near_ties: int = 0
     seconds: float = 0.0  # of the tests, in all processes together
     engine_seconds: float = 0.0  # of those, the engine's
-    counters: Mapping[str, int] = field(default_factory=dict)  # what the engine says that happened
+    counters: Mapping[str, int] = field(default_factory=dict)  # what happened, by trace and engine
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ class Ledger:
     precision: str = ""  # declared for the engine; empty: that of the model
     conventions: tuple[str, ...] = ()  # and settings, in the engine's own words
     notes: tuple[str, ...] = ()
-    counters: dict[str, int] = field(default_factory=dict)  # what the engines say that happened
+    counters: dict[str, int] = field(default_factory=dict)  # what happened, by trace and engine
 
     def count(self, counted: Mapping[str, int]) -> None:
-        """Adds what an engine says that happened."""
+        """Adds what a trace shows, or an engine says, that happened."""
         for name, number in counted.items():
             self.counters[name] = self.counters.get(name, 0) + number
 

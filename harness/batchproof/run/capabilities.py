@@ -24,6 +24,7 @@ from batchproof.api import (
     UpdatingEngine,
     fields_of,
 )
+from batchproof.decoding.grammar import KINDS, TakenGrammars
 from batchproof.decoding.sampling import DRAFTS, TakenFields
 from batchproof.errors import UsageError
 from batchproof.run.time_limit import time_limit
@@ -69,6 +70,7 @@ class Offer(NamedTuple):
     capabilities: frozenset[Capability]
     fields: TakenFields
     block_size_multiple: int = 1
+    grammars: TakenGrammars = TakenGrammars()
 
 
 def offer_of(
@@ -96,7 +98,7 @@ def offer_of(
         capabilities = _checked(name, declared, structural)
     scheduling_delay_of(name, engine, capabilities)
     taken = taken_fields_of(name, engine, capabilities)
-    return Offer(capabilities, taken, block_size_multiple_of(name, engine))
+    return Offer(capabilities, taken, block_size_multiple_of(name, engine), grammars_of(name, engine))
 
 
 def _require_engine(name: str, engine: object) -> None:
@@ -163,6 +165,22 @@ def block_size_multiple_of(name: str, engine: Engine) -> int:
             f"least 1: what each size of a block is a multiple of"
         )
     return declared
+
+
+def grammars_of(name: str, engine: Engine) -> TakenGrammars:
+    """Returns the grammars that the engine takes (`batchproof.api.StructuredEngine`). Raises
+    `UsageError`."""
+    kinds = _read(name, engine, "grammar_kinds", frozenset(KINDS))
+    ends = _read(name, engine, "grammar_ends", None)
+    if not (isinstance(kinds, Set) and kinds and kinds <= {*KINDS}):
+        raise UsageError(
+            f"engine {name!r}: grammar_kinds is {kinds!r}, but must be a set of {', '.join(KINDS)}"
+        )
+    if ends is not None and not (isinstance(ends, Set) and ends and all(type(i) is int for i in ends)):
+        raise UsageError(
+            f"engine {name!r}: grammar_ends is {ends!r}, but must be a set of one token id or more"
+        )
+    return TakenGrammars(frozenset(kinds), None if ends is None else frozenset(ends))
 
 
 def taken_fields_of(name: str, engine: Engine, capabilities: Set[Capability]) -> TakenFields:

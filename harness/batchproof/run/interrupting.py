@@ -37,19 +37,28 @@ def needed_by(workload: Workload) -> frozenset[Capability]:
     return frozenset(needed)
 
 
-def interrupter(engine: Engine, oracle: Oracle, weights: int) -> Callable[[Interruption], None]:
-    """Returns what does with the engine, which has these weights, what an interruption says. Raises
-    what the engine raises."""
+def interrupter(
+    engine: Engine, oracle: Oracle, weights: int, interruptions: Sequence[Interruption]
+) -> Callable[[Interruption], None]:
+    """Returns what does with the engine, which has these weights, what each interruption says, in their
+    order. It raises what the engine raises.
+
+    The models that updates need are built here, because that is no time of the engine's.
+    """
+    models: list[tuple[PreTrainedModel, Sequence[str] | None]] = []
+    for each in interruptions:
+        if each.is_update:
+            before, after = (oracle.under((), n).subject.model for n in (weights, each.weights))
+            names = differing(before, after) if each.kind == UPDATE_IN_PART else None
+            models.append((after, names))
+            weights = each.weights
+    updates = iter(models)
 
     def interrupt(asked: Interruption) -> None:
-        nonlocal weights
-        if not asked.is_update:
+        if asked.is_update:
+            engine.update_weights(*next(updates))  # type: ignore[attr-defined]
+        else:
             getattr(engine, "clear_cache" if asked.kind == CLEAR else asked.kind)()
-            return
-        before, after = (oracle.under((), each).subject.model for each in (weights, asked.weights))
-        names = differing(before, after) if asked.kind == UPDATE_IN_PART else None
-        engine.update_weights(after, names)  # type: ignore[attr-defined]
-        weights = asked.weights
 
     return interrupt
 

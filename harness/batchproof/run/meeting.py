@@ -20,6 +20,7 @@ from batchproof.checks.happened import (
     has_prefix_hit,
     has_rejection,
 )
+from batchproof.decoding.grammar import TakenGrammars
 from batchproof.generators.covering import (
     Choices,
     Meeting,
@@ -41,6 +42,7 @@ from batchproof.generators.dimensions import (
     NAMES,
     OWNER,
     PLAIN,
+    TEXTS,
     repeats_itself,
 )
 from batchproof.models.embedded import TWINS_MODEL
@@ -104,7 +106,6 @@ WHO_ASKS = {
     "parameters": {*ASKING},
     "adapters": {*ASKING},
     "ends": {*ENDING},
-    "grammar": {*ENDING},
     "logprobs": {OWNER, LAST},
 }
 # What depends on the whole of a prompt, of which a preemption may leave a part.
@@ -147,6 +148,8 @@ class Meetings:
         """`strength` values meet in each meeting. `seed` decides the design and the workloads, and they
         are others on each model. Without `block_sizes` they are the engine's smallest."""
         self.choices = choices_for(*trial.offer, trial.subject)
+        if trial.grammars != TakenGrammars():  # those of the scenes may be others
+            self.choices["ends"] = [each for each in self.choices["ends"] if each not in TEXTS]
         self.excluded = excluded_for(trial.offer[1])
         if "n-grams" in self.choices["drafts"] and not repeats_itself(trial.oracle):
             self.choices["drafts"].remove("n-grams")

@@ -34,10 +34,12 @@ COLLECTIONS = {  # by prefix: what each of them is, and the module and the table
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """An engine as it was requested: the text that names it in reports, and its factory."""
+    """An engine as it was requested: the text that names it in reports, its factory, and the axes of a
+    matrix that the factory declares (`batchproof.judgement.axes`)."""
 
     name: str
     factory: EngineFactory = field(compare=False)
+    axes: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 def resolve_engine(text: str) -> EngineSpec:
@@ -53,7 +55,8 @@ def resolve_engine(text: str) -> EngineSpec:
     else:
         factory = load_factory(text, target if ":" in target else names.target_of(text, target))
     names.check_options(text, factory, options)
-    return EngineSpec(text, partial(factory, **options) if options else factory)
+    axes = getattr(factory, "axes", {})
+    return EngineSpec(text, partial(factory, **options) if options else factory, axes)
 
 
 def engines_module(name: str) -> Any:

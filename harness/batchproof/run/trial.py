@@ -22,10 +22,11 @@ from batchproof.checks.answers import completion_findings, presence_findings
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.contract_types import checked_trace
-from batchproof.checks.happened import OWN_CHOICE
+from batchproof.checks.happened import OWN_CHOICE, happened_in
 from batchproof.checks.lifecycle import Cuts, Part, parts
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.refusals import refusal_findings
+from batchproof.decoding.grammar import TakenGrammars
 from batchproof.decoding.sampling import TakenFields
 from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.finding import Facts, Failure, Finding, Rule, Run, Scene, Subject, found
@@ -179,6 +180,11 @@ class Trial:
         return self.capabilities, self.lab.offer(self.spec, self.subject).fields
 
     @property
+    def grammars(self) -> TakenGrammars:
+        """The grammars that the engine takes."""
+        return self.lab.offer(self.spec, self.subject).grammars
+
+    @property
     def block_sizes(self) -> tuple[int, ...]:
         """The smallest sizes of a block that the engine serves: with them, few tokens fill several."""
         fitted = (self.fitted(EngineConfig(block_size=size)) for size in SMALL_BLOCKS)
@@ -277,12 +283,12 @@ class Trial:
         with self.reporting(workload, Rule.RAISED):
             self.lab.watch.require_untouched(self.spec, self.subject)
             guard = self.lab.watch.guard(self.spec, self.subject, "while the engine worked")
+            interrupt = interrupter(engine, self.oracle, workload.weights, workload.interruptions)
             with guard, self._engines_time():
                 with time_limit(self.lab.time_limit_s, "load_adapter and unload_adapter"):
                     loaded = self.history.loaded(engine)
                     loaded.bring(engine, self.subject, workload)  # type: ignore[arg-type]
                 self._update_weights(engine, workload.weights)
-                interrupt = interrupter(engine, self.oracle, workload.weights)
                 outcome = serve(engine, workload, self.lab.time_limit_s, interrupt)
             self.lab.watch.require_untouched(self.spec, self.subject)
         computed: tuple[Computed, ...] = ()
@@ -299,10 +305,11 @@ class Trial:
 
     def _update_weights(self, engine: Engine, wanted: int) -> None:
         """Makes the engine have the weights of this variant."""
-        known = self.history.weights(engine)
+        known, update = self.history.weights(engine), Interruption(0, UPDATE, wanted)
         if known != wanted:
+            interrupt = interrupter(engine, self.oracle, known, [update])
             with time_limit(self.lab.time_limit_s, "update_weights"):
-                interrupter(engine, self.oracle, known)(Interruption(0, UPDATE, wanted))
+                interrupt(update)
             self.history.updated(engine, wanted)
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:
@@ -339,7 +346,10 @@ class Trial:
         records: Sequence[StepRecord],
         earlier: Sequence[Computed] = (),
     ) -> Iterator[Finding]:
-        """Yields what `batchproof.checks.conduct` finds in a run of this engine on this model."""
+        """Yields what `batchproof.checks.conduct` finds in a run of this engine on this model, and
+        counts what its records show."""
+        if Capability.TRACING in self.capabilities:
+            self.ledger.count(happened_in(records))
         known = self.capabilities, earlier, self.scheduling_delay, self.subject.reach
         return conduct_findings(workload, outcome, records, *known)
 

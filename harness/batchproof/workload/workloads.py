@@ -44,8 +44,8 @@ class Workload:
     `adapters` holds pairs of a name and the number of the adapter that it stands for: the engine is
     made to have just these before it is served. `adapters_in_place`: one that takes a name's place is
     written to the folder of the one before. `weights` is the number of the variant whose weights the
-    engine is made to have, 0 for the model itself, and `interruptions` are done meanwhile, those of one
-    step in this order.
+    engine is made to have, 0 for the model itself, and `interruptions`, whose steps ascend, are done
+    meanwhile.
     """
 
     requests: tuple[Request, ...]
@@ -77,10 +77,12 @@ class Workload:
         return (Interruption(0, UPDATE, self.weights), *(i for i in self.interruptions if i.is_update))
 
     @property
-    def has_adapter_slots(self) -> bool:
-        """Whether a request may have to wait until its adapter may run, and be overtaken meanwhile."""
+    def may_overtake(self) -> bool:
+        """Whether a request may have to wait until its adapter may run, or its grammar is compiled, and
+        be overtaken meanwhile."""
         names = {each.adapter for each in self.requests} - {None}
-        return len(names) > (self.config.max_loras or 0)
+        has_grammar = any(each.grammar for each in self.requests)
+        return has_grammar or len(names) > (self.config.max_loras or 0)
 
     @property
     def num_tokens(self) -> int:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from batchproof.decoding.adapters import ADAPTERS, save_adapters
 from batchproof.decoding.speculation import HEAD, head_of
+from batchproof_engines.adapters.byte_tokenizer import BYTES, NUM_BYTES, bytes_tokenizer
 from batchproof_engines.adapters.word_tokenizer import words_tokenizer
 
 if TYPE_CHECKING:
@@ -40,7 +41,11 @@ def saved(model: PreTrainedModel) -> Path:
                 model.save_pretrained(folder)
         finally:
             model.config = config
-        words_tokenizer(model.config.get_text_config().vocab_size).save_pretrained(folder)
+        vocab_size = model.config.get_text_config().vocab_size
+        words_tokenizer(vocab_size).save_pretrained(folder)
+        if vocab_size == NUM_BYTES:  # beside a config, as tokenizers are found by one
+            bytes_tokenizer().save_pretrained(folder / BYTES)
+            shutil.copy(folder / "config.json", folder / BYTES)
         head = head_of(model)
         if head is not None:
             head.save(folder / HEAD)

@@ -3,6 +3,7 @@ events that must leave it in a working state."""
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from batchproof.generators.strategies import text_tokens
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
 from batchproof_paged import native, packing, paged
+from batchproof_paged.block_manager import RESTORED, TRANSFERRED
 
 CPU = torch.device("cpu")
 KERNELS = ["onednn", *(["native"] if native.works() else [])]
@@ -30,6 +32,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "captured": {"backend": "blocks", "graphs": True},
     "overlapped": {"overlap": True},
     "captured and overlapped": {"backend": "blocks", "graphs": True, "overlap": True},
+    "offloading": {"offload": 8},
+    "transferring": {"transfer": True},
     "prepared": {"backend": "blocks", "graphs": True, "overlap": True, "prepare": True},
 }
 # Chunks, preemption, a former tenant's lane, and sequences of many lengths.
@@ -104,6 +108,12 @@ def test_a_model_that_looks_into_its_tensors_is_not_traced_and_served_all_the_sa
         ({"linears": "fast"}, "'linears' is no option; there are backend, trace, graphs, overlap"),
         ({"feed": "stacked", "trace": True}, "trace needs feed=packed"),
         ({"trace": 1}, "trace is 1, but must be one of false, true"),
+        ({"offload": -1}, "offload is -1, but must be a whole number of blocks"),
+        (
+            {"offload": 8, "backend": "lanes"},
+            "offload and transfer need feed=packed, and backend=blocks",
+        ),
+        ({"transfer": True, "overlap": True}, "transfer=true needs overlap=false"),
     ],
 )
 def test_options_that_are_wrong_or_contradict_each_other_are_named(
@@ -112,6 +122,53 @@ def test_options_that_are_wrong_or_contradict_each_other_are_named(
     model = load_model("gpt2-random", CPU, torch.float32).model
     with pytest.raises(ConfigError, match=rule):
         paged(model, EngineConfig(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "drafts"),
+    [
+        ({"offload": 8}, {}),
+        ({"offload": 8}, {"num_speculative_tokens": 3, "draft_agreement": 1.0}),
+        ({"transfer": True}, {}),
+        ({"offload": 8, "transfer": True}, {}),
+    ],
+    ids=str,
+)
+def test_blocks_keep_their_content_wherever_they_go(
+    options: dict[str, Any], drafts: dict[str, Any]
+) -> None:
+    """Prompts come back once others have taken their blocks; with drafts that are always right, which
+    a block without its keys would spoil."""
+    model = load_model("llama-hash", CPU, torch.float32).model
+    config = EngineConfig(max_num_seqs=1, block_size=4, num_blocks=5, prefix_caching=True)
+    engine = paged(model, replace(config, **drafts), **options)
+    plain = paged(model, EngineConfig())
+    for text in (1, 2, 1, 2, 3, 1):
+        asked = [Request("again", text_tokens(text, model.config.vocab_size)[:14], 4)]
+        assert engine.generate(asked) == plain.generate(asked)
+    rows = [row for record in engine.trace for row in record.rows]
+    assert all(row.num_accepted == row.num_drafted for row in rows)
+    wanted = {"transfer": TRANSFERRED, "offload": RESTORED}
+    assert all(engine.counters[wanted[each]] for each in options)
+
+
+def test_an_aborted_request_leaves_neither_engine_a_block(llama: PreTrainedModel) -> None:
+    """In each state: ahead, between the two engines, and going on."""
+    config = EngineConfig(max_num_seqs=3, max_num_batched_tokens=8, block_size=4, num_blocks=6)
+    engine = paged(llama, config, transfer=True)
+    long, other = text_tokens(0, llama.config.vocab_size)[:12], (5, 6, 7)
+    for num_steps in range(8):
+        for name, prompt in (("long", long), ("other", other), ("third", long)):
+            engine.add(Request(name, prompt, 9))
+        for _ in range(num_steps):
+            engine.step()
+        for name in ("long", "other", "third"):
+            engine.abort(name)
+        engine.step()
+        assert not engine.has_unfinished
+        schedulers = engine._scheduler, engine._prompts._scheduler
+        assert [each.blocks.num_free_blocks for each in schedulers] == [6, 6]
+        assert sorted(schedulers[0]._free_lanes) == [0, 1, 2]
 
 
 # ---- events that must leave it in a working state ------------------------------------------------

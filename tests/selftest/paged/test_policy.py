@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from batchproof.api import EngineConfig, FinishReason, Limits, Request
+from batchproof_paged.block_manager import OFFLOADED, RESTORED
 from batchproof_paged.rows import Rows, Scheduled
 from batchproof_paged.scheduler import Scheduler, SchedulerOutput
 from batchproof_paged.sequence import PENDING, Sequence
@@ -31,16 +32,20 @@ class Client:
     config: EngineConfig
     is_overlapped: bool
     has_lanes: bool
+    num_host_blocks: int = 0
     num_schedules: int = 0
     num_hits: int = 0  # requests that began behind a prefix taken over
     num_preemptions: int = 0
+    num_restored: int = 0  # blocks
     right: dict[Sequence, list[int]] = field(default_factory=dict)  # tokens, as if there were no EOS
     contents: dict[Sequence, list[int]] = field(default_factory=dict)  # of their positions
     cells: dict[tuple[int, int], int] = field(default_factory=dict)  # block, offset -> content written
+    slots: dict[tuple[int, int], int] = field(default_factory=dict)  # of the host, likewise
     flight: list[Scheduled] = field(default_factory=list)  # rows whose tokens are not reported yet
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(Limits(VOCAB_SIZE, MAX_MODEL_LEN), self.config, self.has_lanes)
+        limits = Limits(VOCAB_SIZE, MAX_MODEL_LEN)
+        self.scheduler = Scheduler(limits, self.config, self.has_lanes, self.num_host_blocks)
 
     def add(self, request: Request) -> None:
         """Queues the request unless it is refused, which it is exactly if it must be."""
@@ -76,6 +81,14 @@ class Client:
             assert limit is not None, "an endless pool was too small"
             assert most_blocks > limit, "there was room for all of them"
         self._check_rows(plan)
+        for kind, block, slot in self.scheduler.blocks.moves:
+            assert slot in range(self.num_host_blocks)
+            here, there = (self.cells, block), (self.slots, slot)
+            (source, read), (target, written) = (here, there) if kind == OFFLOADED else (there, here)
+            for offset in range(self.config.block_size):
+                target[written, offset] = source[read, offset]
+            self.num_restored += kind == RESTORED
+        self.scheduler.blocks.moves.clear()
         for each in plan.scheduled:
             self._read(each)
         for each in plan.scheduled:
@@ -177,7 +190,7 @@ def played(seed: int) -> Client:
         num_blocks=rng.choice([None, *range(3, 12)]),
         prefix_caching=rng.random() < 0.75,
     )
-    client = Client(config, rng.random() < 0.5, rng.random() < 0.5)
+    client = Client(config, rng.random() < 0.5, rng.random() < 0.5, rng.choice([0, 0, 1, 3, 8]))
     texts = [[rng.randrange(VOCAB_SIZE) for _ in range(LONGEST_PROMPT)] for _ in range(2)]
     asked: list[Request] = []
     for turn in range(40):
@@ -204,3 +217,4 @@ def test_thousands_of_schedules_keep_every_rule() -> None:
     # What it is about has happened, and often.
     assert sum(each.num_preemptions for each in clients) > 100
     assert sum(each.num_hits for each in clients) > 250
+    assert sum(each.num_restored for each in clients) > 100

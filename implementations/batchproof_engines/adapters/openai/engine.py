@@ -227,7 +227,8 @@ class OpenAIEngine:
         except UnreadableAnswer as error:
             raise exchange.failed(str(error)) from None
         finally:
-            self._traffic.end(exchange, is_whole, parser.has_cached)
+            is_adapted = request.adapter is not None and parser.finish_reason is not None
+            self._traffic.end(exchange, is_whole, parser.has_cached, is_adapted)
             exchange.close()
         # A server may call both ends by one name where they fall together.
         is_both = is_end and len(tokens) == request.max_new_tokens and options.eos_at_cap == "length"

@@ -14,7 +14,7 @@ from batchproof_engines.adapters.openai.client import EngineFailed, Exchange, Re
 
 NUM_KEPT = 16  # states; the oldest is overwritten
 WAIT_S = 0.1  # for a free slot, before it is seen whether the connection was cut
-RESTORED, SAVED = "states restored from disk", "states saved to disk"
+RESTORED, SAVED = COUNTERS = "states restored from disk", "states saved to disk"
 
 
 class SavedSlots:

@@ -4,10 +4,11 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 
-BESIDE, CLOSED, CACHED = (
+BESIDE, CLOSED, CACHED, ADAPTED = COUNTERS = (
     "answers beside others",
     "connections closed before the end",
     "answers behind cached tokens",
+    "answers with an adapter",
 )
 
 
@@ -23,7 +24,7 @@ class Traffic:
     def counts(self) -> dict[str, int]:
         """Returns what was counted so far, by name."""
         with self._lock:
-            return {name: self._counts[name] for name in (BESIDE, CLOSED, CACHED)}
+            return {name: self._counts[name] for name in COUNTERS}
 
     def begin(self, exchange: object) -> None:
         with self._lock:
@@ -31,12 +32,13 @@ class Traffic:
             if len(self._under_way) > 1:
                 self._under_way = dict.fromkeys(self._under_way, True)
 
-    def end(self, exchange: object, is_whole: bool, is_cached: bool) -> None:
+    def end(self, exchange: object, is_whole: bool, is_cached: bool, is_adapted: bool = False) -> None:
         """Counts an exchange; one that was not answered to its end was closed on this side."""
         with self._lock:
             self._counts[BESIDE] += self._under_way.pop(exchange)
             self._counts[CLOSED] += not is_whole
             self._counts[CACHED] += is_cached
+            self._counts[ADAPTED] += is_adapted
 
 
 def has_cached(usage: object, timings: object) -> bool:

@@ -89,6 +89,10 @@ class PipedEngine:
             taken if hello.sampling_fields is None else frozenset(hello.sampling_fields)
         )
         self.block_size_multiple = hello.block_size_multiple
+        if hello.grammar_kinds is not None:
+            self.grammar_kinds = frozenset(hello.grammar_kinds)
+        if hello.grammar_ends is not None:
+            self.grammar_ends = frozenset(hello.grammar_ends)
         self.release = f"{hello.name} {hello.version}"
         self.notes = hello.notes
 

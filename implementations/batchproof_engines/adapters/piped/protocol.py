@@ -149,7 +149,8 @@ class Hello:
     """The answer to `hello`; `notes` are conventions and settings, in sentences for the report.
     `sampling_fields` are the fields of `Sampling` that the program takes; None: all that its
     capabilities are about. `sampling_limits` are its limits of them. Each size of a block is a multiple
-    of `block_size_multiple`."""
+    of `block_size_multiple`. `grammar_kinds` are the kinds of grammars that it takes, None: all, and
+    `grammar_ends` the EOS ids that end their texts, None: those of a request."""
 
     name: str
     version: str
@@ -158,6 +159,8 @@ class Hello:
     sampling_fields: tuple[str, ...] | None = None
     sampling_limits: Limits = Limits()
     block_size_multiple: int = 1
+    grammar_kinds: tuple[Literal["regex", "ebnf", "json_schema"], ...] | None = None
+    grammar_ends: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

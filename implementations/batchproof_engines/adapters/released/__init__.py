@@ -25,8 +25,9 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,11 @@ class ReleasedEngine:
         # What is compiled is not in the environment of a `python`.
         place = ("release",) if self.library.build else ("python", "release")
         return signature_with(dict.fromkeys((*self.library.options, *place, *client)))
+
+    @property
+    def axes(self) -> Mapping[str, Any]:
+        """Of a matrix, as `engine.toml` declares them."""
+        return self.library.axes
 
     def __call__(
         self,
@@ -132,7 +138,8 @@ class ReleasedEngine:
         engine.release = f"{self.library.title} {version}"
         engine.notes = (*server.notes, *engine.notes)
         local.counted(server.events)  # those of earlier engines
-        engine.count_others = partial(local.counted, server.events)
+        started = local.said_at_start(server.started)
+        engine.count_others = lambda: local.counted(server.events) | started
         return engine
 
 

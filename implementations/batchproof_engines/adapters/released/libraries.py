@@ -74,6 +74,8 @@ class ServerCommand:
     ready_s: float = 90.0  # for which that is waited
     variables: Mapping[str, str] = field(default_factory=dict)  # of its environment
     events: Mapping[str, str] = field(default_factory=dict)  # what is counted -> words in the output
+    # What is counted again for each engine -> words in the output of its server until it could serve.
+    started: Mapping[str, str] = field(default_factory=dict)
     refusals: tuple[str, ...] = ()  # words in the output of one that ends because of its model
     conversion: Conversion | None = None
 
@@ -93,8 +95,9 @@ class ReleasedLibrary:
     beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     build: SourceBuild | None = None
     server: ServerCommand | None = None
-    # Of a matrix: axis -> value, the base first -> options that it sets.
-    axes: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    # Of a matrix: axis -> value, the base first -> options that it sets, and `met`, which counters
+    # prove it.
+    axes: Mapping[str, Mapping[str, Mapping[str, str | tuple[str, ...]]]] = field(default_factory=dict)
 
     @property
     def program(self) -> Path | None:

@@ -49,6 +49,7 @@ class LocalServer:
         self._running: tuple[subprocess.Popen[bytes], Server] | None = None
         self._log: IO[bytes] | None = None
         self._num_read = 0  # bytes of the log
+        self._said_at_start = b""  # until it could serve
         self._has_failed = False
 
     def running(self) -> Server:
@@ -70,6 +71,10 @@ class LocalServer:
         text = os.pread(self._log.fileno(), size - self._num_read, self._num_read)
         self._num_read = size
         return {name: text.count(words.encode()) for name, words in events.items()}
+
+    def said_at_start(self, marks: Mapping[str, str]) -> dict[str, int]:
+        """Returns how often the words of each mark were written before the server could serve."""
+        return {name: self._said_at_start.count(words.encode()) for name, words in marks.items()}
 
     def _note_failure(self) -> None:
         self._has_failed = True
@@ -96,6 +101,7 @@ class LocalServer:
         except BaseException:  # also a time limit, or Ctrl-C
             self._end()
             raise
+        self._said_at_start = os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0)
         self._has_failed = False  # requests before it was ready do not count
         return popen, server
 

@@ -66,7 +66,9 @@ class Library(Protocol):
         `close()`. It also has `add`, `step`, `abort` and `has_unfinished` if the library says
         "stepping", and `take_trace()`, which returns the records (`protocol.Step`, as dicts) of the
         steps since its last call, if it says "tracing", and `load_adapter(name, path)` and
-        `unload_adapter(name)` if it says "adapters". Its `lacks` are those of the library's
+        `unload_adapter(name)` if it says "adapters", and the methods of what it says of its lifecycle;
+        `update_weights(folder, names)` gets the folder of a checkpoint. Its `lacks` are those of the
+        library's
         capabilities that it has not with this model.
 
         Raises `Unsupported`.
@@ -367,6 +369,10 @@ class _Dispatcher:
             engine.load_adapter(question["name"], question["path"])
         elif op == "unload_adapter":
             engine.unload_adapter(question["name"])
+        elif op == "update_weights":
+            engine.update_weights(question["model"], question["names"])
+        elif op in ("pause", "resume", "sleep", "wake", "clear_cache"):
+            getattr(engine, op)()
         elif op == "has_unfinished":
             answer["has_unfinished"] = engine.has_unfinished()
         return answer

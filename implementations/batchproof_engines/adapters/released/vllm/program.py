@@ -36,6 +36,7 @@ os.environ |= {
 import gc
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -45,11 +46,12 @@ from typing import Any, ClassVar
 
 import torch
 import vllm
+from safetensors.torch import load_file
 from vllm import EngineArgs, LLMEngine, SamplingParams
 from vllm.exceptions import VLLMClientError
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `serving` lies
 sys.path.append(str(Path(__file__).resolve().parent))
@@ -75,6 +77,9 @@ LACKED_WITH_LATENTS = ("chunked_prefill", "prefix_caching", "tracing", "scheduli
 NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
 DELTA_NETS = ("qwen3_next",)
 MAX_LORA_RANK = 8
+FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+WAIT_S = 0.001
+GRAMMAR_END = 2  # the EOS of the tokenizer
 NUM_KEPT = 16  # engines
 PARAMETERS = (
     *("temperature", "top_k", "top_p", "min_p", "seed"),
@@ -99,6 +104,8 @@ class VLLM:
         "apart": [["min_p", "num_speculative_tokens"], ["logit_bias", "num_speculative_tokens"]],
     }
     block_size_multiple = BLOCK_SIZE
+    grammar_kinds = ("regex", "ebnf")
+    grammar_ends = (GRAMMAR_END,)
 
     def __init__(
         self,
@@ -121,7 +128,7 @@ class VLLM:
         self.version = vllm.__version__
         self.capabilities = ["stepping", "chunked_prefill", "preemption", "speculation", "logprobs"]
         self.capabilities += ["prompt_logprobs", "logit_processing", "sampling", "seeded_sampling"]
-        self.capabilities += ["adapters"]
+        self.capabilities += ["adapters", "structured", "cache_clearing", "weight_updates"]
         if not async_scheduling:
             self.capabilities += ["tracing", "scheduling", "prefix_caching", "exact_drafts"]
         self.notes = [
@@ -268,6 +275,8 @@ def _built(
         **limits,
         **fixed,
     )
+    if (byte_tokenizer := Path(folder, "bytes")).is_dir():  # for grammars; prompts are token ids
+        arguments.tokenizer = str(byte_tokenizer)
     try:
         engine = LLMEngine.from_engine_args(arguments)
     except (ValueError, NotImplementedError, AssertionError) as error:
@@ -323,6 +332,7 @@ class Engine(Stepped):
         self._prompt_logprobs: dict[str, list[Any]] = {}
         self._adapters: dict[str, LoRARequest] = {}
         self._num_loads = 0
+        self._is_updated = False
         core = engine.engine_core.engine_core
         self.lacks = LACKED_WITH_LATENTS if engine.model_config.use_mla else ()
         is_traced &= not self.lacks
@@ -347,7 +357,7 @@ class Engine(Stepped):
         core = self._engine.engine_core.engine_core
         while core.scheduler.has_requests():  # tells the worker who has ended
             self._engine.step()
-        return bool(self._engine.reset_prefix_cache())
+        return bool(self._engine.reset_prefix_cache()) and not self._is_updated
 
     def end(self) -> None:
         self._engine.engine_core.shutdown()
@@ -363,6 +373,9 @@ class Engine(Stepped):
         adapter = request.get("adapter")
         if adapter is not None and adapter not in self._adapters:
             raise ValueError(f"the adapter {adapter!r} is not loaded")
+        has_grammar = request.get("grammar") is not None
+        if has_grammar and GRAMMAR_END not in request["eos_token_ids"]:
+            raise ValueError(f"a grammar ends with token {GRAMMAR_END}, which is no EOS id here")
         settings, tokens = _parameters(request, self._vocab_size), {"prompt_token_ids": prompt}
         lora = None if adapter is None else self._adapters[adapter]
         number: str = self._engine.add_request(name, tokens, settings, lora_request=lora)
@@ -372,7 +385,7 @@ class Engine(Stepped):
 
     def advance(self) -> list[Event]:
         events = []
-        for output in self._engine.step():
+        for output in self._outputs():
             name, answer = output.request_id, output.outputs[0]
             self._prompt_logprobs[name] += output.prompt_logprobs or ()
             asked = self._asked[name].get("logprobs")
@@ -386,6 +399,15 @@ class Engine(Stepped):
                 self.live.pop(name, None)
         return events
 
+    def _outputs(self) -> list[Any]:
+        """Runs a step, and others while all that it has waits for a grammar that is compiled beside."""
+        scheduler = self._engine.engine_core.engine_core.scheduler
+        outputs: list[Any] = self._engine.step()
+        while not outputs and not scheduler.running and scheduler.has_requests():
+            time.sleep(WAIT_S)
+            outputs = self._engine.step()
+        return outputs
+
     def load_adapter(self, name: str, path: str) -> None:
         self.unload_adapter(name)
         self._num_loads += 1
@@ -396,6 +418,23 @@ class Engine(Stepped):
         known = self._adapters.pop(name, None)
         if known is not None:
             self._engine.remove_lora(known.lora_int_id)
+
+    def clear_cache(self) -> None:
+        self._engine.reset_prefix_cache()
+
+    def update_weights(self, folder: str, names: Sequence[str] | None) -> None:
+        """Reloads weights as vLLM does for who trains, and clears the prefix cache, as it asks of him.
+        Of a layer that it makes of several, it must get all."""
+        self._is_updated = True
+        tensors = load_file(Path(folder, "model.safetensors"))
+        wanted = {*tensors} if names is None else {*names}
+        for fused in FUSED:
+            for name in [each for each in wanted if any(part in each for part in fused)]:
+                (part,) = [each for each in fused if each in name]
+                wanted |= {name.replace(part, each) for each in fused}
+        chosen = iter([(each, tensors[each]) for each in sorted(wanted & tensors.keys())])
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": chosen})
+        self._engine.reset_prefix_cache()
 
     def cancel(self, number: str) -> None:
         self._engine.abort_request([number], internal=True)
@@ -421,6 +460,10 @@ def _parameters(request: Request, vocab_size: int) -> SamplingParams:
     asked["temperature"] = asked.get("temperature", 0.0)
     if "logit_bias" in asked:
         asked["logit_bias"] = biases_of(asked)
+    grammar = request.get("grammar")
+    if grammar is not None:
+        name = {"ebnf": "grammar"}.get(grammar["kind"], grammar["kind"])
+        asked["structured_outputs"] = StructuredOutputsParams(**{name: grammar["text"]})
     return SamplingParams(
         **asked,
         max_tokens=request["max_new_tokens"],
