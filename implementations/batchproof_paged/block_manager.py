@@ -212,9 +212,12 @@ class BlockManager:
             sequence.content_id = self._published[key][1]
             sequence.num_published_blocks += 1
 
-    def forget(self) -> None:
-        """Forgets all that is cached. What a running sequence publishes from here on is behind a
-        content id that nothing leads to."""
+    def forget(self, running: Iterable[Sequence] = ()) -> None:
+        """Forgets all that is cached. What a running sequence publishes from here on, a block that it
+        has begun included, is behind a content id that nothing leads to."""
+        for sequence in running:
+            self._last_content_id += 1
+            sequence.content_id = self._last_content_id
         self._blank.add(self._cached)
         self._cached.clear()
         self._published.clear()

@@ -231,7 +231,7 @@ class PagedEngine:
 
     def clear_cache(self) -> None:
         """Requests in flight keep their keys."""
-        self._scheduler.blocks.forget()
+        self._scheduler.blocks.forget(self._scheduler.running)
 
     def update_weights(self, model: PreTrainedModel, names: Seq[str] | None = None) -> None:
         """The first update copies the model, whose parameters the engine shares until then. Later ones

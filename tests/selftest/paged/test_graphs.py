@@ -183,7 +183,7 @@ def test_padding_rows_write_to_the_trash_block_alone() -> None:
     for index in range(3):
         engine.add(Request(f"r{index}", (1,) * (2 + index), 8))
     engine.step()
-    cells = [layer.keys for layer in engine._backend._layers.values()]
+    cells = [layer.keys for layer in engine._backend.layers.values()]
     for each in cells:
         each[TRASH] = 7.0
     before = [each.clone() for each in cells]
