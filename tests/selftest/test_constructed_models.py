@@ -43,7 +43,7 @@ WAYS = [(name, dtype, "sdpa") for name in HASHES for dtype in DTYPES]
 WAYS += [(name, torch.float32, each) for name in HASHES for each in ("eager", INT8)]
 WAYS += [(name, dtype, "sdpa") for name in ("eagle-hash", "mtp-hash") for dtype in DTYPES[1:]]
 # Each adapter merged into the weights.
-VARIANTS = [f"{VARIANTS_MODEL}+{n}" for n in range(1, KNOWN[VARIANTS_MODEL].num_variants + 1)]
+VARIANTS = [f"{VARIANTS_MODEL}+{n}" for n in (1, KNOWN[VARIANTS_MODEL].num_variants)]
 WAYS += [(name, dtype, "sdpa") for name in VARIANTS for dtype in DTYPES[1:]]
 WAYS += [("gemma2-hash", dtype, "eager") for dtype in DTYPES]
 WAYS += [("gemma2-hash", dtype, INT8) for dtype in DTYPES[1:]]

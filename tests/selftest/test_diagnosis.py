@@ -64,7 +64,6 @@ GPT2, LLAMA, WINDOW = "gpt2-random", "llama-random", "mistral-window"
 HASH, CAPPED = VARIANTS_MODEL, "gemma2-hash"  # eager attention, and two kinds of layers
 USUAL, IN_CHUNKS = workload(), workload(max_num_batched_tokens=4)
 PREEMPTED = workload(cap=10, lengths=(8, 8, 8), num_blocks=6)
-LONG = workload(cap=12, lengths=(6, 3))
 JOINING = workload(cap=10, lengths=(8, 3, 8, 4), max_num_seqs=3, num_blocks=6)
 PREFIXES = Workload(
     tuple(
@@ -109,16 +108,11 @@ NO_WINDOW = "each later chunk of a prompt starts without the window of the convo
         ("cap_off_by_one", USUAL, GPT2, Cause.CAP, "the cap is one too high"),
         ("first_key_of_a_block_is_lost", USUAL, CAPPED, Cause.ADDRESSING, "where a decode writes it"),
         ("blocks_known_by_their_own_tokens", PREFIXES, GPT2, Cause.STALE, "from a prefix cache"),
-        ("decodes_keep_no_rotated_key", LONG, LATENT_MODEL, Cause.ADDRESSING, "its rotated part"),
         ("rows_that_join_have_the_experts_of_pads", JOINING, LATENT_MODEL, Cause.STALE, "of its pads"),
         ("adapters_share_their_prefixes", SHARED, HASH, Cause.ADAPTER, "computed under adapter 'a'"),
         ("fused_gates_are_not_adapted", ADAPTED, HASH, Cause.ADAPTER, "left out of gate_proj"),
         ("the_last_adapter_stays", ADAPTED, HASH, Cause.ADAPTER, "under adapter 'a'; it names none"),
         ("chunks_have_no_place_in_the_mapping", CHUNKED, HASH, Cause.ADAPTER, "not end its prompt"),
-        pytest.param(
-            *("positions_restart_in_each_chunk", CHUNKED, HASH, Cause.POSITION, "restart at 0"),
-            id="positions_restart_in_each_chunk, under adapters",
-        ),
         ("state_is_left_to_the_next_tenant", USUAL, STATE_MODEL, Cause.STATE, STALE_STATE),
         ("chunks_forget_the_window", IN_CHUNKS, STATE_MODEL, Cause.STATE, NO_WINDOW),
         (
