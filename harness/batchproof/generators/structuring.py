@@ -29,7 +29,6 @@ SPECIAL = ".^$*+?{}[]\\|()"
 NAMES = ("id", "name", "ok", "n", "tags")
 MALFORMED = {
     "unclosed group": Grammar("regex", "a(b"),
-    "no text": Grammar("regex", "a[^\\x00-\\x{10FFFF}]"),
     "unclosed quote": Grammar("ebnf", 'root ::= "a'),
     "missing rule": Grammar("ebnf", 'root ::= "a" tail'),
     "half a schema": Grammar("json_schema", '{"type":'),

@@ -357,7 +357,10 @@ class Engine(Stepped):
         core = self._engine.engine_core.engine_core
         while core.scheduler.has_requests():  # tells the worker who has ended
             self._engine.step()
-        return bool(self._engine.reset_prefix_cache()) and not self._is_updated
+        if self._is_updated:  # an engine that were dropped would end the process group of all
+            self.update_weights(json.loads(self.key)[0], None)
+            self._is_updated = False
+        return bool(self._engine.reset_prefix_cache())
 
     def end(self) -> None:
         self._engine.engine_core.shutdown()
