@@ -111,9 +111,7 @@ class EngineConfig:
     prefix_caching: bool = False  # requests that begin alike may share computed keys
     num_speculative_tokens: int | None = None  # drafts of a sequence in one step; None: no speculation
     draft_agreement: float | None = None  # of the `draft_model`; None: drafts come from n-grams
-    max_loras: int | None = (
-        None  # different adapters in one step, others wait; None: no request names one
-    )
+    max_loras: int | None = None  # different adapters in one step, others wait; None: none is named
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -26,6 +26,7 @@ from batchproof.errors import ConfigError
 from batchproof_engines.grammars import Grammars
 from batchproof_engines.lora import Adapters, refusal_of
 from batchproof_engines.model_support import sliding_window
+from batchproof_engines.pausing import Pausable
 from batchproof_engines.sampler import SampledRow, Sampler
 from batchproof_engines.weights import Weights
 from batchproof_paged.attention import Backend
@@ -60,7 +61,7 @@ class Launched(NamedTuple):
     last: list[int] | None  # (S,) place in the flight of each sampled row's last token; None: each
 
 
-class PagedEngine:
+class PagedEngine(Pausable):
     """Its package's docstring follows a request through it. `options` are resolved."""
 
     asked: ClassVar[dict[str, object]] = {}  # options of a subclass: `built_as`
@@ -88,7 +89,6 @@ class PagedEngine:
         self._keep_evicted(self._backend)
         self._adapters: Adapters | None = None  # from the first one on
         self._weights: Weights | None = None  # from the first update on
-        self._is_paused = self._is_asleep = False
         self._model, self._limits = model, Limits.of(model, config)
         self._runner = self._runner_of(model, options)
         has_lanes = options.backend == "lanes"
@@ -216,18 +216,9 @@ class PagedEngine:
         if self._adapters is not None:
             self._adapters.unload(name)
 
-    def pause(self) -> None:
-        self._is_paused = True
-
-    def resume(self) -> None:
-        self._is_paused = False
-
     def sleep(self) -> None:
         self._restart()
         self._is_asleep = True
-
-    def wake(self) -> None:
-        self._is_asleep = False
 
     def clear_cache(self) -> None:
         """Requests in flight keep their keys."""
@@ -299,7 +290,7 @@ class PagedEngine:
         `ConfigError` inside `torch.autocast`."""
         if torch.is_autocast_enabled(self._device.type):
             raise ConfigError(NO_AUTOCAST)
-        if self._is_paused or self._is_asleep:
+        if not self.is_serving:
             return self._land()
         return self._carry_out(self._scheduler.schedule())
 

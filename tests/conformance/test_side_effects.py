@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from batchproof.api import EngineConfig, Request, SteppingEngine
 from batchproof.checks.broken import broken
 from batchproof.checks.environment import require_same, world_of
-from batchproof.decoding.grammar import TakenGrammars
 from batchproof.findings.finding import Rule
 from batchproof.generators.covering import calls_of, choices_for, covering, excluded_for
-from batchproof.generators.dimensions import TEXTS
 from batchproof.generators.strategies import requests, workloads
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload, assemble
@@ -32,9 +30,8 @@ def test_serving_leaves_the_world_as_it_was(trial: Trial, data: st.DataObject) -
 @pytest.mark.one_model
 def test_what_befalls_a_request_leaves_the_world_as_it_was(trial: Trial) -> None:
     """Preempts, cancels, feeds in chunks and shares prefixes, as far as the engine can."""
-    choices, excluded = choices_for(*trial.offer, trial.subject), excluded_for(trial.offer[1])
-    if trial.grammars != TakenGrammars():
-        choices["ends"] = [each for each in choices["ends"] if each not in TEXTS]
+    choices = choices_for(*trial.offer, trial.subject, trial.grammars)
+    excluded = excluded_for(trial.offer[1])
     design = covering(choices, seed=0, excluded=excluded)
     for number, values in enumerate(design[: settings().max_examples]):
         fields = trial.offer[1]

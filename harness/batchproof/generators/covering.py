@@ -13,6 +13,7 @@ from itertools import combinations
 from covertable import make
 
 from batchproof.api import Capability, EngineConfig, Request, SamplingParams
+from batchproof.decoding.grammar import TakenGrammars
 from batchproof.decoding.sampling import TakenFields
 from batchproof.generators.dimensions import DIMENSIONS, LAST, NAMES, OWNER, PLAIN, TEXTS, Plan
 from batchproof.generators.strategies import SMALL_BLOCKS
@@ -24,6 +25,7 @@ Values = Mapping[str, str]  # dimension -> value
 Choices = Mapping[str, Sequence[str]]  # dimension -> its values
 Value = tuple[str, str]  # a dimension and one of its values
 Meeting = tuple[Value, ...]  # values of different dimensions, sorted
+ANY_GRAMMARS = TakenGrammars()
 NUM_BYTES = 256  # tokens of a model whose texts are bytes
 
 
@@ -68,13 +70,15 @@ def choices_for(
     capabilities: AbstractSet[Capability],
     fields: AbstractSet[str],
     subject: ModelUnderTest | None = None,
+    grammars: TakenGrammars = ANY_GRAMMARS,
 ) -> dict[str, list[str]]:
     """Returns the values of each dimension that an engine can be asked for on this model, or on one
-    that has all. One without a trace need not declare what a config alone asks for."""
+    that has all. One without a trace need not declare what a config alone asks for. The `TEXTS` are
+    asked for where it takes all grammars: one that takes few may lack theirs."""
     offered = {*(each.value for each in capabilities), *fields}
     if subject is not None and not subject.num_variants:
         offered -= {Capability.ADAPTERS, Capability.WEIGHT_UPDATES}
-    if subject is not None and subject.vocab_size != NUM_BYTES:
+    if grammars != ANY_GRAMMARS or (subject is not None and subject.vocab_size != NUM_BYTES):
         offered -= {Capability.STRUCTURED}
     if Capability.TRACING not in capabilities:
         offered |= {Capability.PREEMPTION, Capability.PREFIX_CACHING}

@@ -20,7 +20,6 @@ from batchproof.checks.happened import (
     has_prefix_hit,
     has_rejection,
 )
-from batchproof.decoding.grammar import TakenGrammars
 from batchproof.generators.covering import (
     Choices,
     Meeting,
@@ -42,7 +41,6 @@ from batchproof.generators.dimensions import (
     NAMES,
     OWNER,
     PLAIN,
-    TEXTS,
     repeats_itself,
 )
 from batchproof.models.embedded import TWINS_MODEL
@@ -147,9 +145,7 @@ class Meetings:
     ) -> None:
         """`strength` values meet in each meeting. `seed` decides the design and the workloads, and they
         are others on each model. Without `block_sizes` they are the engine's smallest."""
-        self.choices = choices_for(*trial.offer, trial.subject)
-        if trial.grammars != TakenGrammars():  # those of the scenes may be others
-            self.choices["ends"] = [each for each in self.choices["ends"] if each not in TEXTS]
+        self.choices = choices_for(*trial.offer, trial.subject, trial.grammars)
         self.excluded = excluded_for(trial.offer[1])
         if "n-grams" in self.choices["drafts"] and not repeats_itself(trial.oracle):
             self.choices["drafts"].remove("n-grams")

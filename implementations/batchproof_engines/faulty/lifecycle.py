@@ -105,5 +105,5 @@ class AbortIsLostInAPause(RaggedPagedEngine):
     """A request that is cancelled while the engine stands still goes on afterwards."""
 
     def abort(self, request_id: str) -> None:
-        if not (self._is_asleep or self._is_paused):
+        if self.is_serving:
             super().abort(request_id)

@@ -41,13 +41,14 @@ from batchproof.api import (
 from batchproof_engines.grammars import LACKING, Grammars
 from batchproof_engines.lora import Adapters, refusal_of
 from batchproof_engines.model_support import refuse_other_attention, refuse_unbatchable, sliding_window
+from batchproof_engines.pausing import Pausable
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.sampler import SampledRow, Sampler
 from batchproof_engines.trial_batch import probe_logits
 from batchproof_engines.weights import Weights
 
 
-class RaggedEngine:
+class RaggedEngine(Pausable):
     """Serves requests first come, first served, in `config.max_num_seqs` slots."""
 
     capabilities = (
@@ -70,7 +71,6 @@ class RaggedEngine:
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         self._base = self._model = model  # without adapters, and with them
         self._weights: Weights | None = None  # from the first update on
-        self._is_paused = self._is_asleep = False
         self._adapters: Adapters | None = None  # from the first one on
         self._config = config
         self._window = sliding_window(model)
@@ -86,7 +86,7 @@ class RaggedEngine:
         """Runs one iteration and returns its events, after those of requests that ended since the last
         one."""
         events, self._undelivered = self._undelivered, []
-        return events if self._is_paused or self._is_asleep else events + self._run_step()[0]
+        return events + self._run_step()[0] if self.is_serving else events
 
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
         """Runs one iteration. Returns its events, and by request the logits (num_tokens, vocab) its
@@ -268,19 +268,10 @@ class RaggedEngine:
         if self._adapters is not None:
             self._adapters.unload(name)
 
-    def pause(self) -> None:
-        self._is_paused = True
-
-    def resume(self) -> None:
-        self._is_paused = False
-
     def sleep(self) -> None:
         """Gives back all caches: requests are computed again afterwards."""
         self.restart()
         self._is_asleep = True
-
-    def wake(self) -> None:
-        self._is_asleep = False
 
     def clear_cache(self) -> None:
         """Has nothing to forget: no request begins behind a prefix."""
