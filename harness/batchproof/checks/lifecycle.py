@@ -115,15 +115,24 @@ def parts(
 
 
 def _is_of(oracle: Oracle, request: Request, completion: Completion, place: int) -> bool:
-    tokens = completion.token_ids
-    (right,) = oracle.right_tokens((*request.prompt_token_ids, *tokens[:place]), 1)
-    return right == tokens[place]
+    asked = _behind(request, completion.token_ids[:place], 1)
+    return oracle.choices(asked) == completion.token_ids[place : place + 1]
 
 
 def _part(weights: int, request: Request, completion: Completion, start: int, end: int | None) -> Part:
     tokens = completion.token_ids
     cap = request.max_new_tokens - start if end is None else end - start
-    prompt = (*request.prompt_token_ids, *tokens[:start])
     reason = completion.finish_reason if end is None else FinishReason.LENGTH
-    asked = replace(request, prompt_token_ids=prompt, max_new_tokens=cap)
-    return Part(weights, asked, replace(completion, token_ids=tokens[start:end], finish_reason=reason))
+    logprobs = completion.logprobs and completion.logprobs[start:end]
+    given = replace(completion, token_ids=tokens[start:end], finish_reason=reason, logprobs=logprobs)
+    return Part(weights, _behind(request, tokens[:start], cap), given)
+
+
+def _behind(request: Request, token_ids: tuple[int, ...], cap: int) -> Request:
+    """Returns the request for what follows these tokens of its answer, which become part of the prompt.
+    Not for one whose parameters or ends depend on which tokens are of the answer."""
+    asked = request.sampling
+    if asked is not None and asked.min_tokens:
+        asked = replace(asked, min_tokens=max(0, asked.min_tokens - len(token_ids)))
+    prompt = (*request.prompt_token_ids, *token_ids)
+    return replace(request, prompt_token_ids=prompt, max_new_tokens=cap, sampling=asked)

@@ -13,11 +13,12 @@ from batchproof.workload.workloads import Workload
 def limit_findings(
     trace: Sequence[StepRecord], workload: Workload, has_token_budget: bool
 ) -> Iterator[Finding]:
-    """Yields steps in which the slots or the token budget are exceeded.
+    """Yields steps in which the slots, the token budget or the slots of adapters are exceeded.
 
-    `has_token_budget`: whether the engine schedules by `max_num_batched_tokens`.
+    `has_token_budget`: whether the engine schedules by `max_num_batched_tokens` and `max_loras`.
     """
     config = workload.config
+    adapters = {each.request_id: each.adapter for each in workload.requests}
     for step, record in enumerate(trace):
         ids = [row.request_id for row in record.rows]
         if len(set(ids)) < len(ids):
@@ -29,6 +30,9 @@ def limit_findings(
         if has_token_budget and fed > config.max_num_batched_tokens:
             limit = config.max_num_batched_tokens
             yield found(Rule.TOKEN_BUDGET, step=step, num_fed=fed, max_num_batched_tokens=limit)
+        used = sorted({name for each in ids if (name := adapters.get(each)) is not None})
+        if has_token_budget and len(used) > (config.max_loras or 0):
+            yield found(Rule.MAX_LORAS, step=step, adapters=used, max_loras=config.max_loras or 0)
 
 
 def queue_findings(trace: Sequence[StepRecord], workload: Workload) -> Iterator[Finding]:

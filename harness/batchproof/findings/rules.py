@@ -440,6 +440,9 @@ class Rule(Enum):
     TOKEN_BUDGET = scheduled("token-budget", num_fed=int, max_num_batched_tokens=int).says(
         "step {step}: {num_fed} tokens were fed, but max_num_batched_tokens is {max_num_batched_tokens}"
     )
+    MAX_LORAS = scheduled("max-loras", adapters=LINES, max_loras=int).says(
+        "step {step}: its rows name the adapters {adapters}, but max_loras is {max_loras}"
+    )
     FIRST_COME = scheduled("first-come", waiting=str).says(
         "step {step}: {request_id!r} was admitted before {waiting!r}, which came first"
     )

@@ -35,9 +35,8 @@ def _but_plain(name: str) -> list[Value]:
 
 # What cannot meet: the one that has the only slot is never preempted; with a slot for each nobody
 # waits; a prompt fed in one step cannot be aborted in between; in one call nothing can be aborted or
-# done with the engine; and no event has logprobs of prompts. Of a text, what else is allowed may leave
-# no token. With new weights, what depends on the tokens before them has
-# no right answer, and adapters are of other weights; an abort is at a step, which moves.
+# done with the engine; and no event has logprobs of prompts. With new weights, what depends on which
+# tokens are of the answer has no right answer, and adapters are of other weights.
 EXCLUDED: frozenset[Meeting] = frozenset(
     {
         (("pool", "tight"), ("slots", "one")),
@@ -45,17 +44,11 @@ EXCLUDED: frozenset[Meeting] = frozenset(
         (("abort", "prefill"), ("chunks", "off")),
         *((each, ("arrival", "one call")) for each in _but_plain("abort")),
         *((("arrival", "one call"), each) for each in _but_plain("interruption")),
-        *((abort, each) for abort in _but_plain("abort") for each in _but_plain("interruption")),
-        *((("ends", each), ("parameters", "allowed")) for each in TEXTS),
         *((each, ("interruption", "new weights")) for each in _but_plain("adapters")),
-        *(
-            (("interruption", "new weights"), each)
-            for name in ("parameters", "logprobs")
-            for each in _but_plain(name)
-        ),
+        *((("interruption", "new weights"), ("parameters", each)) for each in ("penalties", "drawn")),
         *(
             (("ends", each), ("interruption", "new weights"))
-            for each in ("least length", "stop behind the cap", "stop sequence", *TEXTS)
+            for each in ("stop behind the cap", "stop sequence", *TEXTS)
         ),
         *(
             (each, ("logprobs", "of prompts"))

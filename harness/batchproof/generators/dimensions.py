@@ -45,6 +45,7 @@ GRAMMARS = {
 }
 TEXTS = tuple(GRAMMARS)
 OUTSIDE = frozenset({2, 0xFA})
+SAID_BY_ALL = frozenset(b"ab35,")  # of these, each text may go on with one, wherever it is
 
 
 @dataclass
@@ -147,7 +148,9 @@ def _set_adapters(plan: Plan, value: str) -> None:
 
 
 def _set_interruption(plan: Plan, value: str) -> None:
-    step = plan.rng.randint(1, 5)
+    """Comes behind an abort, which is at a step."""
+    first = max((step for _, step in plan.aborts), default=0)
+    step = first + plan.rng.randint(1, 2 if plan.aborts else 5)
     ways = {
         "pause": (Interruption(step, PAUSE), Interruption(step + 2, RESUME)),
         "sleep": (Interruption(step, SLEEP), Interruption(step + 2, WAKE)),
@@ -236,11 +239,9 @@ def _set_parameters(plan: Plan, value: str) -> None:
 
 
 def _set_ends(plan: Plan, value: str) -> None:
-    """Lets two requests end by what they answer, or would if they went on; or gives them unlike
-    grammars, whose texts end behind the cap."""
+    """Lets two requests end by what they answer, or would if they went on."""
     if value in TEXTS:
-        for place, text in zip(ENDING, GRAMMARS[value], strict=True):
-            plan.change(place, grammar=Grammar("regex", text), eos_token_ids=OUTSIDE)
+        _set_texts(plan, value)
         return
     for place in ENDING:
         cap, any_may_come = plan.requests[place].max_new_tokens, is_drawn(plan.requests[place])
@@ -273,6 +274,14 @@ def _set_ends(plan: Plan, value: str) -> None:
                 ends = {answer[least]} if place == LAST else {*may_come[1::2]}
                 plan.change(place, eos_token_ids=frozenset(ends))
                 plan.choose(place, min_tokens=least)
+
+
+def _set_texts(plan: Plan, value: str) -> None:
+    """Gives two requests unlike grammars, whose texts end behind the cap."""
+    for place, text in zip(ENDING, GRAMMARS[value], strict=True):
+        plan.change(place, grammar=Grammar("regex", text), eos_token_ids=OUTSIDE)
+        if (allowed := sampling_of(plan.requests[place]).allowed_token_ids) is not None:
+            plan.choose(place, allowed_token_ids=allowed | SAID_BY_ALL)
 
 
 def _set_logprobs(plan: Plan, value: str) -> None:

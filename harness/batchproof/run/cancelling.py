@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from batchproof.api import Capability, Engine, FinishReason, Request, StepRecord
+from batchproof.api import Capability, Completion, Engine, FinishReason, Request, StepRecord
 from batchproof.checks.broken import require
 from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.oracle.choosing import is_plain
@@ -52,10 +52,12 @@ def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> O
     Raises `ConformanceFailure`, `HangFailure` and `OracleError`, as `Trial.run` does.
     """
     has_trace = Capability.TRACING in trial.capabilities
+    num_records = len(trial.trace_of(engine))
     with blame(Promise.P13, "beside a cancelled request"):
         outcome = trial.run(workload, engine)
+        trace = trial.trace_of(engine)
         with trial.reporting(workload):
-            require(_findings(trial, workload, outcome, engine if has_trace else None))
+            require(_findings(trial, workload, outcome, trace, num_records))
         trial.check(Workload((afterwards(workload),), workload.config, arrivals=(0,)), engine)
         if has_trace:
             final = trial.trace_of(engine)[-1]
@@ -65,33 +67,42 @@ def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> O
 
 
 def _findings(
-    trial: Trial, workload: Workload, outcome: Outcome, traced: Engine | None
+    trial: Trial,
+    workload: Workload,
+    outcome: Outcome,
+    trace: Sequence[StepRecord],
+    num_records: int,
 ) -> Iterator[Finding]:
-    """Yields what is wrong with survivors, cancelled requests, and the trace if there is one."""
+    """Yields what is wrong with survivors, cancelled requests, and the trace, if there is one: the
+    workload began behind so many records."""
+
+    def of_answer(request: Request, completion: Completion) -> Iterator[Finding]:
+        own = replace(outcome, completions=(completion,))
+        yield from trial.answer_findings([request], own, workload, trace[num_records:])
+
     cancelled_at = dict(workload.aborts)
     survivors = [r for r in workload.requests if r.request_id not in cancelled_at]
     by_id = {completion.request_id: completion for completion in outcome.completions}
-    kept = Outcome(tuple(by_id[r.request_id] for r in survivors))
-    yield from trial.answer_findings(survivors, kept, workload)
+    kept = replace(outcome, completions=tuple(by_id[r.request_id] for r in survivors))
+    yield from trial.answer_findings(survivors, kept, workload, trace[num_records:])
     for request in workload.requests:
         if request.request_id not in cancelled_at:
             continue
         got = by_id[request.request_id]
         yield from late_token_findings(outcome, request.request_id, cancelled_at[request.request_id])
         if got.finish_reason is not FinishReason.ABORTED:  # it had finished before it was cancelled
-            yield from trial.answer_findings([request], Outcome((got,)), workload)
-        elif not is_plain(request):
+            yield from of_answer(request, got)
+        elif workload.is_interrupted or not is_plain(request):
             if got.token_ids:  # of which another may be as good, once the best is banned
                 whole = replace(got, finish_reason=FinishReason.LENGTH)
                 cut = replace(request, max_new_tokens=len(got.token_ids))
-                yield from trial.answer_findings([cut], Outcome((whole,)), workload)
+                yield from of_answer(cut, whole)
         elif trial.oracle.is_exact:
             right, _ = trial.oracle.under(workload.adapters, workload.weights).expected(request)
             if got.token_ids != right[: len(got.token_ids)]:
                 facts: Facts = {"got": got.token_ids, "should_be": right}
                 yield found(Rule.CANCELLED_ANSWER, request.request_id, **facts)
-    if traced is not None:
-        yield from fed_findings(workload, outcome, trial.trace_of(traced))
+    yield from fed_findings(workload, outcome, trace)
 
 
 def afterwards(workload: Workload) -> Request:
