@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 
 from covertable import make
@@ -122,27 +122,16 @@ def _covering(
     strength: int,
     excluded: frozenset[Meeting],
 ) -> tuple[Values, ...]:
-    allowed = [*_constraints(excluded)]
     asked = {name: [*values] for name, values in choices}
-    return tuple(make(asked, strength=strength, salt=str(seed), constraints=allowed))
+    # It requires no dimension, as covertable would look ahead for each, for ten times as long: with
+    # the plain values any row can be completed.
+    possible = {"operator": "fn", "requires": [], "evaluate": partial(_is_possible, excluded)}
+    return tuple(make(asked, strength=strength, salt=str(seed), constraints=[possible]))
 
 
-def _constraints(excluded: AbstractSet[Meeting]) -> Iterator[dict[str, object]]:
-    """Yields what the pairs exclude in few conditions: the time of the design goes with their
-    number."""
-    partners: dict[tuple[Value, str], set[Value]] = {}
-    for one, other in sorted(excluded):
-        partners.setdefault((one, other[0]), set()).add(other)
-    alike: dict[tuple[str, frozenset[Value]], set[Value]] = {}
-    for (one, _), others in partners.items():
-        alike.setdefault((one[0], frozenset(others)), set()).add(one)
-    for (_, some), ones in alike.items():
-        yield {"operator": "or", "conditions": [_none_of(ones), _none_of(some)]}
-
-
-def _none_of(values: AbstractSet[Value]) -> dict[str, object]:
-    each = [{"operator": "ne", "left": name, "value": value} for name, value in sorted(values)]
-    return {"operator": "and", "conditions": each}
+def _is_possible(excluded: AbstractSet[Meeting], row: Values) -> bool | None:
+    """Returns False if values of a row in the making cannot meet; else None, as more are to come."""
+    return None if excluded.isdisjoint(combinations(sorted(row.items()), 2)) else False
 
 
 def calls_of(
