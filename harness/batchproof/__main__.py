@@ -96,8 +96,7 @@ def _dispatch(argv: Sequence[str]) -> int:
 def _run_lab(argv: Sequence[str]) -> int:
     if find_spec(LAB) is None or places.ROOT != places.CHECKOUT:
         raise UsageError("`batchproof lab` checks the suite itself: run it in a checkout of Batchproof")
-    exit_code: int = importlib.import_module(f"{LAB}.__main__").run(argv)
-    return exit_code
+    return importlib.import_module(f"{LAB}.__main__").run(argv)
 
 
 if __name__ == "__main__":

@@ -127,8 +127,7 @@ class StaticEngine:
             **cache,
         )
         cache[self._cache_name] = output[self._cache_name]
-        logits: Tensor = output.logits
-        return logits
+        return output.logits
 
     def _score_prompts(self, wave: list[_Row], logits: Tensor) -> None:
         """Notes the logprobs of prompts, from logits (batch, longest, vocab) of the padded rows."""

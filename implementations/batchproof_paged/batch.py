@@ -74,8 +74,7 @@ class RaggedBatch:
                 span = range(context_len, context_len + query_len)
                 blocks += [table[position // block_size] for position in span]
         offsets = self.position_ids[self.cu_seqlens_q[first_row] :] % block_size
-        slots: Ints = np.array(blocks, dtype=np.int64) * block_size + offsets
-        return slots
+        return np.array(blocks, dtype=np.int64) * block_size + offsets
 
     @classmethod
     def of(cls, planned: Rows) -> Self:

@@ -70,8 +70,7 @@ def _compiled(forward: Any, backend: Compiler) -> Forward:
     code, names = forward.__code__.replace(), forward.__globals__
     own = FunctionType(code, names, forward.__name__, forward.__defaults__, forward.__closure__)
     own.__kwdefaults__ = forward.__kwdefaults__
-    compiled: Forward = torch.compile(own, dynamic=True, backend=backend)
-    return compiled
+    return torch.compile(own, dynamic=True, backend=backend)
 
 
 def _quiet(backend: str) -> Compiler:

@@ -106,8 +106,7 @@ class RowsAlone(TorchFunctionMode):
 
 
 def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    product: Tensor = torch.ops.batchproof.multiply.default(rows, weight, bias)
-    return product
+    return torch.ops.batchproof.multiply.default(rows, weight, bias)
 
 
 def _has_one_term(args: tuple[Any, ...]) -> bool:

@@ -41,8 +41,7 @@ def multiply(rows: Tensor, packed: Tensor, bias: Optional[Tensor]):
 @cache
 def _onednn() -> Callable[..., Tensor]:
     """Compiles the call of an operator that not every build of torch has."""
-    call: Callable[..., Tensor] = torch.jit.CompilationUnit(_SCRIPT).multiply
-    return call
+    return torch.jit.CompilationUnit(_SCRIPT).multiply
 
 
 def kernel_for(dtype: torch.dtype) -> str | None:
@@ -66,8 +65,7 @@ def multiply(
     """Returns `rows` (..., in) times a weight (out, in), of which `packed` is a copy, plus `bias`
     (out,): (..., out)."""
     if kernel == NATIVE:
-        product: Tensor = torch.ops.batchproof.multiply_packed(rows, packed, bias, num_outputs)
-        return product
+        return torch.ops.batchproof.multiply_packed(rows, packed, bias, num_outputs)
     return _onednn()(rows, packed, bias)
 
 
@@ -75,8 +73,7 @@ def pack(kernel: str, weight: Tensor) -> Tensor:
     """Returns a copy of `weight` (out, in) in the kernel's layout, an opaque tensor."""
     if kernel == NATIVE:
         return native.pack(weight)
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, USUAL_ROWS)
-    return packed
+    return torch.ops.mkldnn._reorder_linear_weight(weight, USUAL_ROWS)
 
 
 class PackedLinear:

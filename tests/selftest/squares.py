@@ -52,5 +52,4 @@ def squares(folder: Path, tasks: Any = range(50), function: Any = squared) -> Ca
 
 
 def _of_task(function: Any, number: Number) -> int:
-    result: int = function(number.task)
-    return result
+    return function(number.task)

@@ -58,8 +58,7 @@ def run_command(
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if unknown:  # what comes before the first argument that is no option
         arguments.arguments = [*unknown, *arguments.arguments]
-    exit_code: int = _module(commands[arguments.command]).run(arguments)
-    return exit_code
+    return _module(commands[arguments.command]).run(arguments)
 
 
 def _below(prog: str, name: str, command: Command) -> str | None:

@@ -116,7 +116,7 @@ _SOFT_FEEDBACK = 2.0  # gain at which its V reads soft channels
 def build_bamba_hash() -> BambaForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     num_layers = 2 * len(tables.OFFSETS)
-    model: BambaForCausalLM = constructed_rope(
+    return constructed_rope(
         BambaForCausalLM,
         _fill,
         vocab_size=VOCAB_SIZE,
@@ -135,7 +135,6 @@ def build_bamba_hash() -> BambaForCausalLM:
         mamba_chunk_size=CHUNK_SIZE,
         time_step_limit=(0.0, 2 * _STEP),  # no limit, but the default, infinity, is not JSON
     )
-    return model
 
 
 def _fill(model: BambaForCausalLM) -> None:

@@ -249,8 +249,7 @@ def resolve_device(name: str) -> torch.device:
 
 def resolve_dtype(name: str) -> torch.dtype:
     """Returns the dtype of that name. Raises `UsageError` for anything but the names in `DTYPES`."""
-    dtype: torch.dtype = getattr(torch, one_of("--dtype", name, DTYPES))
-    return dtype
+    return getattr(torch, one_of("--dtype", name, DTYPES))
 
 
 SEED = 0

@@ -47,8 +47,7 @@ def constructed_gpt2(fill: Callable[[Any], None], **sizes: Any) -> GPT2LMHeadMod
     """Returns a GPT-2 with ReLU, as `constructed` does."""
     off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     fields = {**off, **sizes, "activation_function": "relu", "dtype": "float32"}
-    model: GPT2LMHeadModel = constructed(GPT2LMHeadModel, fill, **fields)
-    return model
+    return constructed(GPT2LMHeadModel, fill, **fields)
 
 
 def constructed_rope(

@@ -74,7 +74,7 @@ the score at the distance is 14 more than that at 0, and this is 41 or more abov
 
 def build_deepseek_hash() -> DeepseekV3ForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    model: DeepseekV3ForCausalLM = built(
+    return built(
         DeepseekV3ForCausalLM,
         _fill,
         intermediate_size=2 * WIDTH,
@@ -99,7 +99,6 @@ def build_deepseek_hash() -> DeepseekV3ForCausalLM:
         scoring_func="sigmoid",
         topk_method="noaux_tc",
     )
-    return model
 
 
 def _fill(model: DeepseekV3ForCausalLM) -> None:

@@ -43,8 +43,7 @@ class EmbeddedModel:
     def build(self) -> PreTrainedModel:
         """Returns the model in float32 on the CPU, in eval mode."""
         module, _, function = self.builder.partition(":")
-        model: PreTrainedModel = getattr(import_module(f"batchproof.models.{module}"), function)()
-        return model
+        return getattr(import_module(f"batchproof.models.{module}"), function)()
 
 
 # A default run tests on each of the first five, for the built-in engines on three of them; the others

@@ -55,7 +55,7 @@ _PAIR_AMPLITUDES = {0: 1485, 2: 504, 3: 970, 31: -61}
 
 def build_gemma2_hash() -> Gemma2ForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    model: Gemma2ForCausalLM = built(
+    return built(
         Gemma2ForCausalLM,
         _fill,
         tie_word_embeddings=True,
@@ -67,7 +67,6 @@ def build_gemma2_hash() -> Gemma2ForCausalLM:
         attn_logit_softcapping=CAP,
         final_logit_softcapping=LOGIT_CAP,
     )
-    return model
 
 
 def _fill(model: Gemma2ForCausalLM) -> None:

@@ -55,7 +55,7 @@ _UNITS = 1 + len(_STEPS)  # of a bit
 
 def build_gpt_oss_hash() -> GptOssForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    model: GptOssForCausalLM = built(
+    return built(
         GptOssForCausalLM,
         _fill,
         rope_parameters=_ROPE,
@@ -65,7 +65,6 @@ def build_gpt_oss_hash() -> GptOssForCausalLM:
         num_local_experts=tables.NUM_EXPERTS,
         num_experts_per_tok=2,
     )
-    return model
 
 
 def _fill(model: GptOssForCausalLM) -> None:

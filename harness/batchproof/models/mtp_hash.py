@@ -90,8 +90,7 @@ class MtpHead(Glm4MoeModel):  # type: ignore[misc]
 
     def logits_input(self, hidden: Tensor) -> Tensor:
         """Returns what the model's output head is given for hidden states of `chained`."""
-        given: Tensor = self.shared_head["norm"](hidden)
-        return given
+        return self.shared_head["norm"](hidden)
 
     def save(self, folder: Path) -> None:
         """Writes the model with the layer behind its last, as such models are released."""

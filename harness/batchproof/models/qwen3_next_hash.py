@@ -67,7 +67,7 @@ _SHIFT = 4  # what sum of five signs is 4 where four bits are read as 0
 
 def build_qwen3_next_hash() -> Qwen3NextForCausalLM:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    model: Qwen3NextForCausalLM = built(
+    return built(
         Qwen3NextForCausalLM,
         _fill,
         num_hidden_layers=tables.NUM_LAYERS,
@@ -85,7 +85,6 @@ def build_qwen3_next_hash() -> Qwen3NextForCausalLM:
         moe_intermediate_size=WIDTH,
         shared_expert_intermediate_size=WIDTH,
     )
-    return model
 
 
 def _fill(model: Qwen3NextForCausalLM) -> None:

@@ -35,10 +35,9 @@ class Shape:
     def config(self, **changes: Any) -> PreTrainedConfig:
         """Returns a new configuration without special tokens; `changes` override its values."""
         special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-        config: PreTrainedConfig = getattr(import_module("transformers"), self.kind)(
+        return getattr(import_module("transformers"), self.kind)(
             **{**self.values, **special, **changes}
         )
-        return config
 
 
 def _rope_shape(

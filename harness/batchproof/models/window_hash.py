@@ -46,7 +46,7 @@ def build_mixtral_hash() -> PreTrainedModel:
 
 
 def _built(kind: type[MistralForCausalLM | MixtralForCausalLM], **more: Any) -> PreTrainedModel:
-    model: PreTrainedModel = built(
+    return built(
         kind,
         _fill,
         sliding_window=tables.WINDOW,
@@ -56,7 +56,6 @@ def _built(kind: type[MistralForCausalLM | MixtralForCausalLM], **more: Any) -> 
         num_attention_heads=len(tables.OFFSETS[0]),
         **more,
     )
-    return model
 
 
 def _fill(model: Any) -> None:

@@ -112,10 +112,9 @@ def _bench(config: pytest.Config, device: str) -> BenchSelection | None:
     if not config.getoption("--benchmark-only", default=False):
         bench_options.require_none(config)
         return None
-    found: BenchSelection = import_module("batchproof.plugin.bench_selection").bench_selection(
+    return import_module("batchproof.plugin.bench_selection").bench_selection(
         config, device.partition(":")[0]
     )
-    return found
 
 
 def _elsewhere(_model: object, _config: object) -> NoReturn:

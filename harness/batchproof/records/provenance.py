@@ -93,8 +93,7 @@ def versions() -> dict[str, str]:
 
 def provenance(command: str | None = None) -> dict[str, Any]:
     """Returns the same as JSON, for files without a record of their own."""
-    made: dict[str, Any] = encode(made_now(command))
-    return made
+    return encode(made_now(command))
 
 
 def cpu_name() -> str:

@@ -92,7 +92,6 @@ def keeping(own: CallNotes) -> Iterator[None]:
 def read_note(path: Path) -> CallNote | None:
     """Returns the note in a file; None if it has none, or is just being written."""
     try:
-        note: CallNote = pickle.loads(path.read_bytes())
-        return note
+        return pickle.loads(path.read_bytes())
     except Exception:  # whatever a half-written pickle raises
         return None

@@ -83,8 +83,7 @@ def _planted(prefix: str, target: str) -> Callable[..., Engine]:
     if name not in known:
         hint = near(name, known, f"the module {PACKAGE}.{COLLECTIONS[prefix][1]}")
         raise UsageError(f"--engine {target!r} is no {COLLECTIONS[prefix][0]}; {hint}")
-    factory: Callable[..., Engine] = known[name].factory
-    return factory
+    return known[name].factory
 
 
 _folders: list[Path] = []  # of engine files, as `sys.path` has them: searched last

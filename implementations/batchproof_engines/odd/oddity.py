@@ -60,7 +60,6 @@ def _factory(name: str, part: Callable[..., Any]) -> EngineFactory:
     def build(model: PreTrainedModel, config: EngineConfig) -> Engine:
         refuse(f"odd:{name}", model)
         probe_logits(f"odd:{name}", model, make)
-        engine: Engine = make(model, config)
-        return engine
+        return make(model, config)
 
     return build

@@ -157,8 +157,7 @@ class RaggedEngine(Pausable):
 
     def _logits(self, plan: SchedulerOutput, **fed: Any) -> Tensor:  # noqa: ARG002
         """Returns what the model makes of a step's tokens: logits (total_q, vocab)."""
-        logits: Tensor = self._model(**fed).logits[0]
-        return logits
+        return self._model(**fed).logits[0]
 
     def _score_prompts(self, plan: SchedulerOutput, logits: Tensor) -> None:
         """Keeps the logprobs of prompt tokens behind those fed, from the logits (total_q, vocab) of

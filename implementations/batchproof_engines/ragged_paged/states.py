@@ -202,8 +202,7 @@ class StatefulEngine(RaggedPagedEngine):
             use_cache=True,
         )
         self.keep(group, cache)
-        logits: Tensor = output.logits
-        return logits
+        return output.logits
 
     def cache(self, group: list[Piece], longest: int) -> DynamicCache:
         cache = DynamicCache(config=self._model.config)
