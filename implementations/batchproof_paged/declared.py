@@ -70,14 +70,14 @@ def _objections(model: PreTrainedModel) -> Iterator[str]:
         yield "its attention is not behind AttentionInterface"
     if len({each.layer for each in calls}) < len(calls):
         yield "a layer attends more than once"
-    cached_keys = _cached_keys(model)
+    cached_keys, own = _cached_keys(model), model.config.get_text_config()._attn_implementation
     for call in calls:
         where = f"layer {call.layer}"
         if call.layer is None:
             yield "an attention layer does not say which it is"
         if call.objection is not None:
             yield f"{where}: {call.objection}"
-        if call.extra is not None and _own_attention(model) == "sdpa":  # transformers before 5.23
+        if call.extra is not None and own == "sdpa":  # transformers before 5.23
             yield f"{where}: its own attention, sdpa, ignores the {call.extra}; eager does not"
         if call.mask is not None and not _is_causal_mask(call.mask, call.window, positions):
             window = "" if call.window is None else f" with a window of {call.window}"
@@ -91,10 +91,6 @@ def _attends(model: PreTrainedModel) -> bool:
     """Returns whether transformers would cache keys and values for the model, as far as it says."""
     layers = _cache_layers(model)
     return layers is None or any(isinstance(each, CacheLayerMixin) for each in layers)
-
-
-def _own_attention(model: PreTrainedModel) -> str | None:
-    return model.config.get_text_config()._attn_implementation
 
 
 def _recorded(model: PreTrainedModel) -> tuple[list[AttentionCall], Tensor]:

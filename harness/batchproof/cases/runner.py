@@ -211,7 +211,7 @@ def _noting(case: CaseNote) -> Iterator[None]:
     try:
         yield
     except (ConformanceFailure, HangFailure) as error:
-        raise type(error)(error.failure.in_case(case)) from None
+        raise type(error)(replace(error.failure, case=case)) from None
 
 
 def _answer_findings(

@@ -82,7 +82,7 @@ class Rerunner:
             if any(each.config.num_speculative_tokens for each in given) and not (
                 Capability.TRACING in can or Capability.STEPPING not in can
             ):
-                ways = [[_stepped(each) for each in given]]
+                ways = [[replace(w, arrivals=w.arrivals or (0,) * len(w.requests)) for w in given]]
             elif any(w.needs_stepping for w in given) and not any(w.aborts for w in given):
                 ways = [[each.together() for each in given], given]
             for workloads in ways:
@@ -115,10 +115,6 @@ class Rerunner:
         except (EngineHang, Exception):
             return None
         return done
-
-
-def _stepped(workload: Workload) -> Workload:
-    return replace(workload, arrivals=workload.arrivals or (0,) * len(workload.requests))
 
 
 def same_answer(a: Completion | None, b: Completion | None) -> bool:

@@ -144,9 +144,6 @@ class Failure:
     def rule(self) -> Rule:
         return self.finding.rule
 
-    def in_case(self, case: CaseNote) -> Self:
-        return replace(self, case=case)
-
     def under(self, promise: Promise, appeared: str) -> Self:
         """Returns the same failure, counted for the promise of a relation; `appeared` is what was
         changed."""

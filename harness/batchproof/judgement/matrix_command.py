@@ -100,7 +100,8 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if no requirement breaks in any cell, else 1. Raises `UsageError`."""
-    axes = axes_of(declared_axes(arguments.engine), arguments.axis or (), arguments.engine)
+    declared = resolve_engine(arguments.engine).axes
+    axes = axes_of(declared, arguments.axis or (), arguments.engine)
     require_options(arguments, axes)
     return judge_matrix(arguments, axes, chosen(axes), arguments.engine)
 
@@ -119,12 +120,6 @@ def require_options(arguments: argparse.Namespace, axes: Axes) -> None:
                     one_of(f"--axis {name}: {written}", wanted, CHOICES[written])
                 if written in given and written != MODEL:
                     raise UsageError(f"{written} is set by --axis {name!r} and by --pytest: choose one")
-
-
-def declared_axes(engine: str) -> Axes:
-    """Returns the axes that the engine declares: those in `engine.toml`, or the attribute `axes` of its
-    factory. Raises `UsageError`."""
-    return resolve_engine(engine).axes
 
 
 def judge_matrix(

@@ -40,14 +40,9 @@ from batchproof.models.llama_hash_oracle import (
 )
 
 
-def rank_of(number: int) -> int:
-    """Returns the rank of an adapter: they differ."""
-    return 8 if number % 2 else 4
-
-
 def low_rank(_: object, number: int) -> Layers:
     """Yields the name of each linear layer that adapter `number` acts on, and what it adds."""
-    changed, rank = variant(number), rank_of(number)
+    changed, rank = variant(number), 8 if number % 2 else 4  # ranks differ
     for layer, offset in enumerate(changed.offsets):
         sign = -1.0 if layer % 2 else 1.0
         query = sign * _hard_query(offset) - _hard_query(OFFSETS[layer])

@@ -97,22 +97,18 @@ def _less_repeated(values: Tensor, request: Request, past: Past) -> Tensor:
     return torch.where((past.counts > 0) | (past.prompt > 0), scaled, values)
 
 
-def _less_frequent(values: Tensor, request: Request, past: Past) -> Tensor:
-    return values - sampling_of(request).frequency_penalty * past.counts
-
-
-def _less_present(values: Tensor, request: Request, past: Past) -> Tensor:
-    return values - sampling_of(request).presence_penalty * (past.counts > 0)
-
-
 # By the field that each is about, in their order.
 STAGES: dict[str, Callable[[Tensor, Request, Past], Tensor]] = {
     "allowed_token_ids": _only_allowed,
     "min_tokens": _without_ends,
     "logit_bias": _biased,
     "repetition_penalty": _less_repeated,
-    "frequency_penalty": _less_frequent,
-    "presence_penalty": _less_present,
+    "frequency_penalty": lambda values, request, past: (
+        values - sampling_of(request).frequency_penalty * past.counts
+    ),
+    "presence_penalty": lambda values, request, past: (
+        values - sampling_of(request).presence_penalty * (past.counts > 0)
+    ),
 }
 
 

@@ -66,6 +66,7 @@ def verdict_of(
     found = group_by_issue([e for e in entries if not (e.record and e.record.is_stale)], known)
     groups = tuple(failure_groups(found))
     promises = _results(cells_of(engine, outcomes), groups, undecided_tests(met))
+    tried = {name for name, each in promises.items() if each.verdict in WORST_FIRST}
     return EngineVerdict(
         title=title_of(engine, statement.release, statement.precision),
         engine=engine,
@@ -76,7 +77,7 @@ def verdict_of(
         held=_with("held", promises),
         broken=_with("broken", promises),
         differing=_with("differs by design", promises),
-        untested=tuple(p.id for p in Promise if not _is_tried(promises.get(p.id))),
+        untested=tuple(each.id for each in Promise if each.id not in tried),
         totals=totals_of(engine, outcomes),
         groups=groups,
         unshown=tuple(each.record for each in known if each not in [issue for issue, _ in found]),
@@ -106,10 +107,6 @@ def _counted(entry: JournalEntry) -> Outcome:
     """Returns a test as the table counts it, but one that passes against expectation as passed."""
     assert entry.record is not None, "those without were left out"
     return ("passed" if entry.record.is_stale else entry.outcome), entry.record
-
-
-def _is_tried(result: PromiseResult | None) -> bool:
-    return result is not None and result.verdict in WORST_FIRST
 
 
 def _with(verdict: str, promises: Mapping[str, PromiseResult]) -> tuple[str, ...]:
