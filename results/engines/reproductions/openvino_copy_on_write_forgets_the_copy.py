@@ -2,28 +2,18 @@
 
 import sys
 
-import numpy as np
-import openvino as ov
-import openvino_genai as genai
-from setup_openvino import folder
+from setup_openvino import asking, drawn, finish, ids, pipeline
 
-F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-PROMPT = np.random.RandomState(0).randint(1, 256, (1, 32)).astype(np.int64)  # one block
-SETTINGS = genai.GenerationConfig(max_new_tokens=6, ignore_eos=True, eos_token_id=0)
+PROMPT = drawn(0, 32)  # one block
 
 
 def answers(prefix_caching: bool) -> list[list[int]]:
     """Of the same prompt twice; the second comes when the first's is computed."""
-    limits = genai.SchedulerConfig()
-    limits.num_kv_blocks = 20
-    limits.dynamic_split_fuse = False
-    limits.enable_prefix_caching = prefix_caching
-    pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU", F32)
-    first = pipe.add_request(0, ov.Tensor(PROMPT), SETTINGS)
+    pipe = pipeline(num_kv_blocks=20, dynamic_split_fuse=False, enable_prefix_caching=prefix_caching)
+    first = pipe.add_request(0, ids(PROMPT), asking(6))
     pipe.step()
-    second = pipe.add_request(1, ov.Tensor(PROMPT), SETTINGS)
-    while pipe.has_non_finished_requests():
-        pipe.step()
+    second = pipe.add_request(1, ids(PROMPT), asking(6))
+    finish(pipe)
     return [handle.read_all()[0].generated_ids for handle in (first, second)]
 
 

@@ -12,30 +12,10 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 import torch
-from openvino_tokenizers import convert_tokenizer
-from optimum.exporters.openvino import export_from_model
-from tokenizers import Tokenizer, models
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from setup_openvino_constant import export
+from setup_openvino_tokenizer import add_tokenizer
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-words = Tokenizer(models.BPE({"a": 0, "aa": 1, "?": 2}, [("a", "a")], unk_token="?"))
-
-
-def export(folder: str, probability: float) -> None:
-    """Exports a model that takes token 0 with a probability, token 1 with the rest, and no other."""
-    config = GPT2Config(
-        vocab_size=8, n_positions=64, n_embd=8, n_layer=1, n_head=1, tie_word_embeddings=False
-    )
-    model = GPT2LMHeadModel(config).eval().requires_grad_(False)
-    model.transformer.ln_f.weight.zero_()
-    model.transformer.ln_f.bias.copy_(torch.eye(8)[0])
-    model.lm_head.weight.zero_()
-    model.lm_head.weight[:, 0] = -100.0
-    model.lm_head.weight[:2, 0] = torch.tensor([math.log(probability), math.log(1 - probability)])
-    export_from_model(model, output=folder, task="text-generation-with-past", stateful=True)
-    # A pipeline with a draft compares the tokenizers, whatever they are: prompts here are token ids.
-    tokenizer = convert_tokenizer(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="?"))
-    ov.save_model(tokenizer, f"{folder}/openvino_tokenizer.xml")
 
 
 def share_of_token_0(folder: str, speculation: dict) -> float:
@@ -56,8 +36,10 @@ def share_of_token_0(folder: str, speculation: dict) -> float:
 
 
 with tempfile.TemporaryDirectory() as model, tempfile.TemporaryDirectory() as other:
-    export(model, 0.8)
-    export(other, 0.2)
+    for folder, probability in ((model, 0.8), (other, 0.2)):
+        likely = [math.log(probability), math.log(1 - probability)]  # of tokens 0 and 1; no other is drawn
+        export(folder, torch.tensor([*likely, *[-100.0] * 6]))
+        add_tokenizer(folder)
     shares = {"alone": share_of_token_0(model, {})}
     shares["prompt lookup"] = share_of_token_0(model, {"prompt_lookup": True})
     for name, folder in (("itself as draft", model), ("the other as draft", other)):

@@ -2,22 +2,15 @@
 
 import sys
 
-import numpy as np
-import openvino as ov
 import openvino_genai as genai
-from setup_openvino import folder
+from setup_openvino import asking, ids, pipeline
 
 CAP = 100
-SETTINGS = genai.GenerationConfig(max_new_tokens=CAP, ignore_eos=True, eos_token_id=0)
-PROMPTS = [[1, 2, 3], [*range(1, 100)]]
-
-limits = genai.SchedulerConfig()
-limits.num_kv_blocks = 2  # 64 tokens
-pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU")
+pipe = pipeline(num_kv_blocks=2)  # 64 tokens
 silent = False
-for prompt in PROMPTS:
+for prompt in ([1, 2, 3], [*range(1, 100)]):
     try:
-        (result,) = pipe.generate([ov.Tensor(np.array([prompt], dtype=np.int64))], [SETTINGS])
+        (result,) = pipe.generate([ids(prompt)], [asking(CAP)])
     except RuntimeError as error:
         print(f"prompt of {len(prompt)} tokens: raised, as it should:", error)
         continue

@@ -11,20 +11,10 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 import torch
-from optimum.exporters.openvino import export_from_model
-from transformers import GPT2Config, GPT2LMHeadModel
-
-config = GPT2Config(
-    vocab_size=8, n_positions=64, n_embd=8, n_layer=1, n_head=1, tie_word_embeddings=False
-)
-model = GPT2LMHeadModel(config).eval().requires_grad_(False)
-model.transformer.ln_f.weight.zero_()
-model.transformer.ln_f.bias.copy_(torch.eye(8)[0])
-model.lm_head.weight.zero_()
-model.lm_head.weight[:, 0] = torch.tensor([0.4, 0.3, 0.2, 0.1, *[1e-9] * 4]).log()
+from setup_openvino_constant import export
 
 with tempfile.TemporaryDirectory() as folder:
-    export_from_model(model, output=folder, task="text-generation-with-past", stateful=True)
+    export(folder, torch.tensor([0.4, 0.3, 0.2, 0.1, *[1e-9] * 4]).log())
     pipe = genai.ContinuousBatchingPipeline(folder, genai.SchedulerConfig(), "CPU")
     handles = []
     for seed in range(100):

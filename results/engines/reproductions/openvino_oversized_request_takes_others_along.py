@@ -3,26 +3,17 @@
 import sys
 
 import numpy as np
-import openvino as ov
-import openvino_genai as genai
-from setup_openvino import folder
-
-F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-SETTINGS = genai.GenerationConfig(max_new_tokens=3, ignore_eos=True, eos_token_id=0)
+from setup_openvino import asking, finish, ids, pipeline
 
 
 def ends(lengths: list[int]) -> list[str]:
-    limits = genai.SchedulerConfig()
-    limits.num_kv_blocks = 1
-    pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU", F32)
-    random = np.random.RandomState(0)
+    pipe, random = pipeline(num_kv_blocks=1), np.random.RandomState(0)
     handles = [
-        pipe.add_request(number, ov.Tensor(random.randint(1, 256, (1, length))), SETTINGS)
+        pipe.add_request(number, ids(random.randint(1, 256, length)), asking(3))
         for number, length in enumerate(lengths)
     ]
-    while pipe.has_non_finished_requests():
-        pipe.step()
-    return [str(handle.get_status()).removeprefix("GenerationStatus.") for handle in handles]
+    finish(pipe)
+    return [handle.get_status().name for handle in handles]
 
 
 got = ends([40, 3, 9])

@@ -3,12 +3,8 @@ step."""
 
 import sys
 
-import numpy as np
-import openvino as ov
-import openvino_genai as genai
-from setup_openvino import folder
+from setup_openvino import F32, asking, drawn, finish, ids, pipeline
 
-F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 CASES = {  # requests, max_num_batched_tokens, dynamic_split_fuse; 256 and True are the defaults
     "room for all": (3, 256, True),
     "small budget": (8, 8, True),
@@ -20,20 +16,15 @@ CASES = {  # requests, max_num_batched_tokens, dynamic_split_fuse; 256 and True 
 def answers(case: str, lookup: bool) -> list[list[int]]:
     """The answers to prompts of 3 tokens; the last one comes after the first step."""
     count, budget, split_fuse = CASES[case]
-    limits = genai.SchedulerConfig()
-    limits.max_num_batched_tokens, limits.dynamic_split_fuse = budget, split_fuse
     properties = F32 | ({"prompt_lookup": True} if lookup else {})
-    pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU", properties)
-    settings = genai.GenerationConfig(max_new_tokens=12, ignore_eos=True, eos_token_id=0)
-    if lookup:
-        settings.num_assistant_tokens, settings.max_ngram_size = 6, 3
+    pipe = pipeline(properties, max_num_batched_tokens=budget, dynamic_split_fuse=split_fuse)
+    settings = asking(12, **{"num_assistant_tokens": 6, "max_ngram_size": 3} if lookup else {})
     handles = []
-    for i, prompt in enumerate(np.random.RandomState(0).randint(1, 256, (count, 1, 3))):
+    for i, prompt in enumerate(drawn(0, count, 3)):
         if i == count - 1:
             pipe.step()
-        handles.append(pipe.add_request(i, ov.Tensor(prompt), settings))
-    while pipe.has_non_finished_requests():
-        pipe.step()
+        handles.append(pipe.add_request(i, ids(prompt), settings))
+    finish(pipe)
     return [handle.read_all()[0].generated_ids for handle in handles]
 
 

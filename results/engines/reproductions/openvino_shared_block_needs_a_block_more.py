@@ -3,32 +3,22 @@ pool has."""
 
 import sys
 
-import numpy as np
-import openvino as ov
-import openvino_genai as genai
-from setup_openvino import folder
-
-F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-SETTINGS = genai.GenerationConfig(max_new_tokens=1, ignore_eos=True, eos_token_id=0)
+from setup_openvino import asking, finish, ids, pipeline
 
 
 def ends(prompts: list[list[int]], prefix_caching: bool) -> list[str]:
     """Returns how the requests end that ask for these prompts a second time."""
-    limits = genai.SchedulerConfig()
-    limits.num_kv_blocks, limits.max_num_seqs, limits.dynamic_split_fuse = 1, 1, False
-    limits.enable_prefix_caching = prefix_caching
-    pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU", F32)
+    limits = {"num_kv_blocks": 1, "max_num_seqs": 1, "dynamic_split_fuse": False}
+    pipe = pipeline(**limits, enable_prefix_caching=prefix_caching)
     handles = []
     for call in range(2):
         for number, prompt in enumerate(prompts):
-            tokens = ov.Tensor(np.array([prompt], dtype=np.int64))
-            handles.append(pipe.add_request(2 * call + number, tokens, SETTINGS))
+            handles.append(pipe.add_request(2 * call + number, ids(prompt), asking(1)))
         try:
-            while pipe.has_non_finished_requests():
-                pipe.step()
+            finish(pipe)
         except RuntimeError as error:
             return [f"step raised {str(error).split(' failed')[0]}"] * 2
-    return [str(handle.get_status()).removeprefix("GenerationStatus.") for handle in handles[2:]]
+    return [handle.get_status().name for handle in handles[2:]]
 
 
 is_wrong = False

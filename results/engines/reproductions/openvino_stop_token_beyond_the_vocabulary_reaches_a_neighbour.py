@@ -2,25 +2,18 @@
 
 import sys
 
-import numpy as np
-import openvino as ov
 import openvino_genai as genai
-from setup_openvino import folder
+from setup_openvino import asking, finish, ids, pipeline
 
-F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 VOCAB_SIZE = 256
-PROMPT = ov.Tensor(np.array([[11, 12, 13, 14]], dtype=np.int64))
-PLAIN = genai.GenerationConfig(max_new_tokens=3, ignore_eos=True, eos_token_id=0)
 
 
 def beside(settings: genai.GenerationConfig) -> list[int]:
-    """Returns the answer to the prompt behind a request with these settings."""
-    pipe = genai.ContinuousBatchingPipeline(folder, genai.SchedulerConfig(), "CPU", F32)
-    handles = [pipe.add_request(number, PROMPT, each) for number, each in enumerate((settings, PLAIN))]
-    while pipe.has_non_finished_requests():
-        pipe.step()
-    answer: list[int] = handles[1].read_all()[0].generated_ids
-    return answer
+    """Returns the answer to a prompt behind a request with these settings."""
+    pipe, prompt = pipeline(), ids([11, 12, 13, 14])
+    handles = [pipe.add_request(number, prompt, each) for number, each in enumerate((settings, asking(3)))]
+    finish(pipe)
+    return handles[1].read_all()[0].generated_ids
 
 
 def stopped(token: int) -> genai.GenerationConfig:
@@ -29,7 +22,7 @@ def stopped(token: int) -> genai.GenerationConfig:
     return settings
 
 
-right = beside(PLAIN)
+right = beside(asking(3))
 beyond = VOCAB_SIZE + right[0]
 got = beside(stopped(beyond))
 print(f"beside a request with stop token {beyond} of {VOCAB_SIZE}: {got}, should be {right}", flush=True)
