@@ -146,7 +146,7 @@ def calls_of(
     without an abort. With `prefixes=turn` one of these continues the owner's answer. `fields` are those
     that the engine takes."""
     rng = random.Random(seed)
-    plan = Plan(oracle, rng, rng.choice(block_sizes))
+    plan = Plan(oracle, rng, rng.choice(block_sizes), fields)
     for name, dimension in DIMENSIONS.items():
         plan.rng = random.Random(f"{seed} {name}")  # another value here changes no choice there
         dimension.add(plan, values[name])
@@ -158,18 +158,15 @@ def calls_of(
         **plan.limits,  # type: ignore[arg-type]
     )
     arrivals = None if plan.arrivals is None else tuple(plan.arrivals)
-    asked = [
-        replace(each, sampling=each.sampling and each.sampling.within(fields)) for each in plan.requests
-    ]
     first = Workload(
-        tuple(asked),
+        tuple(plan.requests),
         config,
         arrivals,
         plan.aborts,
         plan.adapters,
         interruptions=plan.interruptions,
     )
-    again = [*asked]
+    again = [*plan.requests]
     if plan.has_turn:  # it needs no larger pool than the owner
         owner = plan.requests[OWNER]
         said = plan.continued(OWNER)[: owner.max_new_tokens]

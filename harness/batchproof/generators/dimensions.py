@@ -6,11 +6,12 @@ right answer to each request under all limits. What cannot meet is in `covering`
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil
 
-from batchproof.api import Grammar, Request
+from batchproof.api import Grammar, Request, SamplingParams
 from batchproof.generators.choosing import STRONG
 from batchproof.generators.strategies import half_of, text_tokens
 from batchproof.oracle.choosing import is_drawn, sampling_of
@@ -55,6 +56,7 @@ class Plan:
     oracle: Oracle
     rng: random.Random
     block_size: int
+    fields: AbstractSet[str] = frozenset(SamplingParams.__slots__)  # that the engine takes
     max_num_seqs: int = NUM_REQUESTS
     budget: int | None = None  # tokens of a step
     requests: list[Request] = field(default_factory=list)
@@ -76,9 +78,9 @@ class Plan:
         self.requests[place] = replace(self.requests[place], **changes)  # type: ignore[arg-type]
 
     def choose(self, place: int, **changes: object) -> None:
-        """Changes sampling parameters of one request."""
+        """Changes sampling parameters of one request, as far as the engine takes them."""
         asked = replace(sampling_of(self.requests[place]), **changes)  # type: ignore[arg-type]
-        self.change(place, sampling=asked)
+        self.change(place, sampling=asked.within(self.fields))
 
     def continued(self, place: int) -> tuple[int, ...]:
         """Returns what a request would answer if nothing ended it, some tokens behind its cap too; of

@@ -265,7 +265,9 @@ def _by_itself(meeting: Meeting, choices: Choices) -> Iterator[Values]:
 
 def _is_a_choice(meeting: Meeting) -> bool:
     has_drafts = any(name == "drafts" and value != PLAIN[name] for name, value in meeting)
-    return has_drafts or any(_who_is_to_be_interrupted(meeting))
+    # When new weights come decides what is answered, and so whether an EOS is met.
+    are_ends_others = ("interruption", "new weights") in meeting and "ends" in dict(meeting)
+    return has_drafts or are_ends_others or any(_who_is_to_be_interrupted(meeting))
 
 
 def _is_in(value: Value, served: Served) -> bool:

@@ -23,6 +23,8 @@ class PenaltiesOverTheWholeVocabulary(Sampler):
         ends = row.request.eos_token_ids if len(outputs) < asked.min_tokens else frozenset[int]()
         bias = torch.full((size,), -torch.inf, dtype=torch.float64)
         bias[sorted(set(allowed) - ends)] = 0.0
+        if row.matcher is not None:
+            bias[~row.matcher.allowed(outputs)] = -torch.inf
         for token_id, added in asked.logit_bias:
             bias[token_id] += added
         values = logits.double() + bias
@@ -42,7 +44,7 @@ class TiesGoToTheHighestId(Sampler):
         last = logits.shape[-1] - 1
         flipped = [last - int(each) for each in logits.flip(-1).argmax(dim=-1)]
         return [
-            choice if row.request.sampling is not None else choice._replace(token_id=token_id)
+            choice._replace(token_id=token_id) if row.is_plain else choice
             for choice, row, token_id in zip(super().choose(logits, rows), rows, flipped, strict=True)
         ]
 

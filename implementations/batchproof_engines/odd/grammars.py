@@ -28,7 +28,7 @@ class GrammarsAreLargeBiases(Sampler):
 @odd
 class ForcedTokensAreNotSampled(Scheduler):
     """A token that a grammar allows alone is taken without a pass of the model: several of them may
-    come in one step."""
+    come in one step. One whose logprobs are asked for is not."""
 
     lacks: ClassVar[frozenset[Capability]] = frozenset(
         {Capability.TRACING, Capability.SCHEDULING, Capability.LOGITS}
@@ -45,6 +45,9 @@ class ForcedTokensAreNotSampled(Scheduler):
         return events, replace(record, finished=(*record.finished, *over))
 
     def _forced(self, sequence: Sequence) -> Iterator[TokenEvent]:
+        asked = sequence.request.sampling
+        if asked is not None and asked.logprobs is not None:
+            return
         while sequence.matcher is not None and sequence.finish_reason is None:
             allowed = sequence.matcher.allowed(sequence.output_token_ids).nonzero()[:, 0].tolist()
             if len(allowed) != 1:

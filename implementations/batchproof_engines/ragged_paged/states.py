@@ -128,8 +128,9 @@ class StatefulEngine(RaggedPagedEngine):
 
     capabilities = RaggedPagedEngine.capabilities - {
         Capability.SPECULATION,
-        Capability.EXACT_DRAFTS,
-    }  # a state has no way back
+        Capability.EXACT_DRAFTS,  # a state has no way back
+        Capability.ADAPTERS,  # no model with states has any
+    }
     states_class = StatesByLane
     checkpoints_class = Checkpoints
 
