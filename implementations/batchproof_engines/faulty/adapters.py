@@ -10,7 +10,7 @@ from batchproof.models.embedded import VARIANTS_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.lora import Adapters
-from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.blocks import BlockManager, Prefix
 from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
 
@@ -111,19 +111,6 @@ class SlotsInUseAreGivenAway(Adapters):
 
     def begin(self, rows: Rows) -> None:
         super().begin((name and self._held[self._slots[name]], num) for name, num in rows)
-
-
-@planted(Promise.P9, Cause.SCHEDULING, "sgl-project/sglang#25078", shows_on=VARIANTS_MODEL)
-class UnfinishedPromptsTakeNoAdapterSlot(Scheduler):
-    """Who is admitted is checked against the adapters of decodes; a prompt that is fed in parts, or in
-    the same step, is not yet among these."""
-
-    def _has_adapter_slot(self, sequence: Sequence) -> bool:
-        running = self.running
-        self.running = [each for each in running if each.output_token_ids]
-        has_slot = super()._has_adapter_slot(sequence)
-        self.running = running
-        return has_slot
 
 
 @planted_in_adapters("vllm-project/vllm#4995")
