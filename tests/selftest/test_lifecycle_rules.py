@@ -35,7 +35,7 @@ def outcome(*steps: int) -> Outcome:
 def oracle_of(weights: int) -> Any:
     """Returns an oracle that would choose 20 and more after the update, 10 and more before."""
     right = 20 if weights else 10
-    return SimpleNamespace(right_tokens=lambda prompt, _: (right + len(prompt) - 4,))
+    return SimpleNamespace(choices=lambda asked: (right + len(asked.prompt_token_ids) - 4,))
 
 
 def states(*steps: int, records: tuple[StepRecord, ...] = ()) -> list[tuple[int, tuple[int, ...]]]:

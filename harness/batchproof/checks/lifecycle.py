@@ -116,9 +116,7 @@ def parts(
 
 def _is_of(oracle: Oracle, request: Request, completion: Completion, place: int) -> bool:
     asked = _behind(request, completion.token_ids[:place], 1)
-    plain = asked.sampling is None and asked.grammar is None and asked.adapter is None
-    right = oracle.right_tokens(asked.prompt_token_ids, 1) if plain else oracle.choices(asked)
-    return right == completion.token_ids[place : place + 1]
+    return oracle.choices(asked) == completion.token_ids[place : place + 1]
 
 
 def _part(weights: int, request: Request, completion: Completion, start: int, end: int | None) -> Part:

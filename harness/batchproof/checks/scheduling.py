@@ -18,7 +18,8 @@ def limit_findings(
     `has_token_budget`: whether the engine schedules by `max_num_batched_tokens` and `max_loras`.
     """
     config = workload.config
-    adapters = {each.request_id: each.adapter for each in workload.requests}
+    adapters = {each.request_id: each.adapter for each in workload.requests if each.adapter is not None}
+    max_loras = config.max_loras or 0
     for step, record in enumerate(trace):
         ids = [row.request_id for row in record.rows]
         if len(set(ids)) < len(ids):
@@ -30,9 +31,9 @@ def limit_findings(
         if has_token_budget and fed > config.max_num_batched_tokens:
             limit = config.max_num_batched_tokens
             yield found(Rule.TOKEN_BUDGET, step=step, num_fed=fed, max_num_batched_tokens=limit)
-        used = sorted({name for each in ids if (name := adapters.get(each)) is not None})
-        if has_token_budget and len(used) > (config.max_loras or 0):
-            yield found(Rule.MAX_LORAS, step=step, adapters=used, max_loras=config.max_loras or 0)
+        used = {adapters[each] for each in ids if each in adapters}
+        if has_token_budget and len(used) > max_loras:
+            yield found(Rule.MAX_LORAS, step=step, adapters=sorted(used), max_loras=max_loras)
 
 
 def queue_findings(trace: Sequence[StepRecord], workload: Workload) -> Iterator[Finding]:

@@ -12,10 +12,19 @@ from itertools import combinations
 
 from covertable import make
 
-from batchproof.api import Capability, EngineConfig, Request, SamplingParams
+from batchproof.api import Capability, EngineConfig, Request
 from batchproof.decoding.grammar import TakenGrammars
 from batchproof.decoding.sampling import TakenFields
-from batchproof.generators.dimensions import DIMENSIONS, LAST, NAMES, OWNER, PLAIN, TEXTS, Plan
+from batchproof.generators.dimensions import (
+    ALL_FIELDS,
+    DIMENSIONS,
+    LAST,
+    NAMES,
+    OWNER,
+    PLAIN,
+    TEXTS,
+    Plan,
+)
 from batchproof.generators.strategies import SMALL_BLOCKS
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
@@ -26,7 +35,6 @@ Choices = Mapping[str, Sequence[str]]  # dimension -> its values
 Value = tuple[str, str]  # a dimension and one of its values
 Meeting = tuple[Value, ...]  # values of different dimensions, sorted
 ANY_GRAMMARS = TakenGrammars()
-NUM_BYTES = 256  # tokens of a model whose texts are bytes
 
 
 def _but_plain(name: str) -> list[Value]:
@@ -71,7 +79,7 @@ def choices_for(
     offered = {*(each.value for each in capabilities), *fields}
     if subject is not None and not subject.num_variants:
         offered -= {Capability.ADAPTERS, Capability.WEIGHT_UPDATES}
-    if grammars != ANY_GRAMMARS or (subject is not None and subject.vocab_size != NUM_BYTES):
+    if grammars != ANY_GRAMMARS or (subject is not None and not subject.has_texts):
         offered -= {Capability.STRUCTURED}
     if Capability.TRACING not in capabilities:
         offered |= {Capability.PREEMPTION, Capability.PREFIX_CACHING}
@@ -140,7 +148,7 @@ def calls_of(
     has_logits: bool,
     seed: int,
     block_sizes: Sequence[int] = SMALL_BLOCKS,
-    fields: AbstractSet[str] = frozenset(SamplingParams.__slots__),
+    fields: AbstractSet[str] = ALL_FIELDS,
 ) -> tuple[Workload, Workload]:
     """Returns two calls for one engine: the workload, and its requests once more, with the same ids and
     without an abort. With `prefixes=turn` one of these continues the owner's answer. `fields` are those

@@ -46,6 +46,7 @@ GRAMMARS = {
 }
 TEXTS = tuple(GRAMMARS)
 OUTSIDE = frozenset({2, 0xFA})
+ALL_FIELDS = frozenset(SamplingParams.__slots__)
 SAID_BY_ALL = frozenset(b"ab35,")  # of these, each text may go on with one, wherever it is
 
 
@@ -56,7 +57,7 @@ class Plan:
     oracle: Oracle
     rng: random.Random
     block_size: int
-    fields: AbstractSet[str] = frozenset(SamplingParams.__slots__)  # that the engine takes
+    fields: AbstractSet[str] = ALL_FIELDS  # of `SamplingParams`, that the engine takes
     max_num_seqs: int = NUM_REQUESTS
     budget: int | None = None  # tokens of a step
     requests: list[Request] = field(default_factory=list)

@@ -58,7 +58,6 @@ NUMS_EARLIER = (0, 3, 8)  # requests that an engine has served before, in turn
 SMALL_BUDGET = 6  # tokens a step, for chunks
 SMALL_BLOCK = 4  # tokens
 NUM_DRAFTS = 3  # tokens a step and sequence
-NUM_BYTES = 256  # tokens of a model whose texts are bytes, which a grammar needs
 # No text of it ends within a cap, so no EOS is allowed.
 LASTING, ENDS = Grammar("regex", f"[ -~]{{{4 * CAP}}}"), frozenset({2})
 # What is done with an engine while it answers, before which step. Tokens come in between.
@@ -169,7 +168,7 @@ class Axis:
         """Returns what the model has not that the axis needs; an empty text if it has all."""
         if self.needs is Capability.ADAPTERS and not subject.num_variants:
             return "the model has no adapters"
-        if self.needs is Capability.STRUCTURED and subject.vocab_size != NUM_BYTES:
+        if self.needs is Capability.STRUCTURED and not subject.has_texts:
             return "the texts of the model's tokens are unknown"
         return ""
 

@@ -32,6 +32,7 @@ from batchproof.validation.values import one_of
 
 NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")  # in configs
 MAX_PARAMETERS_IN_FLOAT64 = 4_000_000_000
+NUM_BYTES = 256
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)  # owner/name
 BROKEN = (OSError, ValueError, KeyError)
 
@@ -103,6 +104,11 @@ class ModelUnderTest:
         exact = moved(copy.deepcopy(self.model), device, dtype)
         exact.set_experts_implementation("eager")  # the grouped kernels know no float64
         return exact
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether each byte is the text of a token, which grammars are about."""
+        return self.vocab_size == NUM_BYTES
 
     @property
     def num_variants(self) -> int:

@@ -76,27 +76,28 @@ def _findings(
     """Yields what is wrong with survivors, cancelled requests, and the trace, if there is one: the
     workload began behind so many records."""
 
-    def of_answer(request: Request, completion: Completion) -> Iterator[Finding]:
-        own = replace(outcome, completions=(completion,))
-        yield from trial.answer_findings([request], own, workload, trace[num_records:])
+    def of_answers(
+        requests: Sequence[Request], completions: tuple[Completion, ...]
+    ) -> Iterator[Finding]:
+        given = replace(outcome, completions=completions)
+        yield from trial.answer_findings(requests, given, workload, trace[num_records:])
 
     cancelled_at = dict(workload.aborts)
     survivors = [r for r in workload.requests if r.request_id not in cancelled_at]
     by_id = {completion.request_id: completion for completion in outcome.completions}
-    kept = replace(outcome, completions=tuple(by_id[r.request_id] for r in survivors))
-    yield from trial.answer_findings(survivors, kept, workload, trace[num_records:])
+    yield from of_answers(survivors, tuple(by_id[r.request_id] for r in survivors))
     for request in workload.requests:
         if request.request_id not in cancelled_at:
             continue
         got = by_id[request.request_id]
         yield from late_token_findings(outcome, request.request_id, cancelled_at[request.request_id])
         if got.finish_reason is not FinishReason.ABORTED:  # it had finished before it was cancelled
-            yield from of_answer(request, got)
+            yield from of_answers([request], (got,))
         elif workload.is_interrupted or not is_plain(request):
             if got.token_ids:  # of which another may be as good, once the best is banned
                 whole = replace(got, finish_reason=FinishReason.LENGTH)
                 cut = replace(request, max_new_tokens=len(got.token_ids))
-                yield from of_answer(cut, whole)
+                yield from of_answers([cut], (whole,))
         elif trial.oracle.is_exact:
             right, _ = trial.oracle.under(workload.adapters, workload.weights).expected(request)
             if got.token_ids != right[: len(got.token_ids)]:
