@@ -30,12 +30,12 @@ def interruptible(
     drawn = workloads(oracle, capabilities, min_requests=2, with_arrivals=True, first_cap=first_cap)
     workload = draw(drawn)
     assert workload.arrivals is not None, "asked for above"
-    can_draft = Capability.SPECULATION in capabilities
+    drafts = draw(st.sampled_from([None, 3] if Capability.SPECULATION in capabilities else [None]))
     return replace(
         workload.with_config(
             prefix_caching=draw(st.booleans(), label="prefix_caching"),
-            num_speculative_tokens=draw(st.sampled_from([None, 3] if can_draft else [None])),
-            max_loras=draw(room_for_adapters(capabilities), label="max_loras"),
+            num_speculative_tokens=drafts,
+            max_loras=None if drafts else draw(room_for_adapters(capabilities), label="max_loras"),
         ),
         arrivals=(0, *workload.arrivals[1:]),
     )

@@ -79,8 +79,9 @@ DELTA_NETS = ("qwen3_next",)
 MAX_LORA_RANK = 8
 FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 WAIT_S = 0.001
-# The EOS of the tokenizer, which may end any text, and another stop token: one that a text may contain.
-GRAMMAR_ENDS = (2, ord("~"))
+# The EOS of the tokenizer, which may end any text, and a stop token that is in none: whether one that a
+# text contains may be its last token differs between releases of xgrammar.
+GRAMMAR_ENDS = (2, 0xFA)
 NUM_KEPT = 16  # engines
 PARAMETERS = (
     *("temperature", "top_k", "top_p", "min_p", "seed"),
