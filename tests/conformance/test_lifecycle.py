@@ -18,6 +18,7 @@ from batchproof.generators.interrupting import (
     UPDATES,
     cleared_meanwhile,
     interruptible,
+    room_for_adapters,
     same_prompts,
     standing_still,
     updated,
@@ -127,7 +128,8 @@ def test_new_weights_answer_prompts_that_were_served_before(trial: Trial, data: 
     numbers = data.draw(st.lists(st.integers(1, count), min_size=2, max_size=3), label="weights")
     done = [Interruption(0, UPDATES[i % 2], number) for i, number in enumerate([*numbers, 0])]
     before = world_of(trial.subject.model)
-    calls = data.draw(same_prompts(trial.oracle, trial.block_sizes, done))
+    room = data.draw(room_for_adapters(trial.capabilities), label="max_loras")
+    calls = data.draw(same_prompts(trial.oracle, trial.block_sizes, done, room))
     with trial.engine(calls[0].config) as engine, blame(Promise.P23, "with new weights"):
         for call in calls:
             trial.check(call, engine)

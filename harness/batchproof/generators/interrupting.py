@@ -15,6 +15,12 @@ from batchproof.workload.workloads import CLEAR, UPDATE, UPDATE_IN_PART, Interru
 UPDATES = (UPDATE, UPDATE_IN_PART)
 
 
+def room_for_adapters(capabilities: AbstractSet[Capability]) -> st.SearchStrategy[int | None]:
+    """Draws `max_loras`, though no request names an adapter: layers with room for some are others, and
+    take new weights another way."""
+    return st.sampled_from([None, 1] if Capability.ADAPTERS in capabilities else [None])
+
+
 @st.composite
 def interruptible(
     draw: st.DrawFn, oracle: Oracle, capabilities: AbstractSet[Capability], first_cap: int = 6
@@ -24,11 +30,12 @@ def interruptible(
     drawn = workloads(oracle, capabilities, min_requests=2, with_arrivals=True, first_cap=first_cap)
     workload = draw(drawn)
     assert workload.arrivals is not None, "asked for above"
-    can_draft = Capability.SPECULATION in capabilities
+    drafts = draw(st.sampled_from([None, 3] if Capability.SPECULATION in capabilities else [None]))
     return replace(
         workload.with_config(
             prefix_caching=draw(st.booleans(), label="prefix_caching"),
-            num_speculative_tokens=draw(st.sampled_from([None, 3] if can_draft else [None])),
+            num_speculative_tokens=drafts,
+            max_loras=None if drafts else draw(room_for_adapters(capabilities), label="max_loras"),
         ),
         arrivals=(0, *workload.arrivals[1:]),
     )
@@ -64,7 +71,11 @@ def updated(draw: st.DrawFn, oracle: Oracle, workload: Workload) -> Workload:
 
 @st.composite
 def same_prompts(
-    draw: st.DrawFn, oracle: Oracle, block_sizes: Sequence[int], done: Sequence[Interruption]
+    draw: st.DrawFn,
+    oracle: Oracle,
+    block_sizes: Sequence[int],
+    done: Sequence[Interruption],
+    max_loras: int | None = None,
 ) -> tuple[Workload, ...]:
     """Draws prompts that share whole blocks, for an engine with a prefix cache: two calls with them,
     and two more for each interruption, which is done before the first of them."""
@@ -73,7 +84,9 @@ def same_prompts(
     asked = [(*prompt, 7) for prompt in draw(some, label="prompts")]
     wanted = tuple(Request(f"r{i}", prompt, 3) for i, prompt in enumerate(asked))
     slots = draw(st.integers(1, 3), label="max_num_seqs")
-    config = EngineConfig(max_num_seqs=slots, block_size=block_size, prefix_caching=True)
+    config = EngineConfig(
+        max_num_seqs=slots, block_size=block_size, prefix_caching=True, max_loras=max_loras
+    )
     calls, weights = [Workload(wanted, config)] * 2, 0
     for each in done:
         calls.append(Workload(wanted, config, weights=weights, interruptions=(each,)))

@@ -5,9 +5,10 @@
   (results/engines/reproductions/vllm_seed_in_an_unfinished_prompt.py). Here its state is restored.
 * The parameters of drafted tokens are written to a copy that nobody reads, and what happens to lie in
   memory is taken for them (results/engines/reproductions/vllm_parameters_of_drafts_are_not_written.py).
-* Where a step is shorter than a token and its drafts, a prompt of which one token is left behind a
-  cached prefix is never admitted, for it is padded
-  (results/engines/reproductions/vllm_last_token_behind_a_prefix_waits_for_ever.py). Here it is not.
+* A prompt of which one token is left is padded as if it had drafts, and waits for so much room, for
+  ever if a step is shorter
+  (results/engines/reproductions/vllm_last_token_behind_a_prefix_waits_for_ever.py). Here it is padded
+  only if a step has that room for each slot.
 * The token behind the last draft is sampled as if no draft counted for `min_tokens`
   (results/engines/reproductions/vllm_min_tokens_behind_right_drafts.py).
 * A token without an adapter has the number -1, and gets that in the last slot
@@ -65,8 +66,9 @@ def _pad_what_fits() -> None:
     def made(scheduler: Any, *args: Any, **kwargs: Any) -> None:
         make(scheduler, *args, **kwargs)
         num_drafts = scheduler.num_spec_tokens
-        if num_drafts >= scheduler.max_num_scheduled_tokens:  # as many drafts as ever, but no padding
-            scheduler.dynamic_sd_lookup = [num_drafts] * (scheduler.max_num_running_reqs + 1)
+        num_slots = scheduler.max_num_running_reqs
+        if (1 + num_drafts) * num_slots > scheduler.max_num_scheduled_tokens:
+            scheduler.dynamic_sd_lookup = [num_drafts] * (num_slots + 1)  # as many drafts, no padding
 
     Scheduler.__init__ = made
 

@@ -79,7 +79,9 @@ DELTA_NETS = ("qwen3_next",)
 MAX_LORA_RANK = 8
 FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 WAIT_S = 0.001
-GRAMMAR_END = 2  # the EOS of the tokenizer
+# The EOS of the tokenizer, which may end any text, and a stop token that is in none: whether one that a
+# text contains may be its last token differs between releases of xgrammar.
+GRAMMAR_ENDS = (2, 0xFA)
 NUM_KEPT = 16  # engines
 PARAMETERS = (
     *("temperature", "top_k", "top_p", "min_p", "seed"),
@@ -105,7 +107,7 @@ class VLLM:
     }
     block_size_multiple = BLOCK_SIZE
     grammar_kinds = ("regex", "ebnf")
-    grammar_ends = (GRAMMAR_END,)
+    grammar_ends = GRAMMAR_ENDS
 
     def __init__(
         self,
@@ -128,7 +130,8 @@ class VLLM:
         self.version = vllm.__version__
         self.capabilities = ["stepping", "chunked_prefill", "preemption", "speculation", "logprobs"]
         self.capabilities += ["prompt_logprobs", "logit_processing", "sampling", "seeded_sampling"]
-        self.capabilities += ["adapters", "structured", "cache_clearing", "weight_updates"]
+        self.capabilities += ["adapters", "structured"]
+        self.capabilities += ["pausing", "cache_clearing", "weight_updates", "interruption"]
         if not async_scheduling:
             self.capabilities += ["tracing", "scheduling", "prefix_caching", "exact_drafts"]
         self.notes = [
@@ -161,7 +164,7 @@ class VLLM:
             self.notes.append(
                 "guarded: five findings are mended in the process, so that what lies behind them is "
                 "judged: the draw of an unfinished prompt is taken back, the parameters of drafted "
-                "tokens are written where they are read, no request is padded beyond a step, and "
+                "tokens are written where they are read, no request waits for room to be padded, and "
                 "min_tokens counts right drafts, and no token without an adapter gets one"
             )
 
@@ -349,6 +352,7 @@ class Engine(Stepped):
 
     def is_clean(self) -> bool:
         """Aborts what is left, and returns whether nothing of earlier requests remains."""
+        self.resume()
         for request_id in list(self.live):
             self.abort(request_id)
         self.undelivered.clear()
@@ -377,8 +381,8 @@ class Engine(Stepped):
         if adapter is not None and adapter not in self._adapters:
             raise ValueError(f"the adapter {adapter!r} is not loaded")
         has_grammar = request.get("grammar") is not None
-        if has_grammar and GRAMMAR_END not in request["eos_token_ids"]:
-            raise ValueError(f"a grammar ends with token {GRAMMAR_END}, which is no EOS id here")
+        if has_grammar and not {*GRAMMAR_ENDS} <= {*request["eos_token_ids"]}:
+            raise ValueError(f"a grammar ends with {GRAMMAR_ENDS}, which are not all EOS ids here")
         settings, tokens = _parameters(request, self._vocab_size), {"prompt_token_ids": prompt}
         lora = None if adapter is None else self._adapters[adapter]
         number: str = self._engine.add_request(name, tokens, settings, lora_request=lora)
@@ -422,8 +426,15 @@ class Engine(Stepped):
         if known is not None:
             self._engine.remove_lora(known.lora_int_id)
 
+    def pause(self) -> None:
+        self._engine.sleep(level=0, mode="keep")
+
+    def resume(self) -> None:
+        self._engine.wake_up(tags=["scheduling"])
+
     def clear_cache(self) -> None:
-        self._engine.reset_prefix_cache()
+        """Forgets all; requests in flight are preempted, and computed anew."""
+        self._engine.reset_prefix_cache(reset_running_requests=True)
 
     def update_weights(self, folder: str, names: Sequence[str] | None) -> None:
         """Reloads weights as vLLM does for who trains, and clears the prefix cache, as it asks of him.
@@ -437,7 +448,7 @@ class Engine(Stepped):
                 wanted |= {name.replace(part, each) for each in fused}
         chosen = iter([(each, tensors[each]) for each in sorted(wanted & tensors.keys())])
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": chosen})
-        self._engine.reset_prefix_cache()
+        self.clear_cache()
 
     def cancel(self, number: str) -> None:
         self._engine.abort_request([number], internal=True)
