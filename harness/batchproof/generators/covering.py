@@ -35,9 +35,9 @@ def _but_plain(name: str) -> list[Value]:
 
 # What cannot meet: the one that has the only slot is never preempted; with a slot for each nobody
 # waits; a prompt fed in one step cannot be aborted in between; in one call nothing can be aborted or
-# done with the engine; and no event has logprobs of prompts. Of a text, what else is allowed may leave
-# no token. With new weights, what depends on the tokens before them has
-# no right answer, and adapters are of other weights; an abort is at a step, which moves.
+# done with the engine; no event has logprobs of prompts, and no sharer asks for them. Of a text, what
+# else is allowed may leave no token. With new weights, what depends on the tokens before them has no
+# right answer, and adapters are of other weights; an abort is at a step, which moves.
 EXCLUDED: frozenset[Meeting] = frozenset(
     {
         (("pool", "tight"), ("slots", "one")),
@@ -47,6 +47,7 @@ EXCLUDED: frozenset[Meeting] = frozenset(
         *((("arrival", "one call"), each) for each in _but_plain("interruption")),
         *((abort, each) for abort in _but_plain("abort") for each in _but_plain("interruption")),
         *((("ends", each), ("parameters", "allowed")) for each in TEXTS),
+        (("logprobs", "of prompts"), ("siblings", "two")),
         *((each, ("interruption", "new weights")) for each in _but_plain("adapters")),
         *(
             (("interruption", "new weights"), each)

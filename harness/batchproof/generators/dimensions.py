@@ -203,6 +203,7 @@ def _set_parameters(plan: Plan, value: str) -> None:
     right about is an answer without any."""
     has_drafts = "num_speculative_tokens" in plan.limits
     low, high = sorted(plan.rng.sample(range(plan.vocab_size), 2))
+    turn = plan.rng.randrange(len(ASKING))  # with drafts each cut comes in some workload
     for number, place in enumerate(ASKING):
         if place == LAST and has_drafts:
             continue
@@ -227,7 +228,8 @@ def _set_parameters(plan: Plan, value: str) -> None:
                 asked = {"frequency_penalty": rate, "presence_penalty": other}
                 plan.choose(place, logit_bias=falling, **asked)
             case "one token":
-                name, least = (("top_k", 1), ("top_p", 1e-6), ("min_p", 1.0))[number]
+                cuts = (("top_k", 1), ("top_p", 1e-6), ("min_p", 1.0))
+                name, least = cuts[(number + turn) % len(cuts)]
                 plan.choose(place, temperature=3.0, **{name: least})
             case "drawn":
                 seed = plan.rng.randrange(1 << 31)
@@ -283,6 +285,15 @@ def _set_logprobs(plan: Plan, value: str) -> None:
             case "of prompts":
                 # Without these for the sharer: they may keep a prompt from what is cached.
                 plan.choose(place, logprobs=2, prompt_logprobs=(2, None, 1)[number])
+
+
+def _set_siblings(plan: Plan, value: str) -> None:
+    """Lets the last ask for what the sharer asks for, with the next seed."""
+    if value == "two":
+        plan.requests[LAST] = replace(plan.requests[SHARER], request_id=NAMES[LAST])
+        seed = sampling_of(plan.requests[SHARER]).seed
+        if seed is not None:
+            plan.choose(LAST, seed=seed + 1)
 
 
 def _set_pool(plan: Plan, value: str) -> None:
@@ -381,6 +392,7 @@ DIMENSIONS: Mapping[str, Dimension] = {
         _set_logprobs,
         {"none": (), "of tokens": ("logprobs",), "of prompts": ("logprobs", "prompt_logprobs")},
     ),
+    "siblings": Dimension(_set_siblings, _each(("none", "two"))),
     "pool": Dimension(_set_pool, {"ample": (), "tight": ("preemption",)}),
     "arrival": Dimension(
         _set_arrival, {"one call": (), **_each(("stepped", "staggered", "late"), "stepping")}

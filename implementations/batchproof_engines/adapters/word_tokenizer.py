@@ -31,7 +31,7 @@ def stop_texts(sequences: Iterable[Sequence[int]], vocab_size: int, start: int =
     """Returns a text for each sequence, which occurs where that does and nowhere else: its words from
     the first character on, or the second, within a token. What has no word is left out."""
     vocabulary = range(vocab_size)
-    known = (each for each in sequences if each and all(token in vocabulary for token in each))
+    known = (each for each in sequences if all(token in vocabulary for token in each))
     return [text_of(each, vocab_size)[start:] for each in known]
 
 
