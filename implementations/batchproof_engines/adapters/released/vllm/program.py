@@ -4,7 +4,8 @@ Conventions of the library and their sources; they are translated here, and noth
 * A request names an adapter by a `LoRARequest` of a name, a number and a folder. Its server knows which
   are loaded; here this program does. One that is loaded again gets a new number, and is read at once.
 * EOS ids are `stop_token_ids`, with `ignore_eos` for that of the model (SamplingParams). It refuses one
-  that is not in the vocabulary, which ends nothing here and is left out.
+  that is not in the vocabulary, which ends nothing here and is left out. `min_tokens` excludes that of
+  the tokenizer all the same, which is there for the texts of grammars alone: it is taken away.
 * `LLMEngine` cuts an answer at `max_model_len`, and so does its server. The contract asks for a
   refusal: such a request is refused here.
 * It starts only if its pool holds `max_model_len`, and counts the last token, which is never fed: a
@@ -293,6 +294,8 @@ def _built(
         engine = LLMEngine.from_engine_args(arguments)
     except (ValueError, NotImplementedError, AssertionError) as error:
         raise Unsupported(" ".join(str(error).split())) from error
+    # The EOS of the tokenizer would be excluded by min_tokens, as if each request had it.
+    engine.input_processor.renderer.get_eos_token_id = lambda: None
     # It has done its work for the process. A second time it fails once numba is loaded, as n-grams do
     # (results/engines/reproductions/vllm_numba_and_a_second_engine.py).
     current_platform.register_triton_kernel_overrides = lambda: None
