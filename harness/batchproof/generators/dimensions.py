@@ -221,8 +221,9 @@ def _set_parameters(plan: Plan, value: str) -> None:
             case "repetition":
                 penalty = (4.0, 0.5, 1.5)[number]
                 plan.choose(place, logit_bias=falling, repetition_penalty=penalty)
-            case "penalties" if has_drafts and place == OWNER:  # right until a token comes again
-                plan.choose(place, frequency_penalty=2.0, presence_penalty=2.0 * number)
+            case "counts":  # drafts are right until a token comes again, or one is preferred
+                rate = (2.0, -2.0, 1.5)[number]
+                plan.choose(place, frequency_penalty=rate, presence_penalty=rate)
             case "penalties":  # about as strong as the steps of the bias: each count decides
                 rate, other = ((2.0, -2.0), (1.5, -1.5), (2.0, -1.5))[number]
                 asked = {"frequency_penalty": rate, "presence_penalty": other}
@@ -374,6 +375,7 @@ DIMENSIONS: Mapping[str, Dimension] = {
             "allowed": ("allowed_token_ids",),
             "repetition": ("repetition_penalty", "logit_bias"),
             "penalties": ("frequency_penalty", "presence_penalty", "logit_bias"),
+            "counts": ("frequency_penalty", "presence_penalty"),
             "one token": ("temperature", "top_k", "top_p", "min_p"),
             "drawn": ("temperature", "seed"),
         },
