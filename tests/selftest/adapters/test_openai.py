@@ -364,6 +364,8 @@ def test_a_request_that_is_cancelled_or_closed_is_a_closed_connection(
     ("options", "words"),
     [
         ("&prompts=texts", "prompts is \"texts\": input should be 'ids' or 'words'"),
+        ("&n=2&tokens=verbose", "n is 2, which needs stream=true"),
+        ("&stop_texts=true", "stop_texts is true, which needs EOS ids that the server applies"),
         ("&concurrency=0", "concurrency is 0, but must be at least 1"),
         ("&extra=[1]", "extra is .*, but must be a JSON object"),
         (

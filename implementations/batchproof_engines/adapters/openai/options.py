@@ -97,6 +97,11 @@ class Options:
             raise UsageError("restored is true, which needs prompts of token ids")
         if self.seeded and "seed" not in self.sampling_fields:
             raise UsageError("seeded is true, which needs sampling with a seed: sampling=openai")
+        if self.n > 1 and self.tokens == "verbose" and not self.stream:
+            raise UsageError(
+                f"n is {self.n}, which needs stream=true: a whole answer of llama.cpp has the tokens of the "
+                f"first choice alone"
+            )
         if self.stop_texts and (self.eos in ("client", "stop") or self.tokens == "words"):
             raise UsageError(
                 "stop_texts is true, which needs EOS ids that the server applies by their numbers, and "

@@ -98,7 +98,9 @@ class Engine(Stepped):
     def _add_held(self) -> list[Event]:
         """Adds what waits, siblings as one request, and returns the events of the refused."""
         held, self._held = self._held, []
-        asked = [{**each, "request_id": "", **each.get("sampling", {})} for each in held]
+        asked = [
+            {**each, **each.get("sampling", {}), "request_id": "", "sampling": {}} for each in held
+        ]
         refusals = []
         for places in siblings.siblings_in(asked, self._owner.n, is_greedy_alone=True):
             group = [held[place] for place in places]
