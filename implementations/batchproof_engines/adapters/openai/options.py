@@ -99,8 +99,8 @@ class Options:
             raise UsageError("seeded is true, which needs sampling with a seed: sampling=openai")
         if self.n > 1 and self.tokens == "verbose" and not self.stream:
             raise UsageError(
-                f"n is {self.n}, which needs stream=true: a whole answer of llama.cpp has the tokens of "
-                "its first choice alone"
+                f"n is {self.n}, which needs stream=true: a whole answer of llama.cpp has the tokens "
+                "of its first choice alone"
             )
         if self.stop_texts and (self.eos in ("client", "stop") or self.tokens == "words"):
             raise UsageError(
