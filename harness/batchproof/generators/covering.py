@@ -43,8 +43,8 @@ def _but_plain(name: str) -> list[Value]:
 
 # What cannot meet: the one that has the only slot is never preempted; with a slot for each nobody
 # waits; a prompt fed in one step cannot be aborted in between; in one call nothing can be aborted or
-# done with the engine; and no event has logprobs of prompts. With new weights, what depends on which
-# tokens are of the answer has no right answer, and adapters are of other weights.
+# done with the engine; no event has logprobs of prompts, and no sharer asks for them. With new weights,
+# what depends on which tokens are of the answer has no right answer, and adapters are of other weights.
 EXCLUDED: frozenset[Meeting] = frozenset(
     {
         (("pool", "tight"), ("slots", "one")),
@@ -52,8 +52,12 @@ EXCLUDED: frozenset[Meeting] = frozenset(
         (("abort", "prefill"), ("chunks", "off")),
         *((each, ("arrival", "one call")) for each in _but_plain("abort")),
         *((("arrival", "one call"), each) for each in _but_plain("interruption")),
+        (("logprobs", "of prompts"), ("siblings", "two")),
         *((each, ("interruption", "new weights")) for each in _but_plain("adapters")),
-        *((("interruption", "new weights"), ("parameters", each)) for each in ("penalties", "drawn")),
+        *(
+            (("interruption", "new weights"), ("parameters", each))
+            for each in ("penalties", "counts", "drawn")
+        ),
         *(
             (("ends", each), ("interruption", "new weights"))
             for each in ("stop behind the cap", "stop sequence", *TEXTS)

@@ -209,6 +209,7 @@ def _set_parameters(plan: Plan, value: str) -> None:
     right about is an answer without any."""
     has_drafts = "num_speculative_tokens" in plan.limits
     low, high = sorted(plan.rng.sample(range(plan.vocab_size), 2))
+    turn = plan.rng.randrange(len(ASKING))  # with drafts each cut comes in some workload
     for number, place in enumerate(ASKING):
         if place == LAST and has_drafts:
             continue
@@ -226,14 +227,16 @@ def _set_parameters(plan: Plan, value: str) -> None:
             case "repetition":
                 penalty = (4.0, 0.5, 1.5)[number]
                 plan.choose(place, logit_bias=falling, repetition_penalty=penalty)
-            case "penalties" if has_drafts and place == OWNER:  # right until a token comes again
-                plan.choose(place, frequency_penalty=2.0, presence_penalty=2.0 * number)
+            case "counts":  # drafts are right until a token comes again, or one is preferred
+                rate = (2.0, -2.0, 1.5)[number]
+                plan.choose(place, frequency_penalty=rate, presence_penalty=rate)
             case "penalties":  # about as strong as the steps of the bias: each count decides
                 rate, other = ((2.0, -2.0), (1.5, -1.5), (2.0, -1.5))[number]
                 asked = {"frequency_penalty": rate, "presence_penalty": other}
                 plan.choose(place, logit_bias=falling, **asked)
             case "one token":
-                name, least = (("top_k", 1), ("top_p", 1e-6), ("min_p", 1.0))[number]
+                cuts = (("top_k", 1), ("top_p", 1e-6), ("min_p", 1.0))
+                name, least = cuts[(number + turn) % len(cuts)]
                 plan.choose(place, temperature=3.0, **{name: least})
             case "drawn":
                 seed = plan.rng.randrange(1 << 31)
@@ -295,6 +298,15 @@ def _set_logprobs(plan: Plan, value: str) -> None:
             case "of prompts":
                 # Without these for the sharer: they may keep a prompt from what is cached.
                 plan.choose(place, logprobs=2, prompt_logprobs=(2, None, 1)[number])
+
+
+def _set_siblings(plan: Plan, value: str) -> None:
+    """Lets the last ask for what the sharer asks for, with the next seed."""
+    if value == "two":
+        plan.requests[LAST] = replace(plan.requests[SHARER], request_id=NAMES[LAST])
+        seed = sampling_of(plan.requests[SHARER]).seed
+        if seed is not None:
+            plan.choose(LAST, seed=seed + 1)
 
 
 def _set_pool(plan: Plan, value: str) -> None:
@@ -375,6 +387,7 @@ DIMENSIONS: Mapping[str, Dimension] = {
             "allowed": ("allowed_token_ids",),
             "repetition": ("repetition_penalty", "logit_bias"),
             "penalties": ("frequency_penalty", "presence_penalty", "logit_bias"),
+            "counts": ("frequency_penalty", "presence_penalty"),
             "one token": ("temperature", "top_k", "top_p", "min_p"),
             "drawn": ("temperature", "seed"),
         },
@@ -393,6 +406,7 @@ DIMENSIONS: Mapping[str, Dimension] = {
         _set_logprobs,
         {"none": (), "of tokens": ("logprobs",), "of prompts": ("logprobs", "prompt_logprobs")},
     ),
+    "siblings": Dimension(_set_siblings, _each(("none", "two"))),
     "pool": Dimension(_set_pool, {"ample": (), "tight": ("preemption",)}),
     "arrival": Dimension(
         _set_arrival, {"one call": (), **_each(("stepped", "staggered", "late"), "stepping")}

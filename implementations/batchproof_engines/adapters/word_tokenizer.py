@@ -7,7 +7,7 @@ no special tokens and no unknown word: any other text is an error, so no text is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +25,14 @@ def word_of(token_id: int, vocab_size: int) -> str:
 
 def text_of(token_ids: Sequence[int], vocab_size: int) -> str:
     return " ".join(word_of(token_id, vocab_size) for token_id in token_ids)
+
+
+def stop_texts(sequences: Iterable[Sequence[int]], vocab_size: int, start: int = 0) -> list[str]:
+    """Returns a text for each sequence, which occurs where that does and nowhere else: its words from
+    the first character on, or the second, within a token. What has no word is left out."""
+    vocabulary = range(vocab_size)
+    known = (each for each in sequences if all(token in vocabulary for token in each))
+    return [text_of(each, vocab_size)[start:] for each in known]
 
 
 def id_of(word: str, vocab_size: int) -> int:

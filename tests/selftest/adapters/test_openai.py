@@ -27,6 +27,7 @@ from batchproof_engines.adapters.openai import text_for
 from batchproof_engines.adapters.openai.client import EngineFailed
 from batchproof_engines.adapters.openai.saved_slots import RESTORED, SAVED
 from batchproof_engines.adapters.openai.traffic import BESIDE, CACHED, CLOSED
+from batchproof_engines.adapters.siblings import SEVERAL
 from batchproof_lab.suite_run import run_suite
 from tests.selftest.adapters.stand_in_server import MODEL, Handler, StandIn, answer, right_tokens
 
@@ -363,6 +364,8 @@ def test_a_request_that_is_cancelled_or_closed_is_a_closed_connection(
     ("options", "words"),
     [
         ("&prompts=texts", "prompts is \"texts\": input should be 'ids' or 'words'"),
+        ("&n=2&tokens=verbose", "n is 2, which needs stream=true"),
+        ("&stop_texts=true", "stop_texts is true, which needs EOS ids that the server applies"),
         ("&concurrency=0", "concurrency is 0, but must be at least 1"),
         ("&extra=[1]", "extra is .*, but must be a JSON object"),
         (
@@ -432,6 +435,41 @@ def test_parameters_and_extras_go_by_the_names_of_the_interface(
     plain = {"model": MODEL, "prompt": [1, 2, 3, 4, 5], "max_tokens": 6, "ignore_eos": True}
     assert server.bodies == [plain | sent]
     assert server.keys == ["Bearer secret"]
+
+
+@pytest.mark.parametrize("way", ["", "&stream=true"])
+def test_siblings_are_one_request_whose_choices_are_told_apart(
+    build: Build, server: StandIn, way: str
+) -> None:
+    """Those that draw and have the same prompt and parameters, with seeds that follow each other."""
+
+    def behave(handler: Handler, body: Body) -> None:
+        tokens = [[body.get("seed", 0) + index] * 3 for index in range(body.get("n", 1))]
+        choices = [{"index": i, "token_ids": each} for i, each in enumerate(tokens)]
+        ends = [{**each, "token_ids": [], "finish_reason": "length"} for each in choices]
+        if not body.get("stream"):
+            whole = [{**each, "finish_reason": "length"} for each in reversed(choices)]
+            handler.say(200, {"choices": whole, "usage": {"completion_tokens": 3 * len(whole)}})
+            return
+        handler.begin_stream()
+        for each in (*choices, *ends):
+            handler.event({"choices": [each]})
+        handler.event({"choices": [], "usage": {"completion_tokens": 3 * len(choices)}})
+
+    def drawn(name: str, seed: int, **more: Any) -> Request:
+        return Request(name, (1, 2), 3, sampling=SamplingParams(1.0, seed=seed, **more))
+
+    server.behaviour = behave
+    wanted = [drawn("a", 4), drawn("other", 5, top_k=2), drawn("b", 5), drawn("c", 6), drawn("d", 7)]
+    wanted += [Request("greedy", (1, 2), 3), Request("too", (1, 2), 3)]
+    engine = build(f"&n=3&tokens=ids&sampling=vllm{way}")
+    answers = {each.request_id: each.token_ids[0] for each in engine.generate(wanted)}
+    assert answers == {"a": 4, "other": 5, "b": 5, "c": 6, "d": 7, "greedy": 0, "too": 0}
+    assert sorted(each.get("n", 1) for each in server.bodies) == [1, 1, 1, 1, 3]
+    assert engine.counters[SEVERAL] == 3
+    server.behaviour = saying({"choices": [{"index": 0, "token_ids": [4], "finish_reason": "stop"}]})
+    with pytest.raises(EngineFailed, match=r"request '[abc]'"):
+        engine.generate(wanted[:4])
 
 
 def test_stop_sequences_are_applied_where_eos_ids_are(build: Build, server: StandIn) -> None:

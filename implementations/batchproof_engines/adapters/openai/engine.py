@@ -23,10 +23,12 @@ from batchproof.api import (
 )
 from batchproof_engines.adapters.openai.adapters import KINDS
 from batchproof_engines.adapters.openai.answer_parser import AnswerParser, Token, UnreadableAnswer
+from batchproof_engines.adapters.openai.choices import Choice, SharedExchange
 from batchproof_engines.adapters.openai.client import PATH, EngineFailed, Exchange, Refused, Server
 from batchproof_engines.adapters.openai.options import Options
 from batchproof_engines.adapters.openai.saved_slots import SavedSlots
 from batchproof_engines.adapters.openai.traffic import Traffic
+from batchproof_engines.adapters.siblings import siblings_in
 from batchproof_engines.stopping import stops
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ class OpenAIEngine:
     ) -> None:
         self.capabilities = self.capabilities | options.capabilities
         self.sampling_fields = options.sampling_fields
-        self.sampling_limits = options.dialect.limits
+        self.sampling_limits = options.limits
         who_stops = {"client": CUT_HERE, "stop": BY_WORDS}.get(options.eos, PASSED_ON)
         self.notes: tuple[str, ...] = (who_stops, NO_IDS)
         self.release = options.release
@@ -71,7 +73,7 @@ class OpenAIEngine:
         self._options = options
         self._servers_limits = Limits.of(model, EngineConfig())  # the server checks them by itself
         self._limits = Limits.of(model, config)  # with max_model_len, which the server does not know
-        self._under_way: list[Exchange] = []
+        self._under_way: list[Exchange | Choice] = []
         self._traffic = Traffic()
         self._slots = SavedSlots(server) if options.restored else None
         self._adapters = None if options.adapters == "none" else KINDS[options.adapters](server)
@@ -90,7 +92,7 @@ class OpenAIEngine:
         no others are sent.
         """
         refusals = self._refusals(requests)
-        asked = {i: self._exchange(r) for i, r in enumerate(requests) if refusals[i] is None}
+        asked = self._exchanges({i: r for i, r in enumerate(requests) if refusals[i] is None})
         answers: dict[int, Completion] = {
             index: Completion.refused(requests[index].request_id, refusal)
             for index, refusal in enumerate(refusals)
@@ -148,10 +150,25 @@ class OpenAIEngine:
                 live.add(request.request_id)
         return reasons
 
-    def _exchange(self, request: Request) -> Exchange:
+    def _exchanges(self, requests: dict[int, Request]) -> dict[int, Exchange | Choice]:
+        """Returns the exchange of each request of a call, or its part of one that several share."""
+        options, places = self._options, [*requests]
+        bodies = [self._body(each) for each in requests.values()]
+        asked: dict[int, Exchange | Choice] = {}
+        for group in siblings_in(bodies, options.n, options.dialect.is_greedy_alone):
+            first, many = group[0], len(group) > 1
+            body = bodies[first] | ({"n": len(group)} if many else {})
+            exchange = self._exchange(requests[places[first]], body)
+            shared = SharedExchange(exchange, options.stream)
+            for number, each in enumerate(group):
+                asked[places[each]] = Choice(shared, number) if many else exchange
+        return dict(sorted(asked.items()))
+
+    def _body(self, request: Request) -> dict[str, Any]:
         body = self._options.body(request, self._limits.vocab_size)
-        if self._adapters is not None:
-            body |= self._adapters.fields(request.adapter)
+        return body | (self._adapters.fields(request.adapter) if self._adapters is not None else {})
+
+    def _exchange(self, request: Request, body: dict[str, Any]) -> Exchange:
         begin = self._slots.begin if self._slots else None
         exchange = self._server.exchange("POST", PATH, body, begin)
         if request.adapter is not None:
@@ -159,7 +176,7 @@ class OpenAIEngine:
         return exchange
 
     def _ask(
-        self, requests: Sequence[Request], asked: dict[int, Exchange]
+        self, requests: Sequence[Request], asked: dict[int, Exchange | Choice]
     ) -> dict[int, Future[Completion]]:
         """Returns the outcome of each request by its index; those after a failure may be missing."""
         self._under_way = [*asked.values()]
@@ -179,7 +196,7 @@ class OpenAIEngine:
             pool.shutdown(wait=False, cancel_futures=True)
         return {index: future for index, future in futures.items() if not future.cancelled()}
 
-    def _answer(self, request: Request, exchange: Exchange) -> Completion:
+    def _answer(self, request: Request, exchange: Exchange | Choice) -> Completion:
         try:
             events = [*self._events(request, exchange)]
         except EngineFailed as failure:
@@ -191,7 +208,7 @@ class OpenAIEngine:
         return Completion(request.request_id, tokens, reason, error, logprobs=logprobs or None)
 
     def _events(
-        self, request: Request, exchange: Exchange, *, at_once: bool = False
+        self, request: Request, exchange: Exchange | Choice, *, at_once: bool = False
     ) -> Iterator[TokenEvent]:
         """Yields an event for each token; the last one has the finish reason.
 
@@ -228,7 +245,9 @@ class OpenAIEngine:
             raise exchange.failed(str(error)) from None
         finally:
             is_adapted = request.adapter is not None and parser.finish_reason is not None
-            self._traffic.end(exchange, is_whole, parser.has_cached, is_adapted)
+            self._traffic.end(
+                exchange, is_whole, parser.has_cached, is_adapted, isinstance(exchange, Choice)
+            )
             exchange.close()
         # A server may call both ends by one name where they fall together.
         is_both = is_end and len(tokens) == request.max_new_tokens and options.eos_at_cap == "length"
@@ -238,7 +257,9 @@ class OpenAIEngine:
         last = TokenEvent(request_id, None) if held is None else held
         yield last._replace(finish_reason=reason)
 
-    def _tokens(self, request: Request, exchange: Exchange, parser: AnswerParser) -> Iterator[Token]:
+    def _tokens(
+        self, request: Request, exchange: Exchange | Choice, parser: AnswerParser
+    ) -> Iterator[Token]:
         answers = exchange.read_events() if self._options.stream else iter([exchange.read()])
         for answer in answers:
             yield from parser.feed(answer)
@@ -284,7 +305,7 @@ class SteppingOpenAIEngine(OpenAIEngine):
         if refusal is not None:
             self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
             return
-        exchange = self._exchange(request)
+        exchange = self._exchange(request, self._body(request))
         thread = threading.Thread(target=self._listen, args=(request, exchange), daemon=True)
         self._streams[request.request_id] = _Stream(exchange, thread, deque())
         thread.start()

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -15,7 +15,7 @@ from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode
 from batchproof.validation.values import at_least, one_of, require
 from batchproof.workload.sampling_values import plain_values
-from batchproof_engines.adapters.word_tokenizer import text_of
+from batchproof_engines.adapters.word_tokenizer import stop_texts, text_of
 
 _OPENAI = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 _VLLM = (*_OPENAI, "top_k", "min_p", "repetition_penalty", "allowed_token_ids", "min_tokens")
@@ -30,6 +30,7 @@ class Dialect:
     beside: Mapping[str, Any] = field(default_factory=dict)  # sent with them, unless the request says
     # otherwise: a server's defaults may change the logits too
     limits: SamplingLimits = field(default_factory=SamplingLimits)
+    is_greedy_alone: bool = False  # it refuses `n` answers of a request that draws nothing
 
 
 # llama.cpp cuts by default, applies the temperature after the cuts, and counts the last 64 tokens.
@@ -51,7 +52,7 @@ _VLLM_LIMITS = SamplingLimits(
 SAMPLING = {
     "none": Dialect(),
     "openai": Dialect(_OPENAI),
-    "vllm": Dialect(_VLLM, limits=_VLLM_LIMITS),
+    "vllm": Dialect(_VLLM, limits=_VLLM_LIMITS, is_greedy_alone=True),
     "llama.cpp": _LLAMA_CPP,
 }
 STOPS = "stop_token_sequences"  # the interface has texts in their place: the client applies them, or
@@ -75,6 +76,8 @@ class Options:
     stream: bool = False
     restored: bool = False
     adapters: Literal["none", "vllm", "llama.cpp", "llama.cpp-all"] = "none"
+    n: int = 1
+    stop_texts: bool = False
     concurrency: int = 32
     timeout_s: float = 300.0
     extra: Any = "{}"
@@ -84,6 +87,7 @@ class Options:
 
     def __post_init__(self) -> None:
         at_least("concurrency", self.concurrency, 1)
+        at_least("n", self.n, 1)
         is_wait = 0 < self.timeout_s < float("inf")
         require(is_wait, "timeout_s", self.timeout_s, "a number of seconds above 0")
         require(isinstance(self.extras, dict), "extra", repr(self.extra), "a JSON object")
@@ -93,6 +97,16 @@ class Options:
             raise UsageError("restored is true, which needs prompts of token ids")
         if self.seeded and "seed" not in self.sampling_fields:
             raise UsageError("seeded is true, which needs sampling with a seed: sampling=openai")
+        if self.n > 1 and self.tokens == "verbose" and not self.stream:
+            raise UsageError(
+                f"n is {self.n}, which needs stream=true: a whole answer of llama.cpp has the tokens "
+                "of its first choice alone"
+            )
+        if self.stop_texts and (self.eos in ("client", "stop") or self.tokens == "words"):
+            raise UsageError(
+                "stop_texts is true, which needs EOS ids that the server applies by their numbers, and "
+                "tokens that are read as ids or logprobs"
+            )
         if self.logprobs and self.tokens == "words":
             raise UsageError("logprobs is true, which needs tokens that are read as ids or logprobs")
 
@@ -132,7 +146,16 @@ class Options:
             named = frozenset(self.dialect.fields)
         if self.eos in ("client", "stop"):
             named = (named | {STOPS} if named else named) - {"min_tokens"}
+        named |= {STOPS} if self.stop_texts else set()
         return named | {"logprobs"} if self.logprobs else named
+
+    @property
+    def limits(self) -> SamplingLimits:
+        """What the server takes of the fields. Behind `min_tokens` vLLM wants one token more before a
+        stop text ends an answer."""
+        limits = self.dialect.limits
+        both = ("min_tokens", STOPS)
+        return replace(limits, apart=(*limits.apart, both)) if self.stop_texts else limits
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -166,8 +189,7 @@ class Options:
             body |= {"logprobs": 1, "return_tokens_as_token_ids": True}
         if self.tokens == "verbose":
             body |= {"verbose": True, "return_tokens": True}
-        sends_texts = self.eos == "stop" and not self.is_cut_here(request)
-        if sends_texts and (texts := _stop_texts(request, vocab_size)):
+        if texts := self._stop_texts(request, vocab_size):
             body["stop"] = texts
         if self.eos == "stop_token_ids" and eos:  # vLLM refuses what the vocabulary lacks
             body["stop_token_ids"] = [each for each in eos if 0 <= each < vocab_size]
@@ -188,14 +210,16 @@ class Options:
         body |= asked
         return {key: value for key, value in (body | self.extras).items() if value is not None}
 
-
-def _stop_texts(request: Request, vocab_size: int) -> list[str]:
-    """Returns the words of the EOS ids, and of the stop sequences. What has no word ends nothing."""
-    sequences: list[tuple[int, ...]] = [(token,) for token in sorted(request.eos_token_ids)]
-    sequences += request.sampling.stop_token_sequences if request.sampling else ()
-    vocabulary = range(vocab_size)
-    known = (each for each in sequences if each and all(token in vocabulary for token in each))
-    return [text_of(each, vocab_size) for each in known]
+    def _stop_texts(self, request: Request, vocab_size: int) -> list[str]:
+        """Returns the texts of the stop sequences, and of the EOS ids where they are sent so."""
+        sequences = request.sampling.stop_token_sequences if request.sampling else ()
+        if self.stop_texts:
+            return stop_texts(sequences, vocab_size, start=1)
+        if self.eos != "stop" or self.is_cut_here(request):
+            return []
+        return stop_texts(
+            [*((each,) for each in sorted(request.eos_token_ids)), *sequences], vocab_size
+        )
 
 
 OPTIONS = tuple(each.name for each in fields(Options))

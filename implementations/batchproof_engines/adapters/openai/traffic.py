@@ -4,11 +4,14 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 
-BESIDE, CLOSED, CACHED, ADAPTED = COUNTERS = (
+from batchproof_engines.adapters.siblings import SEVERAL
+
+BESIDE, CLOSED, CACHED, ADAPTED, _ = COUNTERS = (
     "answers beside others",
     "connections closed before the end",
     "answers behind cached tokens",
     "answers with an adapter",
+    SEVERAL,
 )
 
 
@@ -32,13 +35,16 @@ class Traffic:
             if len(self._under_way) > 1:
                 self._under_way = dict.fromkeys(self._under_way, True)
 
-    def end(self, exchange: object, is_whole: bool, is_cached: bool, is_adapted: bool = False) -> None:
+    def end(
+        self, exchange: object, is_whole: bool, is_cached: bool, is_adapted: bool, is_of_several: bool
+    ) -> None:
         """Counts an exchange; one that was not answered to its end was closed on this side."""
         with self._lock:
             self._counts[BESIDE] += self._under_way.pop(exchange)
             self._counts[CLOSED] += not is_whole
             self._counts[CACHED] += is_cached
             self._counts[ADAPTED] += is_adapted
+            self._counts[SEVERAL] += is_of_several
 
 
 def has_cached(usage: object, timings: object) -> bool:

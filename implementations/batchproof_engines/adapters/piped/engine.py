@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -83,6 +84,7 @@ class PipedEngine:
         declared = frozenset(map(Capability, hello.capabilities)) - {*map(Capability, lacks)}
         self.capabilities = declared | {Capability.CLOSING}
         self.trace: list[StepRecord] = []
+        self.counters = Counter[str]()
         self.sampling_limits = SamplingLimits(**vars(hello.sampling_limits))
         taken = fields_of(self.capabilities)
         self.sampling_fields = (
@@ -103,7 +105,7 @@ class PipedEngine:
         paired = [*zip(requests, refusals, strict=True)]
         asked = [request_to_json(request) for request, refusal in paired if refusal is None]
         answer = self._ask("generate", protocol.Generated, requests=asked)
-        self.trace += map(_record, answer.trace)
+        self._note(answer)
         answers = completions_of(answer)
         if len(asked) == len(requests):  # the suite judges their number
             return answers
@@ -149,6 +151,10 @@ class PipedEngine:
             return f"grammar is {request.grammar}, but this engine takes none"
         return None if request.sampling is None else request.sampling.beyond(self.sampling_fields)
 
+    def _note(self, answer: protocol.Generated | protocol.Stepped) -> None:
+        self.trace += map(_record, answer.trace)
+        self.counters.update(answer.counters)
+
     def _ask(self, op: str, kind: type[T], **fields: object) -> T:
         return self._process.ask({"op": op, "engine": self._number, **fields}, kind)
 
@@ -180,7 +186,7 @@ class SteppingPipedEngine(PipedEngine):
         if refused:
             return refused
         answer = self._ask("step", protocol.Stepped)
-        self.trace += map(_record, answer.trace)
+        self._note(answer)
         return events_of(answer)
 
     def abort(self, request_id: str) -> None:

@@ -175,10 +175,12 @@ class Built:
 @dataclass(frozen=True)
 class Generated:
     """The answer to `generate`: one completion for each request, in the order of the requests. `trace`
-    has the steps since the last answer, of a program that declares `TRACING`."""
+    has the steps since the last answer, of a program that declares `TRACING`, and `counters` how often
+    happened since then what a verdict should count, by name."""
 
     completions: tuple[Completion, ...]
     trace: tuple[Step, ...] = ()
+    counters: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -190,10 +192,11 @@ class Added:
 
 @dataclass(frozen=True)
 class Stepped:
-    """The answer to `step`: what one iteration produced; `trace` as for `generate`."""
+    """The answer to `step`: what one iteration produced; the others as for `generate`."""
 
     events: tuple[Event, ...]
     trace: tuple[Step, ...] = ()
+    counters: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

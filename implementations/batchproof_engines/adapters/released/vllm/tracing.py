@@ -47,16 +47,27 @@ class Tracer:
                     row["num_accepted"] = max(0, len(one.new_token_ids) - 1)
                     if one.finish_reason is not None:
                         record["finished"].append(row["request_id"])
-            manager = self._scheduler.kv_cache_manager
-            groups = manager.coordinator.single_type_managers
-            # Beside states blocks have the size of a state, whatever was asked: they are not counted.
-            if not any(isinstance(each.kv_cache_spec, MambaSpec) for each in groups):
-                record["num_free_blocks"] = manager.block_pool.get_num_free_blocks()
-                record["num_total_blocks"] = (
-                    manager.block_pool.num_gpu_blocks - 1
-                )  # one is for no block
-                record["num_cache_groups"] = len(groups)
+            self._count_blocks(record)
         return outputs
+
+    def note_end(self, name: str, num_tokens: int) -> None:
+        """Notes the end of a request by the latest step, with the tokens that it got of it. A stop text
+        is found behind the scheduler, which still counts the right drafts behind it."""
+        record = self._records[-1]
+        (row,) = (each for each in record["rows"] if each["request_id"] == name)
+        row["num_accepted"] = num_tokens - 1
+        if name not in record["finished"]:
+            record["finished"].append(name)
+            self._count_blocks(record)
+
+    def _count_blocks(self, record: Record) -> None:
+        manager = self._scheduler.kv_cache_manager
+        groups = manager.coordinator.single_type_managers
+        # Beside states blocks have the size of a state, whatever was asked: they are not counted.
+        if not any(isinstance(each.kv_cache_spec, MambaSpec) for each in groups):
+            record["num_free_blocks"] = manager.block_pool.get_num_free_blocks()
+            record["num_total_blocks"] = manager.block_pool.num_gpu_blocks - 1  # one is for no block
+            record["num_cache_groups"] = len(groups)
 
     def _record_of(self, plan: Any) -> Record:
         known = plan.scheduled_cached_reqs
