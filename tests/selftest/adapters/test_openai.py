@@ -16,6 +16,7 @@ from batchproof.api import (
     Completion,
     EngineConfig,
     FinishReason,
+    Grammar,
     Request,
     SamplingParams,
     TokenLogprobs,
@@ -548,3 +549,26 @@ def test_a_dialect_has_names_and_defaults_of_its_own(build: Build, server: Stand
     assert sent["repeat_penalty"] == 1.5
     assert sent["repeat_last_n"] > 4096
     assert "repetition_penalty" not in sent
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "right"),
+    [
+        ("regex", r"(a|\.b)?[x-y]{2}", '((" t097")|(" t046")(" t098"))?(" t120" | " t121"){2}'),
+        ("ebnf", 'root ::= "a\\"" x+', ' (" t097" " t034") text-x+'),
+        ("regex", r"\d", None),
+        ("regex", "[^a]", None),
+        ("ebnf", 'root ::= "a', None),
+        ("json_schema", "{}", None),
+    ],
+)
+def test_a_grammar_goes_in_words(
+    build: Build, server: StandIn, kind: str, text: str, right: str | None
+) -> None:
+    asked = replace(REQUESTS[0], eos_token_ids=frozenset({2, 256}), grammar=Grammar(kind, text))
+    endless = replace(asked, request_id="endless", eos_token_ids=frozenset({256}))
+    completion, refused = build("&grammars=llama.cpp").generate([asked, endless])
+    assert (completion.error is None) == (right is not None)
+    assert refused.error
+    for body in server.bodies:
+        assert body["grammar"] == f'root ::= text-root (" t002") .*\ntext-root ::= {right}'

@@ -21,6 +21,7 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
+from batchproof_engines.adapters.openai import gbnf
 from batchproof_engines.adapters.openai.adapters import KINDS
 from batchproof_engines.adapters.openai.answer_parser import AnswerParser, Token, UnreadableAnswer
 from batchproof_engines.adapters.openai.choices import Choice, SharedExchange
@@ -66,6 +67,7 @@ class OpenAIEngine:
         self.capabilities = self.capabilities | options.capabilities
         self.sampling_fields = options.sampling_fields
         self.sampling_limits = options.limits
+        self.grammar_kinds = frozenset(gbnf.KINDS)
         who_stops = {"client": CUT_HERE, "stop": BY_WORDS}.get(options.eos, PASSED_ON)
         self.notes: tuple[str, ...] = (who_stops, NO_IDS)
         self.release = options.release
@@ -134,7 +136,8 @@ class OpenAIEngine:
         is_judged_here = is_unseen or self._servers_limits.refusal(request) is None
         refusal = self._limits.refusal(request) if is_judged_here else None
         unknown = self._adapters.refusal(request.adapter) if self._adapters else None
-        return asked.beyond(self.sampling_fields) or refusal or unknown
+        unsaid = self._options.unsaid(request, self._limits.vocab_size)
+        return asked.beyond(self.sampling_fields) or refusal or unknown or unsaid
 
     def _refusals(self, requests: Sequence[Request]) -> list[str | None]:
         """Returns `_refusal` for a whole call; of two good requests with one id, the later is

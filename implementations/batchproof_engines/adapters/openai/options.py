@@ -15,6 +15,7 @@ from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode
 from batchproof.validation.values import at_least, one_of, require
 from batchproof.workload.sampling_values import plain_values
+from batchproof_engines.adapters.openai import gbnf
 from batchproof_engines.adapters.word_tokenizer import stop_texts, text_of
 
 _OPENAI = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
@@ -78,6 +79,7 @@ class Options:
     adapters: Literal["none", "vllm", "llama.cpp", "llama.cpp-all"] = "none"
     n: int = 1
     stop_texts: bool = False
+    grammars: Literal["none", "llama.cpp"] = "none"
     concurrency: int = 32
     timeout_s: float = 300.0
     extra: Any = "{}"
@@ -162,6 +164,7 @@ class Options:
         seeded = {Capability.SEEDED_SAMPLING} if self.seeded else set()
         others = CHOOSING - {Capability.SEEDED_SAMPLING}
         seeded |= {Capability.ADAPTERS} if self.adapters != "none" else set()
+        seeded |= {Capability.STRUCTURED} if self.grammars != "none" else set()
         return frozenset(seeded | {each for each in others if self.sampling_fields & fields_of({each})})
 
     def is_cut_here(self, request: Request) -> bool:
@@ -170,8 +173,21 @@ class Options:
         asks_logprobs = request.sampling is not None and request.sampling.logprobs is not None
         return self.eos == "client" or (self.eos == "stop" and asks_logprobs)
 
+    def unsaid(self, request: Request, vocab_size: int) -> str | None:
+        """Returns why the server has no words for the request's grammar, or None."""
+        if request.grammar is None:
+            return None
+        if self.grammars == "none":
+            return f"grammar is {request.grammar}, but this engine takes none"
+        try:
+            gbnf.translated(request.grammar, request.eos_token_ids, vocab_size)
+        except ValueError as error:
+            return str(error)
+        return None
+
     def body(self, request: Request, vocab_size: int) -> dict[str, Any]:
-        """Returns the body for a request, even for a bad one: refusing it is the server's duty."""
+        """Returns the body for a request, even for a bad one: refusing it is the server's duty. Raises
+        `ValueError` for a grammar that is `unsaid`."""
         eos = sorted(request.eos_token_ids)
         body: dict[str, Any] = {
             "model": self.model,
@@ -195,6 +211,11 @@ class Options:
             body["stop_token_ids"] = [each for each in eos if 0 <= each < vocab_size]
         if self.eos == "generation_config" and eos:
             body["generation_config"] = json.dumps({"eos_token_id": eos})
+        body |= self._parameters(request, vocab_size)
+        return {key: value for key, value in (body | self.extras).items() if value is not None}
+
+    def _parameters(self, request: Request, vocab_size: int) -> dict[str, Any]:
+        """Returns the fields for what chooses tokens."""
         asked = {} if request.sampling is None else plain_values(request.sampling)
         asked.pop(STOPS, None)
         if "logit_bias" in asked:
@@ -205,10 +226,11 @@ class Options:
         if asked:
             names = {name: self.dialect.names.get(name, name) for name in asked}
             asked = {**self.dialect.beside, **{names[name]: asked[name] for name in asked}}
+        if request.grammar is not None:
+            asked["grammar"] = gbnf.translated(request.grammar, request.eos_token_ids, vocab_size)
         if "logprobs" in asked:  # the likeliest at least: it shows whether the chosen one is that
             asked |= {"logprobs": asked["logprobs"] or 1, "return_tokens_as_token_ids": True}
-        body |= asked
-        return {key: value for key, value in (body | self.extras).items() if value is not None}
+        return asked
 
     def _stop_texts(self, request: Request, vocab_size: int) -> list[str]:
         """Returns the texts of the stop sequences, and of the EOS ids where they are sent so."""
