@@ -505,11 +505,12 @@ class InvariantEngine(Protocol):
     """An engine that declares how little its answers depend on what should not matter (P20).
 
     Only what is declared can fail. The axes and what is varied along each are in
-    `batchproof.invariance.axes`: batch, neighbours, order, arrival, chunking, prefix, prefill,
-    preemption, speculation, restart, threads. The grades, each of which implies those behind it:
+    `batchproof.invariance.axes`: batch, neighbours, order, arrival, chunking, prefix, offload, prefill,
+    preemption, speculation, adapters, grammars, interruption, restart, threads. The grades, each of
+    which implies those behind it:
 
-    * "B": every bit of the logits stays, whatever the shapes. No grade of neighbours and restart,
-      which keep all shapes.
+    * "B": every bit of the logits stays, whatever the shapes. No grade of neighbours, grammars and
+      restart, which keep all shapes.
     * "S": logits stay within kappa E, and every bit where all shapes are the same.
     * "E": logits stay within kappa E, the bound that rounding explains.
     * "T": tokens stay, on models whose margins rounding cannot bridge.

@@ -36,7 +36,7 @@ from batchproof_paged.blocks import BlockPool
 from batchproof_paged.cached_runner import CachedRunner
 from batchproof_paged.masking import visible_to
 from batchproof_paged.moving import BlockMover
-from batchproof_paged.options import INVARIANCE, NO_AUTOCAST, PACKED, PagedOptions
+from batchproof_paged.options import NO_AUTOCAST, PACKED, PagedOptions
 from batchproof_paged.rows import Columns, Rows, TraceLog
 from batchproof_paged.runner import Flight, ModelRunner
 from batchproof_paged.scheduler import Scheduler, SchedulerOutput
@@ -74,7 +74,7 @@ class PagedEngine(Pausable):
         options: PagedOptions,
     ) -> None:
         self.capabilities = options.capabilities
-        self.invariance = INVARIANCE if options.batch_invariant else {}
+        self.invariance = options.invariance
         self.notes: tuple[str, ...] = ()  # what a verdict should say of the engine besides
         self._sampler = Sampler()
         self._grammars = Grammars(Limits.of(model, config).vocab_size)

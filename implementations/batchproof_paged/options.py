@@ -23,7 +23,10 @@ NO_AUTOCAST = (
     "prepares would follow: build and run it outside, or convert the model"
 )
 # What `batch_invariant` is for. (How many threads share a product may matter.)
-BITWISE = ("batch", "order", "arrival", "chunking", "prefix", "prefill", "preemption", "speculation")
+BITWISE = (
+    *("batch", "order", "arrival", "chunking", "prefix", "prefill", "preemption", "speculation"),
+    "interruption",
+)
 INVARIANCE = dict.fromkeys(BITWISE, "B") | dict.fromkeys(("neighbours", "restart"), "S")
 
 
@@ -152,6 +155,15 @@ class PagedOptions:
         """Requests can begin behind a known prefix: a state is that of one position, and a model's own
         cache is not shared."""
         return self.feed == PACKED
+
+    @property
+    def invariance(self) -> dict[str, str]:
+        """The least grade along each axis that an engine with these options declares."""
+        if not self.batch_invariant:
+            return {}
+        of_offload = {"offload": "B"} if self.offload else {}
+        of_grammars = {"grammars": "S"} if Capability.STRUCTURED in self.capabilities else {}
+        return INVARIANCE | of_offload | of_grammars
 
     def eager(self) -> Self:
         """Returns the options of a model whose layers change from step to step."""

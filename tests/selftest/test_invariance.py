@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from batchproof.__main__ import main
-from batchproof.api import Capability, Completion, Engine, EngineConfig, EngineFactory, Request
+from batchproof.api import (
+    Capability,
+    Completion,
+    Engine,
+    EngineConfig,
+    EngineFactory,
+    Request,
+    TokenEvent,
+)
 from batchproof.errors import UnsupportedModelError
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Rule
@@ -24,10 +33,13 @@ from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, reference_factory, resolve_engine
 from batchproof.run.trial import Trial
+from batchproof.workload.workloads import PAUSE, Interruption, Workload
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.scheduler import SchedulerOutput
 
 ULP, LARGE = 2.0**-23, 1e-3  # added to logits; the second is far beyond kappa E, and changes no token
 LOGITS = frozenset({Capability.LOGITS})
-RANDOM, HASH = "llama-random", "gpt2-hash"
+RANDOM, HASH, ADAPTED = "llama-random", "gpt2-hash", "mistral-window"
 Change = Callable[[Completion, Sequence[Request]], Completion]
 
 
@@ -40,7 +52,13 @@ class Changed:
         self._inner, self._change = inner, change
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        return [self._change(each, requests) for each in self._inner.generate(requests)]
+        plain = [replace(each, adapter=None, grammar=None) for each in requests]
+        return [self._change(each, requests) for each in self._inner.generate(plain)]
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """It answers as without."""
+
+    def unload_adapter(self, name: str) -> None: ...
 
 
 def engine(change: Change) -> EngineFactory:
@@ -50,6 +68,11 @@ def engine(change: Change) -> EngineFactory:
 def contents_of_others(requests: Sequence[Request]) -> int:
     others = [each for each in requests if each.request_id.startswith(NEIGHBOUR)]
     return sum(sum(each.prompt_token_ids) for each in others)
+
+
+def what_others_name(requests: Sequence[Request]) -> int:
+    others = [each for each in requests if each.request_id.startswith(NEIGHBOUR)]
+    return sum(each.adapter is not None or each.grammar is not None for each in others)
 
 
 def moving(seed_of: Callable[[Sequence[Request]], int], by: float) -> Change:
@@ -66,6 +89,7 @@ def moving(seed_of: Callable[[Sequence[Request]], int], by: float) -> Change:
 
 noise_of_the_batch_size = moving(len, ULP * 2)
 noise_of_the_neighbours = moving(contents_of_others, ULP * 2)
+noise_of_what_others_name = moving(what_others_name, ULP * 2)
 far_by_the_batch_size = moving(len, LARGE)
 
 
@@ -106,7 +130,7 @@ def few_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
 def along(
     lab: Laboratory, factory: EngineFactory, axis: str, model: str, has: frozenset[Capability] = LOGITS
 ) -> AxisRecord:
-    trial = Trial(lab, EngineSpec("mine", factory), lab.oracle(model), has, Promise.P20)
+    trial = Trial(lab, EngineSpec(repr(factory), factory), lab.oracle(model), has, Promise.P20)
     return measure_axis(trial, AXES[axis], seed=0)
 
 
@@ -147,6 +171,41 @@ def test_what_cannot_be_graded_has_a_reason(lab: Laboratory) -> None:
         assert reason in record.reason
 
 
+class Unsettled(RaggedEngine):
+    """Moves each logit by another amount from the first pause on."""
+
+    has_paused = False
+
+    def pause(self) -> None:
+        super().pause()
+        self.has_paused = True
+
+    def _packed_logits(self, plan: SchedulerOutput) -> Tensor:
+        logits = super()._packed_logits(plan)
+        return logits + self.has_paused * LARGE * torch.rand(logits.shape) * logits.abs()
+
+
+def test_an_interruption_is_met_in_the_middle_of_an_answer(lab: Laboratory) -> None:
+    has = RaggedEngine.capabilities
+    assert along(lab, RaggedEngine, "interruption", RANDOM, has).grade == "S"
+    assert along(lab, Unsettled, "interruption", RANDOM, has).grade == "-"
+    reason = along(lab, RaggedEngine, "interruption", RANDOM, has - {Capability.INTERRUPTION}).reason
+    assert reason == "the engine has no interruption"
+    late = Workload((Request("kept", (1, 2), 4),), interruptions=(Interruption(2, PAUSE),))
+    told = [(step, TokenEvent("kept", 1)) for step in (0, 1)]
+    with pytest.raises(measure.NotMeasuredError, match=r"within steps 0 to 1, not across \[2\]"):
+        measure.require_in_the_middle(late, told)
+
+
+@pytest.mark.parametrize(("name", "grade"), [("paged?offload=16", "S"), ("paged", UNMEASURED)])
+def test_offloaded_blocks_come_back(lab: Laboratory, name: str, grade: str) -> None:
+    spec = resolve_engine(name)
+    has = lab.capabilities(spec, lab.subject(RANDOM))
+    record = along(lab, spec.factory, "offload", RANDOM, has)
+    assert record.grade == grade, record.reason
+    assert record.evidence == ("shown" if grade == "S" else "not shown")
+
+
 def held(
     lab: Laboratory, change: Change, declared: object, model: str, has: frozenset[Capability] = LOGITS
 ) -> Trial:
@@ -169,18 +228,21 @@ def held(
         (noise_of_the_neighbours, {"batch": "E", "neighbours": "E"}, {"batch": "S"}, "E"),
         (far_by_the_batch_size, {"batch": "T"}, {"batch": "E"}, "T"),
         (token_of_the_neighbours, {}, {"neighbours": "T"}, "-"),
-        (exact, {"batch": "B", "neighbours": "S"}, {}, ""),
+        (exact, {"batch": "B", "neighbours": "S", "adapters": "B", "grammars": "S"}, {}, ""),
+        (noise_of_what_others_name, {"adapters": "S", "batch": "B"}, {"adapters": "B"}, "S"),
+        (noise_of_what_others_name, {"grammars": "E"}, {"grammars": "S"}, "E"),
     ],
 )
 def test_an_engine_is_held_to_the_grade_that_it_declares(
     lab: Laboratory, change: Change, kept: dict[str, str], broken: dict[str, str], got: str
 ) -> None:
-    model = HASH if change in (far_by_the_batch_size, token_of_the_neighbours) else RANDOM
+    model = HASH if change in (far_by_the_batch_size, token_of_the_neighbours) else ADAPTED
+    has = LOGITS | {Capability.ADAPTERS, Capability.STRUCTURED}
     if kept:
-        assert held(lab, change, kept, model).ledger.num_requests == 2 * len(kept)
+        assert held(lab, change, kept, model, has).ledger.num_requests == 2 * len(kept)
     for axis, letter in broken.items():
         with pytest.raises(ConformanceFailure) as caught:
-            held(lab, change, broken, model)
+            held(lab, change, broken, model, has)
         failure = caught.value.failure
         cause = failure.rule.cause
         assert (failure.rule, failure.promise, cause) == (Rule.INVARIANCE, Promise.P20, Cause.SHAPES)

@@ -1,8 +1,8 @@
-"""The axes: what is varied between the base and the changed setting, and what traces show.
+"""The axes: what is varied between the base and the changed setting.
 
 Each axis makes comparisons with seeded contents and kept prompts of different lengths. All settings use
-`generate`, one thread but on `threads`, and no EOS, so that every request runs to its cap. The kept
-request has neighbours in all of them but the base of `batch`.
+`generate` but on `interruption`, one thread but on `threads`, and no EOS that a token may be, so that
+every request runs to its cap. The kept request has neighbours in all of them but the base of `batch`.
 """
 
 import random
@@ -11,14 +11,41 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from batchproof.api import Capability, EngineConfig, Request, RowRecord, StepRecord
-from batchproof.checks.happened import is_decode
+from batchproof.api import (
+    Capability,
+    EngineConfig,
+    Grammar,
+    Request,
+    SamplingParams,
+)
 from batchproof.errors import UsageError
 from batchproof.invariance.grades import Grade
+from batchproof.invariance.shown import (
+    KEPT,
+    Shown,
+    has_larger_batch,
+    hits,
+    in_changed_alone,
+    is_chunked,
+    is_preempted,
+    is_prefilled,
+    joins,
+    returns,
+    shares_steps,
+    verifies,
+)
 from batchproof.models.catalogue import ModelUnderTest
-from batchproof.workload.workloads import Workload
+from batchproof.workload.workloads import (
+    CLEAR,
+    PAUSE,
+    RESUME,
+    SLEEP,
+    UPDATE,
+    WAKE,
+    Interruption,
+    Workload,
+)
 
-KEPT = "kept"  # the ids of what is compared begin with it; the answers are joined in order
 NEIGHBOUR = "neighbour"  # the ids of the requests whose contents do not matter begin with it
 
 CAP = 8  # new tokens of the kept request
@@ -31,6 +58,11 @@ NUMS_EARLIER = (0, 3, 8)  # requests that an engine has served before, in turn
 SMALL_BUDGET = 6  # tokens a step, for chunks
 SMALL_BLOCK = 4  # tokens
 NUM_DRAFTS = 3  # tokens a step and sequence
+NUM_BYTES = 256  # tokens of a model whose texts are bytes, which a grammar needs
+# No text of it ends within a cap, so no EOS is allowed.
+LASTING, ENDS = Grammar("regex", f"[ -~]{{{4 * CAP}}}"), frozenset({2})
+# What is done with an engine while it answers, before which step. Tokens come in between.
+DONE = ((2, PAUSE), (3, RESUME), (4, SLEEP), (5, WAKE), (6, CLEAR), (7, UPDATE))
 
 
 @dataclass(frozen=True)
@@ -41,10 +73,10 @@ class Setting:
     num_threads: int = 1
 
     @property
-    def prompt(self) -> tuple[int, ...]:
-        """The prompt of the kept request."""
+    def kept(self) -> Request:
+        """The kept request, of several the first."""
         requests = (request for call in self.calls for request in call.requests)
-        return next(each.prompt_token_ids for each in requests if each.request_id.startswith(KEPT))
+        return next(each for each in requests if each.request_id.startswith(KEPT))
 
 
 # The base setting, and the changed one, which may need the tokens that the base answered.
@@ -61,6 +93,7 @@ class Contents:
                 f"model {subject.name!r} has a context of {subject.context_len} tokens, but must hold "
                 f"at least {LONGEST} to be measured"
             )
+        self.subject = subject
         self._rng = random.Random(seed)
         self._alphabet = [each for each in range(subject.vocab_size) if subject.has_answer((each,))]
 
@@ -112,61 +145,6 @@ def call(requests: Sequence[Request], **config: object) -> Workload:
     return Workload(tuple(requests), limits).with_config(**config)
 
 
-Trace = Sequence[StepRecord]
-Shown = Callable[[Trace, Trace], bool]  # of the base and of the changed setting
-
-
-def in_changed_alone(happens: Callable[[Trace], bool]) -> Shown:
-    # It must happen in the changed setting, and not in the base.
-    return lambda base, changed: happens(changed) and not happens(base)
-
-
-def is_kept(row: RowRecord) -> bool:
-    return row.request_id.startswith(KEPT)
-
-
-def steps_of_kept(trace: Trace) -> Iterator[tuple[RowRecord, list[RowRecord]]]:
-    # The kept request's row of each of its steps, and the rows of others in that step.
-    for record in trace:
-        for row in filter(is_kept, record.rows):
-            yield row, [each for each in record.rows if not is_kept(each)]
-
-
-def largest_batch(trace: Trace) -> int:
-    # Rows in the widest step of the kept request; 0 without one.
-    return max((1 + len(others) for _, others in steps_of_kept(trace)), default=0)
-
-
-def shares_steps(base: Trace, changed: Trace) -> bool:
-    return min(largest_batch(base), largest_batch(changed)) > 1
-
-
-def joins(trace: Trace) -> bool:
-    first = next((others for row, others in steps_of_kept(trace) if row.context_len == 0), [])
-    return any(map(is_decode, first))
-
-
-def is_chunked(trace: Trace) -> bool:
-    return any(not row.is_sampled for row, _ in steps_of_kept(trace))
-
-
-def hits(trace: Trace) -> bool:
-    return any(row.context_len > 0 for row, _ in list(steps_of_kept(trace))[:1])
-
-
-def is_prefilled(base: Trace, changed: Trace) -> bool:
-    has_decoded = any(is_decode(row) for row, _ in steps_of_kept(base))
-    return has_decoded and all(row.context_len == 0 for row, _ in steps_of_kept(changed))
-
-
-def verifies(trace: Trace) -> bool:
-    return any(row.num_drafted for row, _ in steps_of_kept(trace))
-
-
-def is_preempted(trace: Trace) -> bool:
-    return any(KEPT in record.preempted for record in trace)
-
-
 Compare = Callable[[Contents, Request], Comparison]  # of one kept request
 
 
@@ -186,6 +164,14 @@ class Axis:
     @property
     def best(self) -> Grade:
         return Grade.SAME_SHAPES if self.keeps_shapes else Grade.BITWISE
+
+    def lack(self, subject: ModelUnderTest) -> str:
+        """Returns what the model has not that the axis needs; an empty text if it has all."""
+        if self.needs is Capability.ADAPTERS and not subject.num_variants:
+            return "the model has no adapters"
+        if self.needs is Capability.STRUCTURED and subject.vocab_size != NUM_BYTES:
+            return "the texts of the model's tokens are unknown"
+        return ""
 
     def comparisons(self, contents: Contents) -> Iterator[Comparison]:
         for length in LENGTHS[:: self.stride]:
@@ -207,13 +193,12 @@ def axis(
     return added
 
 
+PREFIXES = Capability.PREFIX_CACHING
+
+
 def _in_turn(values: Sequence[int], kept: Request) -> int:
     # One of the values, by the length of the prompt.
     return values[LENGTHS.index(len(kept.prompt_token_ids)) % len(values)]
-
-
-def has_larger_batch(base: Trace, changed: Trace) -> bool:
-    return largest_batch(base) < largest_batch(changed)
 
 
 @axis("batch", "among 2, 4, 8 or 16 others", has_larger_batch)
@@ -259,16 +244,27 @@ def chunking(contents: Contents, kept: Request) -> Comparison:
     return base, one_call(batch, max_num_seqs=3, max_num_batched_tokens=SMALL_BUDGET)
 
 
-@axis(
-    *("prefix", "the same prompt was served before"),
-    *(in_changed_alone(hits), Capability.PREFIX_CACHING),
-)
+@axis("prefix", "the same prompt was served before", in_changed_alone(hits), PREFIXES)
 def prefix_hit(contents: Contents, kept: Request) -> Comparison:
     # A cold prefix cache, and one that an earlier call with the same prompt has filled.
     limits = {"prefix_caching": True, "block_size": SMALL_BLOCK}
     again = call([kept, *contents.neighbours(2)], **limits)
     earlier = call([replace(kept, request_id="earlier")], **limits)
     return Setting((again,)), Setting((earlier, again))
+
+
+@axis("offload", "so it was, and then its blocks gave way", in_changed_alone(returns), PREFIXES)
+def offload_hit(contents: Contents, kept: Request) -> Comparison:
+    # A cold prefix cache, and one whose blocks a crowd has taken since: what comes back was elsewhere.
+    batch = [kept, *contents.neighbours(2)]
+    pool = sum(_num_blocks(len(r.prompt_token_ids) + r.max_new_tokens) for r in batch)
+    limits = {"prefix_caching": True, "block_size": SMALL_BLOCK, "num_blocks": pool}
+    crowd = [
+        Request(f"{NEIGHBOUR}-{i}", contents.prompt(len(each.prompt_token_ids)), 2 * CAP)
+        for i, each in enumerate(batch)
+    ]
+    again, earlier = call(batch, **limits), call([replace(kept, request_id="earlier")], **limits)
+    return Setting((again,)), Setting((earlier, call(crowd, **limits), again))
 
 
 @axis("prefill", "decoded tokens fed as a prompt", is_prefilled)
@@ -311,6 +307,42 @@ def speculation(contents: Contents, kept: Request) -> Comparison:
     batch = [kept, *contents.neighbours(2)]
     drafts = {"num_speculative_tokens": NUM_DRAFTS, "draft_agreement": 0.5}
     return one_call(batch), one_call(batch, **drafts)
+
+
+@axis("adapters", "others name adapters", shares_steps, Capability.ADAPTERS)
+def adapters(contents: Contents, kept: Request) -> Comparison:
+    # All adapters are loaded in both settings. The kept request names none, or in turn one of its own.
+    loaded = tuple((f"adapter-{i}", i) for i in range(1, min(contents.subject.num_variants, 4) + 1))
+    own, *others = [None, *dict(loaded)][_in_turn((0, 1), kept) :]
+    plain = contents.neighbours(5)
+    named = [replace(each, adapter=others[i % len(others)]) for i, each in enumerate(plain)]
+    kept = replace(kept, adapter=own)
+    calls = (call([kept, *batch], max_loras=len(loaded)) for batch in (plain, named))
+    base, changed = (Setting((replace(each, adapters=loaded),)) for each in calls)
+    return base, changed
+
+
+@axis(
+    *("grammars", "others follow a grammar, all shapes kept"),
+    *(shares_steps, Capability.STRUCTURED),
+    keeps_shapes=True,
+)
+def grammars(contents: Contents, kept: Request) -> Comparison:
+    plain = contents.neighbours(5)
+    bound = [replace(each, grammar=LASTING, eos_token_ids=ENDS) for each in plain]
+    return one_call([kept, *plain]), one_call([kept, *bound])
+
+
+@axis("interruption", "paused, asleep, cleared, its weights anew", needs=Capability.INTERRUPTION)
+def interruption(contents: Contents, kept: Request) -> Comparison:
+    # What an engine can of it, in the middle of the answer. Logprobs of all tokens stand for logits,
+    # which no step returns.
+    asked = SamplingParams(logprobs=contents.subject.vocab_size)
+    kept = replace(kept, max_new_tokens=2 * CAP, sampling=asked)
+    batch = [kept, *contents.neighbours(2, cap=2 * CAP)]
+    stepped = replace(call(batch), arrivals=(0,) * len(batch))
+    done = tuple(Interruption(step, kind) for step, kind in DONE)
+    return Setting((stepped,)), Setting((replace(stepped, interruptions=done),))
 
 
 @axis("restart", "a fresh engine, all shapes kept", keeps_shapes=True)

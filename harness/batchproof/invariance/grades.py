@@ -9,7 +9,7 @@ the histories differ.
 * **B**: tokens and logits of both settings are equal bit for bit, although the shapes differ.
 * **S**: as E, and the changed setting served again with other contents of all other requests, at the
   same batch size, lengths and schedule, moves no bit: shapes alone explain the difference. An axis
-  that keeps all shapes (`neighbours`, `restart`) reaches S at best, with equal bits.
+  that keeps all shapes (`neighbours`, `grammars`, `restart`) reaches S at best, with equal bits.
 * **E**: all logits, centred over the vocabulary, differ by at most kappa E, with kappa and E of
   `batchproof.oracle.oracle`. E is that of the calibration, or if that is too small, that of this very
   input. On a constructed model all tokens are equal as well.

@@ -7,21 +7,25 @@ every prompt alike, or a comparison that sees nothing, would be invariant.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import islice
 from textwrap import shorten
 
 import torch
+from torch import Tensor
 
-from batchproof.api import Capability, Completion, EngineConfig, StepRecord
+from batchproof.api import Capability, Completion, EngineConfig, StepRecord, TokenEvent
 from batchproof.checks.answers import order_findings, structure_findings
 from batchproof.checks.broken import broken, require
+from batchproof.decoding.sampling import highest
 from batchproof.errors import ConfigError, EngineHang, OracleError, UnsupportedModelError, UsageError
 from batchproof.findings.finding import Rule, found
 from batchproof.findings.finding_text import headline
 from batchproof.invariance.axes import (
     AXES,
-    KEPT,
+    ENDS,
+    LASTING,
     LENGTHS,
     Axis,
     Comparison,
@@ -30,22 +34,29 @@ from batchproof.invariance.axes import (
     one_call,
 )
 from batchproof.invariance.grades import Answer, Grade, Graded, graded
+from batchproof.invariance.shown import KEPT
 from batchproof.records.invariance import UNMEASURED, AxisRecord, EngineRecord, Evidence
 from batchproof.records.texts import without_machine_paths
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import num_threads
 from batchproof.run.engine_names import has_own_process
 from batchproof.run.failures import ConformanceFailure, HangFailure
+from batchproof.run.interrupting import NEEDED
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.time_limit import contained
 from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Workload
 
 LEAST_COMPARISONS = 4
 LONGEST_REASON = 200  # characters; an error of TorchScript has thousands
 NO_LOGITS = "it returns no logits, and near-ties may change the tokens of this model"
 SEED = 0
 NUM_COMPARISONS = 2  # along each axis; the longest prompt and the largest batch come first
+
+
+class NotMeasuredError(Exception):
+    """Raised if an axis can have no grade; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +81,11 @@ def serve_setting(trial: Trial, setting: Setting) -> Served:
         trial.reporting(setting.calls[0], Rule.RAISED),
         trial.engine(setting.calls[0].config) as engine,
     ):
-        for call in setting.calls:
-            completions = trial.run(call, engine).completions
+        for asked in setting.calls:
+            call = possible(asked, trial.capabilities)
+            outcome = trial.run(call, engine)
+            completions = outcome.completions
+            require_in_the_middle(call, outcome.events)
             with trial.reporting(call):
                 require(order_findings(call.requests, completions))
                 for request, completion in zip(call.requests, completions, strict=True):
@@ -82,9 +96,33 @@ def serve_setting(trial: Trial, setting: Setting) -> Served:
         has_trace = Capability.TRACING in trial.capabilities
         trace = tuple(trial.trace_of(engine)) if has_trace else None
     token_ids = tuple(token for each in kept for token in each.token_ids)
-    rows = [each.logits for each in kept if each.logits is not None]
+    rows = [each for each in map(_logits, kept) if each is not None]
     logits = torch.cat(rows).detach().cpu() if rows and trial.has_logits else None
-    return Served(Answer(setting.prompt, token_ids, logits), kept[-1], trace)
+    return Served(Answer(setting.kept.prompt_token_ids, token_ids, logits), kept[-1], trace)
+
+
+def possible(call: Workload, capabilities: AbstractSet[Capability]) -> Workload:
+    """Returns the call with those of its interruptions that the engine can do."""
+    able = (each for each in call.interruptions if NEEDED[each.kind] in capabilities)
+    return replace(call, interruptions=tuple(able))
+
+
+def require_in_the_middle(call: Workload, events: Sequence[tuple[int, TokenEvent]]) -> None:
+    """Raises `NotMeasuredError` unless the kept request got tokens before the first interruption of a
+    call, and behind the last."""
+    told = [step for step, event in events if event.request_id.startswith(KEPT)]
+    done = [each.step for each in call.interruptions]
+    if done and not (min(told) < done[0] and max(told) >= done[-1]):
+        raise NotMeasuredError(f"it answers within steps {min(told)} to {max(told)}, not across {done}")
+
+
+def _logits(completion: Completion) -> Tensor | None:
+    """Returns the logits of an answer or, of one that comes step by step, the logprobs of all tokens,
+    float64: they differ by what `centred` takes away."""
+    if completion.logprobs is None or completion.logits is not None:
+        return completion.logits
+    rows = [[logprob for _, logprob in sorted(each.top)] for each in completion.logprobs]
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def _require_rows(completion: Completion) -> None:
@@ -118,10 +156,6 @@ def with_noise(answer: Answer, seed: int) -> Answer:
     chosen = torch.rand(answer.logits.shape, generator=torch.Generator().manual_seed(seed)) < 0.5
     up = torch.nextafter(answer.logits, torch.tensor(float("inf")))
     return replace(answer, logits=torch.where(chosen, up, answer.logits))
-
-
-class NotMeasuredError(Exception):
-    """Raised if an axis can have no grade; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -190,10 +224,22 @@ def measure_axis(trial: Trial, axis: Axis, seed: int) -> AxisRecord:
 def require_measurable(trial: Trial, axis: Axis) -> None:
     if axis.needs is not None and axis.needs not in trial.capabilities:
         raise NotMeasuredError(f"the engine has no {axis.needs}")
+    if lack := axis.lack(trial.subject):
+        raise NotMeasuredError(lack)
+    if axis.needs is Capability.INTERRUPTION and not _has_all_logprobs(trial):
+        raise NotMeasuredError("the engine has no logprobs of all tokens")
+    kinds, ends = trial.grammars
+    if axis.needs is Capability.STRUCTURED and not (LASTING.kind in kinds and (ends or ENDS) >= ENDS):
+        raise NotMeasuredError(f"the engine takes no {LASTING.kind} that ends with {set(ENDS)}")
     if axis.is_in_process and has_own_process(trial.spec.name):
         raise NotMeasuredError("the engine computes in a process of its own")
     if not trial.has_logits and trial.subject.oracle is None:
         raise NotMeasuredError(NO_LOGITS)
+
+
+def _has_all_logprobs(trial: Trial) -> bool:
+    fields = trial.offer[1]
+    return "logprobs" in fields and highest(fields, "logprobs") >= trial.subject.vocab_size
 
 
 def compared(trial: Trial, axis: Axis, seed: int) -> Iterator[Outcome]:
@@ -215,7 +261,7 @@ def _compared(trial: Trial, axis: Axis, comparison: Comparison, contents: Conten
     setting = varied(base.answer.token_ids) if callable(varied) else varied
     changed = serve_setting(trial, setting)
     found = graded(
-        trial.oracle,
+        trial.oracle.under(setting.calls[-1].adapters).of(setting.kept),
         base.answer,
         changed.answer,
         lambda: serve_setting(trial, contents.rewritten(setting)).answer,
@@ -275,11 +321,15 @@ def require_grade(trial: Trial, axis: Axis, declared: Grade) -> None:
     """
     if declared is Grade.TOKENS and trial.subject.oracle is None:
         return
+    if lack := axis.lack(trial.subject):
+        trial.ledger.note(f"{axis.name} is not asked on {trial.subject.name}: {lack}")
+        return
     try:
         require_measurable(trial, axis)
+        outcomes = [*islice(compared(trial, axis, SEED), NUM_COMPARISONS)]
     except NotMeasuredError as error:
         raise UsageError(f"{trial!r} declares {declared.letter} along {axis.name}: {error}") from None
-    for outcome in islice(compared(trial, axis, SEED), NUM_COMPARISONS):
+    for outcome in outcomes:
         if outcome.is_shown is not None:
             trial.must_show(axis.what, outcome.is_shown)
         if outcome.graded.grade < declared:

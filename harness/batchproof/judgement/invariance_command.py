@@ -26,7 +26,7 @@ from batchproof.run.devices import exact_device, num_threads
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import resolve_engine
 
-DEFAULT_MODELS = ("gpt2-hash", "llama-random")
+DEFAULT_MODELS = ("gpt2-hash", "llama-random", "mistral-window")  # the last has adapters
 DEFAULT_DTYPES = ("float32",)
 LEGEND = """\
 One request is served in two settings that differ along one axis. The grade says what stays:
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         "M",
         f"{', '.join(EMBEDDED)}, or a causal LM by hub id or path; repeatable "
-        f"(default: {' and '.join(DEFAULT_MODELS)})",
+        f"(default: {', '.join(DEFAULT_MODELS)})",
     )
     dtypes = f"{', '.join(DTYPES)}; repeatable (default: {' and '.join(DEFAULT_DTYPES)})"
     choices.add_repeatable(parser, "--dtype", "D", dtypes)

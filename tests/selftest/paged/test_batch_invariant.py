@@ -19,10 +19,11 @@ from tests.selftest.conftest import LaboratoryFor
 
 CPU = torch.device("cpu")
 NAME = "paged?batch_invariant=true"
+OFFLOADING = f"{NAME}&offload=16"
 
 
 def test_it_reaches_every_grade_that_it_declares(laboratory_for: LaboratoryFor) -> None:
-    lab, spec = laboratory_for(30.0), resolve_engine(NAME)
+    lab, spec = laboratory_for(30.0), resolve_engine(OFFLOADING)
     oracle = lab.oracle("gpt2-random")
     capabilities = lab.capabilities(spec, oracle.subject)
     trial = Trial(lab, spec, oracle, capabilities, Promise.P20)
@@ -31,9 +32,10 @@ def test_it_reaches_every_grade_that_it_declares(laboratory_for: LaboratoryFor) 
         declared = declared_grades(trial)
         for axis, grade in declared.items():
             require_grade(trial, axis, grade)
-    assert len(declared) == 10
+    assert len(declared) == 13
     assert trial.ledger.num_requests == 1 + 2 * len(declared)
-    assert [*trial.has_happened.values()] == [True] * 9  # all but that of `restart`
+    # All but those of `restart` and `interruption`, which are so by construction.
+    assert [*trial.has_happened.values()] == [True] * 11
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
