@@ -3,10 +3,11 @@
 An axis has named values. A value sets options of the engine, and options of the suite, whose names
 begin with `--`: `q8_0 = {kv_cache = "q8_0", "--kv-cache-dtype" = "int8"}`. The first value of each axis
 is the base. A value may name the counters that prove it: `on = {restored = "true", met = "states
-restored from disk"}`, or a list of them. Of each something must have happened in every cell with it.
+restored from disk"}`, or a list of them. Of each something must have happened in every cell with it. It
+may also name the only values of other axes that it stands beside: `2 = {tp = "2", beside = {pp = "1"}}`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from covertable import make
@@ -20,7 +21,8 @@ SUITE_OPTION = "--"
 MODEL = "--model"
 ANY = "*"  # in the place of the model
 MET = "met"  # in the place of an option: the counters that prove the value
-Value = Mapping[str, str | Sequence[str]]  # options that it sets, and `MET`
+BESIDE = "beside"  # in the place of an option: other axes, and the value that they have beside it
+Value = Mapping[str, str | Sequence[str] | Mapping[str, str]]  # options that it sets, `MET`, `BESIDE`
 Axes = Mapping[str, Mapping[str, Value]]  # axis -> value -> its options
 
 
@@ -64,10 +66,26 @@ def axes_of(declared: Axes, asked: Sequence[str], engine: str) -> Axes:
     names = [_name(text) for text in asked]
     if twice := [each for each in dict.fromkeys(names) if names.count(each) > 1]:
         raise UsageError(f"--axis {twice[0]!r} is given twice")
-    axes = {name: _asked(text, declared, engine) for name, text in zip(names, asked, strict=True)}
-    if not axes and not declared:
+    given = {name: _asked(text, declared, engine) for name, text in zip(names, asked, strict=True)}
+    axes = given or declared
+    if not axes:
         raise UsageError(f"{engine!r} declares no axes: give some, as in --axis NAME=VALUE,VALUE")
-    return axes or declared
+    for name, value, other, wanted in _pairs(axes):
+        if wanted not in (axes.get(other) or [*declared.get(other, ())][:1]):
+            raise UsageError(
+                f"--axis {name!r}: {value} stands beside {other}={wanted} alone, so give "
+                f"--axis={other}, or leave it out"
+            )
+    return axes
+
+
+def _pairs(axes: Axes) -> Iterator[tuple[str, str, str, str]]:
+    """Yields an axis and a value of it, then another axis and the value that it has beside that."""
+    for name, values in axes.items():
+        for value, options in values.items():
+            beside = options.get(BESIDE, {})
+            assert isinstance(beside, Mapping), "a table"
+            yield from ((name, value, other, wanted) for other, wanted in beside.items())
 
 
 def _name(text: str) -> str:
@@ -98,12 +116,21 @@ def base_of(axes: Axes) -> Settings:
 
 
 def chosen(axes: Axes) -> list[Settings]:
-    """Returns the settings to judge: in them each value meets each of every other axis, as the scenes
-    of one workload do. The base is the first."""
-    rows = make({name: [*values] for name, values in axes.items()}, strength=min(2, len(axes)))
-    # Which value is which is free: the first row is renamed to be the base.
-    swaps = {name: {rows[0][name]: base, base: rows[0][name]} for name, base in base_of(axes).items()}
-    return [{name: swaps[name].get(row[name], row[name]) for name in axes} for row in rows]
+    """Returns the settings to judge: in them each value meets each of every other axis beside which it
+    may stand, as the scenes of one workload do. The base is the first."""
+    allowed = [
+        {"operator": "or", "conditions": [_is(name, "ne", value), _is(other, "eq", wanted)]}
+        for name, value, other, wanted in _pairs(axes)
+        if other in axes
+    ]
+    named = {name: [*values] for name, values in axes.items()}
+    strength = min(2, len(axes))
+    rows = make(named, strength=strength, presets=[base_of(axes)], constraints=allowed)
+    return [{name: row[name] for name in axes} for row in rows]
+
+
+def _is(name: str, operator: str, value: str) -> dict[str, str]:
+    return {"operator": operator, "left": name, "value": value}
 
 
 def cell_of(engine: str, axes: Axes, settings: Settings) -> Cell:
@@ -111,7 +138,7 @@ def cell_of(engine: str, axes: Axes, settings: Settings) -> Cell:
     given: dict[str, object] = {}
     proofs: dict[str, tuple[str, ...]] = {}
     for axis, value in settings.items():
-        given |= {name: each for name, each in axes[axis][value].items() if name != MET}
+        given |= {name: each for name, each in axes[axis][value].items() if name not in (MET, BESIDE)}
         if proof := proof_of(axes[axis][value]):
             proofs[axis] = proof
     options = [f"{name}={value}" for name, value in given.items() if name.startswith(SUITE_OPTION)]
