@@ -76,9 +76,13 @@ def test_values_stand_beside_others_as_they_say() -> None:
     assert not {pair[:2] for pair in met} & {("2", "2")}
     assert not {pair[::2] for pair in met} & {("1", "on")}
     assert cell_of("mine", parallel, rows[0] | {"tp": "2"}).engine == "mine?tp=2"
-    assert axes_of(parallel, ["tp"], "mine") == {"tp": parallel["tp"]}, "pp is at its base"
-    with pytest.raises(UsageError, match="'ep': on stands beside tp=2 alone, so give --axis=tp"):
-        axes_of(parallel, ["ep"], "mine")
+    alone = axes_of(parallel, ["ep"], "mine")
+    assert [cell_of("mine", alone, each).engine for each in chosen(alone)] == [
+        "mine",
+        "mine?tp=2&ep=on",
+    ]
+    with pytest.raises(UsageError, match="'ep': on needs tp=2, but --axis 'tp' has 1, 4"):
+        axes_of(parallel, ["ep", "tp=1,4"], "mine")
     with pytest.raises(UsageError, match="'graphs': on cannot be judged here: --device 'cuda:99'"):
         matrix_command.require_device("--axis 'graphs': on", "cuda:99")
 

@@ -4,7 +4,7 @@ An axis has named values. A value sets options of the engine, and options of the
 begin with `--`: `q8_0 = {kv_cache = "q8_0", "--kv-cache-dtype" = "int8"}`. The first value of each axis
 is the base. A value may name the counters that prove it: `on = {restored = "true", met = "states
 restored from disk"}`, or a list of them. Of each something must have happened in every cell with it. It
-may also name the only values of other axes that it stands beside: `2 = {tp = "2", beside = {pp = "1"}}`.
+may also name the values of other axes that it needs: `2 = {tp = "2", beside = {pp = "1"}}`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,21 +71,35 @@ def axes_of(declared: Axes, asked: Sequence[str], engine: str) -> Axes:
     if not axes:
         raise UsageError(f"{engine!r} declares no axes: give some, as in --axis NAME=VALUE,VALUE")
     for name, value, other, wanted in _pairs(axes):
-        if wanted not in (axes.get(other) or [*declared.get(other, ())][:1]):
+        if wanted not in axes.get(other, [wanted]):
+            known = ", ".join(axes[other])
             raise UsageError(
-                f"--axis {name!r}: {value} stands beside {other}={wanted} alone, so give "
-                f"--axis={other}, or leave it out"
+                f"--axis {name!r}: {value} needs {other}={wanted}, but --axis {other!r} has {known}"
             )
-    return axes
+    return {
+        name: {value: _whole(options, axes, declared) for value, options in values.items()}
+        for name, values in axes.items()
+    }
+
+
+def _whole(options: Value, axes: Axes, declared: Axes) -> Value:
+    """Returns the options of a value, and those of what it needs of axes that are not asked for."""
+    needed = {other: wanted for other, wanted in _beside(options).items() if other not in axes}
+    others = (declared[other][wanted].items() for other, wanted in needed.items())
+    return {name: each for of in (*others, options.items()) for name, each in of}
+
+
+def _beside(options: Value) -> Mapping[str, str]:
+    beside = options.get(BESIDE, {})
+    assert isinstance(beside, Mapping), "a table"
+    return beside
 
 
 def _pairs(axes: Axes) -> Iterator[tuple[str, str, str, str]]:
     """Yields an axis and a value of it, then another axis and the value that it has beside that."""
     for name, values in axes.items():
         for value, options in values.items():
-            beside = options.get(BESIDE, {})
-            assert isinstance(beside, Mapping), "a table"
-            yield from ((name, value, other, wanted) for other, wanted in beside.items())
+            yield from ((name, value, *pair) for pair in _beside(options).items())
 
 
 def _name(text: str) -> str:
