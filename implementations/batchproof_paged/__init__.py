@@ -51,9 +51,11 @@ from transformers import PreTrainedModel
 from batchproof.api import Capability, Engine, EngineConfig, Limits
 from batchproof.errors import ConfigError
 from batchproof_paged.attention import Backend
+from batchproof_paged.block_manager import RESTORED, TRANSFERRED
 from batchproof_paged.blocks import BlockPool
 from batchproof_paged.engine import PagedEngine
 from batchproof_paged.feeding import options_for
+from batchproof_paged.graphs import REPLAYED
 from batchproof_paged.lanes import LanePool
 from batchproof_paged.options import NO_AUTOCAST, PACKED, SEPARATE, STACKED, PagedOptions
 from batchproof_paged.transfer import TransferEngine
@@ -74,14 +76,14 @@ def paged(
     **given: object,
 ) -> Engine:
     """Builds a paged engine; `given` are fields of `PagedOptions`. `num_speculative_tokens` and
-    `draft_agreement` take the place of those of `EngineConfig`, for benchmarks.
+    `draft_agreement` count where `EngineConfig` asks for no drafts.
 
     Raises `UnsupportedModelError` for a model that it would serve wrongly, and `ConfigError` for
     options that contradict each other or the device, and inside `torch.autocast`.
     """
     if torch.is_autocast_enabled(model.device.type):
         raise ConfigError(NO_AUTOCAST)
-    if num_speculative_tokens is not None or draft_agreement is not None:
+    if config.num_speculative_tokens is None:
         drafts = {"num_speculative_tokens": num_speculative_tokens, "draft_agreement": draft_agreement}
         config = replace(config, **drafts)  # type: ignore[arg-type]
     options, notes = options_for(model, PagedOptions.of(given), build_unprobed)
@@ -100,12 +102,26 @@ def paged(
     return engine
 
 
-# Of a matrix (`batchproof.judgement.axes`): what is set, and what must have happened.
+# Of a matrix (`batchproof.judgement.axes`): what is set, what must have happened, and beside what.
 paged.axes = {  # type: ignore[attr-defined]
     "overlap": {"false": {"overlap": "false"}, "true": {"overlap": "true"}},
-    "graphs": {"off": {}, "on": {"backend": "blocks", "graphs": "true"}},
-    "offload": {"0": {}, "8": {"offload": "8", "met": "blocks restored"}},
-    "transfer": {"false": {}, "true": {"transfer": "true", "met": "blocks transferred"}},
+    "graphs": {
+        "off": {"graphs": "false"},
+        "on": {"graphs": "true", "--device": "cuda", "met": REPLAYED},
+    },
+    "offload": {"0": {}, "8": {"offload": "8", "met": RESTORED}},
+    "transfer": {
+        "false": {},
+        "true": {"transfer": "true", "met": TRANSFERRED, "beside": {"overlap": "false"}},
+    },
+    "draft": {
+        "none": {},
+        "ngram": {
+            "num_speculative_tokens": "3",
+            "met": "drafts accepted",
+            "beside": {"overlap": "false", "transfer": "false"},
+        },
+    },
 }
 
 

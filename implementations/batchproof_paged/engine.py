@@ -34,6 +34,7 @@ from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.block_manager import OFFLOADED, RESTORED
 from batchproof_paged.blocks import BlockPool
 from batchproof_paged.cached_runner import CachedRunner
+from batchproof_paged.graphs import REPLAYED
 from batchproof_paged.masking import visible_to
 from batchproof_paged.moving import BlockMover
 from batchproof_paged.options import NO_AUTOCAST, PACKED, PagedOptions
@@ -149,7 +150,8 @@ class PagedEngine(Pausable):
     @property
     def counters(self) -> dict[str, int]:
         """How often what an option is about has happened."""
-        return self._num_moved.copy()
+        graphs = getattr(self._runner, "graphs", None)
+        return self._num_moved | ({REPLAYED: graphs.num_replayed} if graphs else {})
 
     @property
     def has_unfinished(self) -> bool:

@@ -30,6 +30,7 @@ Forward = Callable[[Tensor, Tensor, Tensor], Outputs]  # ids, positions (1, T), 
 Step = Callable[[], Outputs]
 Capture = Callable[[Step], Step]
 
+REPLAYED = "steps replayed"  # a counter
 MOST_PROMPT_TOKENS = 2048
 # About what a GPU does while the host launches a pass, or a layer of it: a longer step hides the host's
 # work, and padding would cost more than a replay saves.
@@ -149,6 +150,7 @@ class CapturedSteps:
         self._captured: dict[Layout, _Captured] = {}
         self._generation = pool.generation
         self._places: list[int] = []  # of the model's weights
+        self.num_replayed = 0  # steps
 
     def can_run(self, batch: RaggedBatch) -> bool:
         """Is there room for it, and is at most one token chosen behind each row?"""
@@ -186,6 +188,7 @@ class CapturedSteps:
         self._staging.send(*self._inputs(layout, batch), into=captured.inputs)
         self._pool.begin_static(captured.rows)
         outputs = captured.run()
+        self.num_replayed += 1
         num_sampled = len(batch.sampled_rows)
         if not layout.num_prompt_tokens and num_sampled < len(batch.lanes):
             # A prompt's chunk of one token, which is not sampled, passes for a decode.

@@ -126,13 +126,13 @@ class ModelRunner:
         self._last_tokens = LastTokens(config.max_num_seqs, model.device)
         self._staging = Staging(model.device)
         self._reader = Reader(model.device)
-        self._graphs: CapturedSteps | None = None
+        self.graphs: CapturedSteps | None = None
         if options.graphs:
             assert isinstance(backend, BlockPool), "the options exclude it"
             captures = CudaCapture(model.device) if model.device.type == "cuda" else None
             least = LEAST_TOKENS if options.compile else 1
             decodes = decode_buckets(max(config.max_num_seqs, least), least)
-            self._graphs = CapturedSteps(
+            self.graphs = CapturedSteps(
                 backend,
                 self._pass.choose,
                 self._last_tokens,
@@ -144,13 +144,13 @@ class ModelRunner:
     def begin_run(self) -> None:
         """Prepares for a step none of whose rows were in the step before."""
         self._pass.begin_run()
-        if self._graphs is not None:
-            self._graphs.follow(self._model.parameters())
+        if self.graphs is not None:
+            self.graphs.follow(self._model.parameters())
 
     def launch(self, batch: RaggedBatch) -> Flight:
         with current(self._device):
-            if self._graphs is not None and self._graphs.can_run(batch):
-                outputs = self._graphs.run(batch)
+            if self.graphs is not None and self.graphs.can_run(batch):
+                outputs = self.graphs.run(batch)
             else:
                 outputs = self._run(batch)
             if batch.scored_rows:
@@ -177,9 +177,9 @@ class ModelRunner:
             tokens = torch.zeros(1, 2, dtype=torch.int64, device=self._device)
             self._pass.choose(tokens, tokens, tokens[0])  # shows what a block of each layer takes
             self._backend.reserve(seq_len)
-            if self._graphs is not None:
-                self._graphs.follow(self._model.parameters())
-                self._graphs.prepare(seq_len)
+            if self.graphs is not None:
+                self.graphs.follow(self._model.parameters())
+                self.graphs.prepare(seq_len)
 
     @torch.inference_mode()
     def _run(self, batch: RaggedBatch) -> Outputs:

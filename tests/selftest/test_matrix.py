@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from batchproof.__main__ import main
 from batchproof.checks import happened
+from batchproof.errors import UsageError
 from batchproof.judgement import cells, matrix_command
 from batchproof.judgement.axes import (
+    BESIDE,
     MET,
     Axes,
     Cell,
@@ -40,6 +42,7 @@ from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof_engines.adapters.openai import saved_slots, traffic
 from batchproof_engines.adapters.released import CLIENT_OPTIONS, libraries
 from batchproof_paged.block_manager import OFFLOADED, RESTORED, TRANSFERRED
+from batchproof_paged.graphs import REPLAYED
 
 AXES = {
     name: {value: {name: value} for value in ("off", "on", "more")[:n]}
@@ -54,7 +57,34 @@ def test_in_a_matrix_every_two_values_meet_and_the_base_is_in_it() -> None:
     for names in combinations(AXES, 2):
         met = {tuple(row[name] for name in names) for row in rows}
         assert met == set(product(*(AXES[name] for name in names)))
-    assert chosen({"c": AXES["c"]}) == [{"c": "off"}, {"c": "on"}, {"c": "more"}]
+    some = chosen({"c": AXES["c"]})
+    assert some[0] == {"c": "off"}
+    assert {each["c"] for each in some} == {*AXES["c"]}
+
+
+def test_values_stand_beside_others_as_they_say() -> None:
+    """Two that exclude each other never meet, one that needs another meets nothing else."""
+    parallel = {
+        "tp": {"1": {}, "2": {"tp": "2", BESIDE: {"pp": "1"}}},
+        "pp": {"1": {}, "2": {"pp": "2", BESIDE: {"tp": "1"}}},
+        "ep": {"off": {}, "on": {"ep": "on", BESIDE: {"tp": "2"}}},
+    }
+    rows = chosen(axes_of(parallel, [], "mine"))
+    assert rows[0] == {"tp": "1", "pp": "1", "ep": "off"}
+    met = {(each["tp"], each["pp"], each["ep"]) for each in rows}
+    assert met >= {("1", "2", "off"), ("2", "1", "on")}
+    assert not {pair[:2] for pair in met} & {("2", "2")}
+    assert not {pair[::2] for pair in met} & {("1", "on")}
+    assert cell_of("mine", parallel, rows[0] | {"tp": "2"}).engine == "mine?tp=2"
+    alone = axes_of(parallel, ["ep"], "mine")
+    assert [cell_of("mine", alone, each).engine for each in chosen(alone)] == [
+        "mine",
+        "mine?tp=2&ep=on",
+    ]
+    with pytest.raises(UsageError, match="'ep': on needs tp=2, but --axis 'tp' has 1, 4"):
+        axes_of(parallel, ["ep", "tp=1,4"], "mine")
+    with pytest.raises(UsageError, match="'graphs': on cannot be judged here: --device 'cuda:99'"):
+        matrix_command.require_device("--axis 'graphs': on", "cuda:99")
 
 
 def test_a_value_sets_options_of_the_engine_and_of_the_suite() -> None:
@@ -323,7 +353,7 @@ def axes_declared() -> Iterable[tuple[str, Axes]]:
 
 
 def test_axes_name_counters_that_there_are() -> None:
-    named = {"paged": {*happened.COUNTERS, OFFLOADED, RESTORED, TRANSFERRED}}
+    named = {"paged": {*happened.COUNTERS, OFFLOADED, RESTORED, TRANSFERRED, REPLAYED}}
     for name, library in libraries.LIBRARIES.items():
         server = library.server
         of_server = [*server.events, *server.started] if server else []
@@ -341,7 +371,7 @@ def test_declared_axes_set_options_that_the_engine_has(name: str, axes: Axes) ->
         for values in axes.values()
         for given in values.values()
         for option in given
-        if not option.startswith("--") and option != MET
+        if not option.startswith("--") and option not in (MET, BESIDE)
     }
     client = CLIENT_OPTIONS if library.server else ()
     assert own <= {*library.options, *client}

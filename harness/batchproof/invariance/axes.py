@@ -252,7 +252,7 @@ def prefix_hit(contents: Contents, kept: Request) -> Comparison:
     return Setting((again,)), Setting((earlier, again))
 
 
-@axis("offload", "so it was, and then its blocks gave way", in_changed_alone(returns), PREFIXES)
+@axis("offload", "served before, its blocks given away since", in_changed_alone(returns), PREFIXES)
 def offload_hit(contents: Contents, kept: Request) -> Comparison:
     # A cold prefix cache, and one whose blocks a crowd has taken since: what comes back was elsewhere.
     batch = [kept, *contents.neighbours(2)]
@@ -332,7 +332,7 @@ def grammars(contents: Contents, kept: Request) -> Comparison:
     return one_call([kept, *plain]), one_call([kept, *bound])
 
 
-@axis("interruption", "paused, asleep, cleared, its weights anew", needs=Capability.INTERRUPTION)
+@axis("interruption", "paused, asleep, cleared, weights anew meanwhile", needs=Capability.INTERRUPTION)
 def interruption(contents: Contents, kept: Request) -> Comparison:
     # What an engine can of it, in the middle of the answer. Logprobs of all tokens stand for logits,
     # which no step returns.

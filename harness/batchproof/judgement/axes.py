@@ -3,10 +3,11 @@
 An axis has named values. A value sets options of the engine, and options of the suite, whose names
 begin with `--`: `q8_0 = {kv_cache = "q8_0", "--kv-cache-dtype" = "int8"}`. The first value of each axis
 is the base. A value may name the counters that prove it: `on = {restored = "true", met = "states
-restored from disk"}`, or a list of them. Of each something must have happened in every cell with it.
+restored from disk"}`, or a list of them. Of each something must have happened in every cell with it. It
+may also name the values of other axes that it needs: `2 = {tp = "2", beside = {pp = "1"}}`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from covertable import make
@@ -20,7 +21,8 @@ SUITE_OPTION = "--"
 MODEL = "--model"
 ANY = "*"  # in the place of the model
 MET = "met"  # in the place of an option: the counters that prove the value
-Value = Mapping[str, str | Sequence[str]]  # options that it sets, and `MET`
+BESIDE = "beside"  # in the place of an option: other axes, and the value that they have beside it
+Value = Mapping[str, str | Sequence[str] | Mapping[str, str]]  # options that it sets, `MET`, `BESIDE`
 Axes = Mapping[str, Mapping[str, Value]]  # axis -> value -> its options
 
 
@@ -64,10 +66,40 @@ def axes_of(declared: Axes, asked: Sequence[str], engine: str) -> Axes:
     names = [_name(text) for text in asked]
     if twice := [each for each in dict.fromkeys(names) if names.count(each) > 1]:
         raise UsageError(f"--axis {twice[0]!r} is given twice")
-    axes = {name: _asked(text, declared, engine) for name, text in zip(names, asked, strict=True)}
-    if not axes and not declared:
+    given = {name: _asked(text, declared, engine) for name, text in zip(names, asked, strict=True)}
+    axes = given or declared
+    if not axes:
         raise UsageError(f"{engine!r} declares no axes: give some, as in --axis NAME=VALUE,VALUE")
-    return axes or declared
+    for name, value, other, wanted in _pairs(axes):
+        if wanted not in axes.get(other, [wanted]):
+            known = ", ".join(axes[other])
+            raise UsageError(
+                f"--axis {name!r}: {value} needs {other}={wanted}, but --axis {other!r} has {known}"
+            )
+    return {
+        name: {value: _whole(options, axes, declared) for value, options in values.items()}
+        for name, values in axes.items()
+    }
+
+
+def _whole(options: Value, axes: Axes, declared: Axes) -> Value:
+    """Returns the options of a value, and those of what it needs of axes that are not asked for."""
+    needed = {other: wanted for other, wanted in _beside(options).items() if other not in axes}
+    others = (declared[other][wanted].items() for other, wanted in needed.items())
+    return {name: each for of in (*others, options.items()) for name, each in of}
+
+
+def _beside(options: Value) -> Mapping[str, str]:
+    beside = options.get(BESIDE, {})
+    assert isinstance(beside, Mapping), "a table"
+    return beside
+
+
+def _pairs(axes: Axes) -> Iterator[tuple[str, str, str, str]]:
+    """Yields an axis and a value of it, then another axis and the value that it has beside that."""
+    for name, values in axes.items():
+        for value, options in values.items():
+            yield from ((name, value, *pair) for pair in _beside(options).items())
 
 
 def _name(text: str) -> str:
@@ -98,12 +130,21 @@ def base_of(axes: Axes) -> Settings:
 
 
 def chosen(axes: Axes) -> list[Settings]:
-    """Returns the settings to judge: in them each value meets each of every other axis, as the scenes
-    of one workload do. The base is the first."""
-    rows = make({name: [*values] for name, values in axes.items()}, strength=min(2, len(axes)))
-    # Which value is which is free: the first row is renamed to be the base.
-    swaps = {name: {rows[0][name]: base, base: rows[0][name]} for name, base in base_of(axes).items()}
-    return [{name: swaps[name].get(row[name], row[name]) for name in axes} for row in rows]
+    """Returns the settings to judge: in them each value meets each of every other axis beside which it
+    may stand, as the scenes of one workload do. The base is the first."""
+    allowed = [
+        {"operator": "or", "conditions": [_is(name, "ne", value), _is(other, "eq", wanted)]}
+        for name, value, other, wanted in _pairs(axes)
+        if other in axes
+    ]
+    named = {name: [*values] for name, values in axes.items()}
+    strength = min(2, len(axes))
+    rows = make(named, strength=strength, presets=[base_of(axes)], constraints=allowed)
+    return [{name: row[name] for name in axes} for row in rows]
+
+
+def _is(name: str, operator: str, value: str) -> dict[str, str]:
+    return {"operator": operator, "left": name, "value": value}
 
 
 def cell_of(engine: str, axes: Axes, settings: Settings) -> Cell:
@@ -111,7 +152,7 @@ def cell_of(engine: str, axes: Axes, settings: Settings) -> Cell:
     given: dict[str, object] = {}
     proofs: dict[str, tuple[str, ...]] = {}
     for axis, value in settings.items():
-        given |= {name: each for name, each in axes[axis][value].items() if name != MET}
+        given |= {name: each for name, each in axes[axis][value].items() if name not in (MET, BESIDE)}
         if proof := proof_of(axes[axis][value]):
             proofs[axis] = proof
     options = [f"{name}={value}" for name, value in given.items() if name.startswith(SUITE_OPTION)]

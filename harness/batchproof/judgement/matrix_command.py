@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 
 from batchproof.cli import choices
-from batchproof.cli.ray_cluster import add_runner
+from batchproof.cli.ray_cluster import RAY, add_runner
 from batchproof.errors import UsageError
 from batchproof.judgement import suite_session
 from batchproof.judgement.axes import MODEL, Axes, axes_of, base_of, cell_of, chosen, folder_name
@@ -34,6 +34,7 @@ from batchproof.judgement.matrix_page import columns_of, matrix_page, summary_li
 from batchproof.judgement.matrix_picture import matrix_picture
 from batchproof.judgement.output import RECORD, write_index
 from batchproof.judgement.suite_session import split_options
+from batchproof.models.catalogue import resolve_device
 from batchproof.models.embedded import DTYPES
 from batchproof.oracle.precision import KV_CACHES
 from batchproof.records.file_kinds import replace_text
@@ -61,6 +62,7 @@ from batchproof.validation.values import one_of
 
 LIBRARIES = "adapters.released.libraries"
 RELEASE = "release"  # the axis of `judge releases`
+DEVICE = "--device"
 DECIDED = (*BREAKS, "held")
 # Options of the suite whose values are known.
 CHOICES = {"--dtype": DTYPES, "--compute-dtype": DTYPES, "--kv-cache-dtype": KV_CACHES}
@@ -116,10 +118,20 @@ def require_options(arguments: argparse.Namespace, axes: Axes) -> None:
             resolve_engine(cell.engine)
             for option in cell.options:
                 written, _, wanted = option.partition("=")
+                if written == DEVICE and arguments.runner != RAY:
+                    require_device(f"--axis {name!r}: {value}", wanted)
                 if written in CHOICES:
                     one_of(f"--axis {name}: {written}", wanted, CHOICES[written])
                 if written in given and written != MODEL:
                     raise UsageError(f"{written} is set by --axis {name!r} and by --pytest: choose one")
+
+
+def require_device(where: str, name: str) -> None:
+    """Raises `UsageError` if the device that a value is for is not here."""
+    try:
+        resolve_device(name)
+    except UsageError as error:
+        raise UsageError(f"{where} cannot be judged here: {error}") from None
 
 
 def judge_matrix(

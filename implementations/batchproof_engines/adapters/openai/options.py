@@ -50,10 +50,15 @@ _LLAMA_CPP = Dialect(
 _VLLM_LIMITS = SamplingLimits(
     ranges={"temperature": (0, 2), "logit_bias": (-100, 100)}, documented={"logprobs": (-1,)}
 )
+_DRAFTING_LIMITS = replace(_VLLM_LIMITS, ranges={"temperature": (0, 2)})
 SAMPLING = {
     "none": Dialect(),
     "openai": Dialect(_OPENAI),
     "vllm": Dialect(_VLLM, limits=_VLLM_LIMITS, is_greedy_alone=True),
+    # What it does not refuse beside drafts.
+    "vllm-drafting": Dialect(
+        tuple(sorted({*_VLLM} - {"min_p", "logit_bias"})), limits=_DRAFTING_LIMITS, is_greedy_alone=True
+    ),
     "llama.cpp": _LLAMA_CPP,
 }
 STOPS = "stop_token_sequences"  # the interface has texts in their place: the client applies them, or

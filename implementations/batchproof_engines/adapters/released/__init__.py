@@ -116,7 +116,10 @@ class ReleasedEngine:
         folder = saved(model)
         client = {name: options[name] for name in CLIENT_OPTIONS if name in options}
         where = {"base_url": f"{self.name} starts it", "model": str(folder)}
-        asked = Options.of({**where, **server.client, **client})
+        chosen = dict(server.client)
+        for name, others in server.client_with.items():
+            chosen |= others.get(str(options.get(name)), {})
+        asked = Options.of({**where, **chosen, **client})
         flags = {name: flag.filled(name, options.get(name)) for name, flag in server.flags.items()}
         places = {"folder": str(folder), "home": str(self.library.folder), "python": python}
         places |= {"dtype": str(model.dtype).removeprefix("torch.")}

@@ -73,11 +73,14 @@ class ServerCommand:
     ready: str = ""  # the path that is answered with success once it can serve; "": any answer will do
     ready_s: float = 90.0  # for which that is waited
     variables: Mapping[str, str] = field(default_factory=dict)  # of its environment
-    events: Mapping[str, str] = field(default_factory=dict)  # what is counted -> words in the output
+    # What is counted -> words in the output, a regular expression.
+    events: Mapping[str, str] = field(default_factory=dict)
     # What is counted again for each engine -> words in the output of its server until it could serve.
     started: Mapping[str, str] = field(default_factory=dict)
     refusals: tuple[str, ...] = ()  # words in the output of one that ends because of its model
     conversion: Conversion | None = None
+    # Option -> its value -> options of `openai` that are others with it.
+    client_with: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +98,11 @@ class ReleasedLibrary:
     beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     build: SourceBuild | None = None
     server: ServerCommand | None = None
-    # Of a matrix: axis -> value, the base first -> options that it sets, and `met`, which counters
-    # prove it.
-    axes: Mapping[str, Mapping[str, Mapping[str, str | tuple[str, ...]]]] = field(default_factory=dict)
+    # Of a matrix: axis -> value, the base first -> options that it sets; `met`, which counters prove
+    # it; `beside`, the values that other axes have then.
+    axes: Mapping[str, Mapping[str, Mapping[str, str | tuple[str, ...] | Mapping[str, str]]]] = field(
+        default_factory=dict
+    )
 
     @property
     def program(self) -> Path | None:

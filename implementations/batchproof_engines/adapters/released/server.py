@@ -7,6 +7,7 @@ verdict would report one fault as fifty. So the next engine built after a failur
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import tempfile
@@ -64,17 +65,18 @@ class LocalServer:
         return self._running[1]
 
     def counted(self, events: Mapping[str, str]) -> dict[str, int]:
-        """Returns how often the words of each event were written since the last call."""
+        """Returns how often the words of each event, a regular expression, were written since the last
+        call."""
         if self._log is None:
             return dict.fromkeys(events, 0)
         size = os.fstat(self._log.fileno()).st_size
         text = os.pread(self._log.fileno(), size - self._num_read, self._num_read)
         self._num_read = size
-        return {name: text.count(words.encode()) for name, words in events.items()}
+        return _counts(text, events)
 
     def said_at_start(self, marks: Mapping[str, str]) -> dict[str, int]:
         """Returns how often the words of each mark were written before the server could serve."""
-        return {name: self._said_at_start.count(words.encode()) for name, words in marks.items()}
+        return _counts(self._said_at_start, marks)
 
     def _note_failure(self) -> None:
         self._has_failed = True
@@ -125,6 +127,10 @@ class LocalServer:
         lines = os.pread(log.fileno(), size, 0).decode(errors="replace").splitlines()
         has_words = (line for line in lines if any(words in line for words in self._refusals))
         return next(has_words, None)
+
+
+def _counts(text: bytes, events: Mapping[str, str]) -> dict[str, int]:
+    return {name: len(re.findall(words.encode(), text)) for name, words in events.items()}
 
 
 def _is_ready(server: Server, path: str) -> bool:

@@ -69,6 +69,7 @@ PARAMETERS = (
     *("repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("logit_bias", "allowed_token_ids", "min_tokens", "logprobs", "prompt_logprobs"),
 )
+APART = ("min_p", "logit_bias")  # from drafts
 
 
 class VLLM:
@@ -76,9 +77,10 @@ class VLLM:
 
     `compiled` is vLLM's default, and so is `async_scheduling`, which plans a step before the tokens of
     the one before are known: without a trace then. `kept` engines are used again. `guarded` mends five
-    defects that hide others. `kv_cache_mib` is the size of a pool whose number of blocks is not given.
-    Up to `n` requests are sent as one. With `stop_texts` there are stop sequences, as texts of words;
-    then there are no grammars, whose texts are bytes.
+    defects that hide others. `drafts` come from n-grams where a config asks for none: so many a step.
+    `kv_cache_mib` is the size of a pool whose number of blocks is not given. Up to `n` requests are
+    sent as one. With `stop_texts` there are stop sequences, as texts of words; then there are no
+    grammars, whose texts are bytes.
     """
 
     name = "vllm"
@@ -86,7 +88,7 @@ class VLLM:
     sampling_limits: dict[str, Any] = {  # noqa: RUF012 - as it is, unless there are stop texts
         "ranges": {"temperature": [0, 2], "logit_bias": [-100, 100]},
         "documented": {"logprobs": [-1], "prompt_logprobs": [-1]},
-        "apart": [["min_p", "num_speculative_tokens"], ["logit_bias", "num_speculative_tokens"]],
+        "apart": [[each, "num_speculative_tokens"] for each in APART],
     }
     block_size_multiple = BLOCK_SIZE
     grammar_kinds = ("regex", "ebnf")
@@ -99,13 +101,16 @@ class VLLM:
         async_scheduling: bool = False,
         kept: bool = True,
         guarded: bool = False,
+        drafts: int = 0,
         kv_cache_mib: int = 64,
         n: int = 1,
         stop_texts: bool = False,
     ) -> None:
         if n < 1:
             raise ValueError(f"n is {n}, but must be at least 1")
-        self.n, self._has_stop_texts = n, stop_texts
+        if drafts < 0:
+            raise ValueError(f"drafts is {drafts}, but must be at least 0")
+        self.n, self._has_stop_texts, self._drafts = n, stop_texts, drafts
         self._compiled, self._is_async, self._is_kept = compiled, async_scheduling, kept
         self._kv_cache_mib = kv_cache_mib
         if guarded:
@@ -119,11 +124,14 @@ class VLLM:
         self.capabilities = ["stepping", "chunked_prefill", "preemption", "speculation", "logprobs"]
         self.capabilities += ["prompt_logprobs", "logit_processing", "sampling", "seeded_sampling"]
         self.capabilities += ["adapters", "pausing", "cache_clearing", "weight_updates", "interruption"]
+        if drafts:  # beside which a seeded draw depends on the schedule, as it documents
+            self.capabilities.remove("seeded_sampling")
+            self.sampling_fields = tuple(each for each in PARAMETERS if each not in APART)
         if not async_scheduling:
             self.capabilities += ["tracing", "prefix_caching", "exact_drafts"]
             self.capabilities += ["scheduling"] if n == 1 else []  # siblings come with their first
         if stop_texts:
-            self.sampling_fields = (*PARAMETERS, STOPS)
+            self.sampling_fields = (*self.sampling_fields, STOPS)
             apart = [*self.sampling_limits["apart"], ["min_tokens", STOPS]]
             self.sampling_limits = {**self.sampling_limits, "apart": apart}
         else:
@@ -183,6 +191,7 @@ class VLLM:
     ) -> Engine:
         """Returns an engine for the checkpoint, one of the same settings that is idle if there is one.
         Raises `Unsupported`."""
+        config = {**config, "num_speculative_tokens": config["num_speculative_tokens"] or self._drafts}
         key = json.dumps([folder, dtype, config, draft])
         if self._idle.get(key):
             self._num_live += 1
