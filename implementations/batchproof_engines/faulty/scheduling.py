@@ -8,6 +8,7 @@ from torch import Tensor
 
 from batchproof.api import Request, StepRecord, TokenEvent
 from batchproof.findings.causes import Cause
+from batchproof.models.embedded import VARIANTS_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.faulty.placement import keys_and_values
@@ -46,6 +47,18 @@ class EosReadLateAndNotDeclared(DelayedEngine):
     """An EOS is read one step late, but the engine declares no delay."""
 
     scheduling_delay = 0
+
+
+@planted(Promise.P9, Cause.SCHEDULING, "sgl-project/sglang#25078", shows_on=VARIANTS_MODEL)
+class PrefillsOccupyNoAdapterSlot(Scheduler):
+    """Newcomers are admitted beside the adapters that decode, whatever those name that prefill."""
+
+    def _has_adapter_slot(self, sequence: Sequence) -> bool:
+        running, self.running = self.running, [each for each in self.running if each.output_token_ids]
+        try:
+            return super()._has_adapter_slot(sequence)
+        finally:
+            self.running = running
 
 
 @planted(Promise.P10, Cause.LIVENESS, "vllm-project/vllm#35541")
