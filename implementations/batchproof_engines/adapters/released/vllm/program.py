@@ -76,11 +76,11 @@ class VLLM:
     """The library with its options.
 
     `compiled` is vLLM's default, and so is `async_scheduling`, which plans a step before the tokens of
-    the one before are known: without a trace then. `kept` engines are used again. `guarded` mends five
-    defects that hide others. `drafts` come from n-grams where a config asks for none: so many a step.
-    `kv_cache_mib` is the size of a pool whose number of blocks is not given. Up to `n` requests are
-    sent as one. With `stop_texts` there are stop sequences, as texts of words; then there are no
-    grammars, whose texts are bytes.
+    the one before are known, but beside n-grams: without a trace then. `kept` engines are used again.
+    `guarded` mends five defects that hide others. `drafts` come from n-grams where a config asks for
+    none: so many a step. `kv_cache_mib` is the size of a pool whose number of blocks is not given. Up to
+    `n` requests are sent as one. With `stop_texts` there are stop sequences, as texts of words; then
+    there are no grammars, whose texts are bytes.
     """
 
     name = "vllm"
@@ -270,6 +270,7 @@ def _built(
         drafting = {"method": "draft_model", "model": draft}
     elif num_drafts:
         drafting = {"method": "ngram", "prompt_lookup_max": NGRAM_SIZE, "prompt_lookup_min": 1}
+        fixed = {**fixed, "async_scheduling": False}  # as its default is beside them: it refuses both
     if config["max_loras"]:
         limits |= {
             "enable_lora": True,
