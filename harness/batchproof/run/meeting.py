@@ -168,8 +168,14 @@ class Meetings:
     @property
     def missing(self) -> list[Meeting]:
         """The meetings that must occur and were not shown; none of an engine without a trace, which
-        shows few. Whom a preemption takes, and who gets drafts, is the engine's choice."""
-        return [each for each in self._unshown() if not _is_a_choice(each)]
+        shows few. Whom a preemption takes, and who gets drafts, is the engine's choice, and so is
+        whether it gives back what lies behind a window, so that its pool is never full."""
+        gives_back = self._trial.subject.reach is not None
+        return [
+            each
+            for each in self._unshown()
+            if not _is_a_choice(each) and not (gives_back and ("pool", "tight") in each)
+        ]
 
     def _unshown(self) -> list[Meeting]:
         can = self._trial.capabilities

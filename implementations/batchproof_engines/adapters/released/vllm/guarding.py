@@ -13,6 +13,10 @@
   (results/engines/reproductions/vllm_min_tokens_behind_right_drafts.py).
 * A token without an adapter has the number -1, and gets that in the last slot
   (results/engines/reproductions/vllm_the_last_adapter_for_all_without.py). Here it gets none.
+* The numbers of adapters of a step's samples are read for the tokens of prompts whose logprobs are
+  asked for, and raise where they are not as many
+  (results/engines/reproductions/vllm_prompt_logprobs_end_the_engine_beside_adapters.py). Here the head
+  is not adapted then; no adapter of the suite is for the head.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ def guard() -> None:
     _pad_what_fits()
     _count_right_drafts()
     _leave_tokens_without_adapter()
+    _leave_prompts_to_the_model()
     cpu_triton_utils._expand_kernel_impl = _expand
 
 
@@ -102,6 +107,18 @@ def _leave_tokens_without_adapter() -> None:
         shrink(inputs * (numbers >= 0)[: len(inputs), None], weights, out, numbers, *rest)
 
     lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = shrunk
+
+
+def _leave_prompts_to_the_model() -> None:
+    add = punica_cpu.PunicaWrapperCPU.add_lora_logits
+
+    def added(
+        wrapper: Any, logits: torch.Tensor, inputs: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        is_of_prompts = len(wrapper.sampler_indices) not in (1, len(inputs))
+        return None if is_of_prompts else add(wrapper, logits, inputs, *args, **kwargs)
+
+    punica_cpu.PunicaWrapperCPU.add_lora_logits = added
 
 
 def _expand(

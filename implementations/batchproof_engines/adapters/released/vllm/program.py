@@ -77,9 +77,9 @@ class VLLM:
 
     `compiled` is vLLM's default, and so is `async_scheduling`, which plans a step before the tokens of
     the one before are known, but beside n-grams: without a trace then. `kept` engines are used again.
-    `guarded` mends five defects that hide others. `drafts` come from n-grams where a config asks for
-    none: so many a step. `kv_cache_mib` is the size of a pool whose number of blocks is not given. Up to
-    `n` requests are sent as one. With `stop_texts` there are stop sequences, as texts of words; then
+    `guarded` mends six defects that hide others. `drafts` come from n-grams where a config asks for
+    none: so many a step. `kv_cache_mib` is the size of a pool whose number of blocks is not given. Up
+    to `n` requests are sent as one. With `stop_texts` there are stop sequences, as texts of words; then
     there are no grammars, whose texts are bytes.
     """
 
@@ -175,10 +175,11 @@ class VLLM:
             )
         if guarded:
             self.notes.append(
-                "guarded: five findings are mended in the process, so that what lies behind them is "
+                "guarded: six findings are mended in the process, so that what lies behind them is "
                 "judged: the draw of an unfinished prompt is taken back, the parameters of drafted "
                 "tokens are written where they are read, no request waits for room to be padded, and "
-                "min_tokens counts right drafts, and no token without an adapter gets one"
+                "min_tokens counts right drafts, no token without an adapter gets one, and logprobs of "
+                "prompts need none"
             )
 
     def build(
@@ -283,6 +284,8 @@ def _built(
         limits["max_num_scheduled_tokens"] = num_fed
         if drafting["method"] == "draft_model":
             num_fed += config["max_num_seqs"]  # each row of a draft model has a token more
+        if config["max_loras"]:  # beside which it wants room for all rows with all drafts
+            num_fed = max(num_fed, config["max_num_seqs"] * (num_drafts + 1))
     arguments = EngineArgs(
         model=folder,
         dtype=dtype,
