@@ -47,7 +47,7 @@ GRAMMARS = {
 TEXTS = tuple(GRAMMARS)
 OUTSIDE = frozenset({2, 0xFA})
 ALL_FIELDS = frozenset(SamplingParams.__slots__)
-SAID_BY_ALL = frozenset(b"ab35,")  # of these, each text may go on with one, wherever it is
+SAID_BY_ALL = frozenset(b"ab35,yz")  # of these, each text may go on with one, wherever it is
 
 
 @dataclass
