@@ -320,7 +320,7 @@ class PagedEngine(Pausable):
             flight, rows = self._runner.launch(batch), batch.scheduled
             if flight.scored is not None:
                 self._score_prompts(batch, flight.scored)
-            flight = self._in_grammars(flight)
+            flight = self._before_drafts(flight)
             if self._speculator is not None:
                 flight, rows, last = self._speculator.verified(batch, flight)
             return Launched(planned, rows, self._sampled(flight), last)
@@ -360,14 +360,15 @@ class PagedEngine(Pausable):
             known, request = row.sequence.prompt_logprobs, row.sequence.request
             self._sampler.score_prompt(known, request, row.context_len, logits)
 
-    def _in_grammars(self, flight: Flight) -> Flight:
-        """Chooses again where a request has a grammar and nothing else, before each of its drafts and
-        behind the last: behind one that the grammar does not allow it allows nothing."""
+    def _before_drafts(self, flight: Flight) -> Flight:
+        """Chooses again where a request has a grammar alone, or drafts and parameters, before each of
+        its drafts and behind the last: behind one that a grammar does not allow it allows nothing."""
         chosen: dict[int, SampledRow] = {}  # by its place in the flight
         place = 0
         for sequence in flight.sampled.sequences:
             drafts = sequence.drafts if self._speculator is not None else []
-            if sequence.matcher is not None and sequence.request.sampling is None:
+            is_asking = sequence.request.sampling is not None
+            if drafts if is_asking else sequence.matcher:
                 tokens = sequence.output_token_ids + drafts
                 ends = range(len(tokens) - len(drafts), len(tokens) + 1)
                 chosen |= {
@@ -378,9 +379,9 @@ class PagedEngine(Pausable):
         return self._choose(flight, chosen)
 
     def _sampled(self, flight: Flight) -> Flight:
-        """Chooses again where a request says how, and notes its logprobs."""
+        """Chooses again where a request without drafts says how, and notes its logprobs."""
         pairs = list(enumerate(flight.sampled.sequences))
-        asking = {place: sequence for place, sequence in pairs if sequence.request.sampling}
+        asking = {i: each for i, each in pairs if each.request.sampling and not each.drafts}
         rows = {
             place: SampledRow(each.request, each.output_token_ids, each.matcher)
             for place, each in asking.items()

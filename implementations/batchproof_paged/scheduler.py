@@ -200,12 +200,12 @@ class Scheduler:
         return Scheduled(sequence, context_len, num_new, num_new == sequence.num_uncomputed_tokens)
 
     def room_for_drafts(self, rows: Rows, most: int) -> list[int]:
-        """For how many drafts, up to `most`, each row has room: greedy decodes alone, and only what is
-        left of the budget, the pool and the cap once all are served. The blocks are theirs then."""
+        """For how many drafts, up to `most`, each row has room: decodes alone, and only what is left of
+        the budget, the pool and the cap once all are served. The blocks are theirs then."""
         budget = self._config.max_num_batched_tokens - sum(rows.query_lens)
         room: list[int] = []
         for sequence, context_len, query_len, is_sampled in rows:
-            is_drafted = is_sampled and query_len == 1 and sequence.request.sampling is None
+            is_drafted = is_sampled and query_len == 1 and sequence.may_have_drafts
             num = min(most, budget, sequence.max_num_tokens - sequence.num_tokens - 1)
             num = max(num, 0) if is_drafted else 0
             while num and not self.blocks.can_hold(sequence, context_len + 1 + num):

@@ -110,9 +110,9 @@ class RaggedPagedEngine(RaggedEngine):
 
     def _verifying(self, sequence: Sequence, logits: Tensor) -> list[int]:
         """Returns what is chosen before each draft of a row and behind the last, from logits
-        (drafts + 1, vocab). A grammar follows the drafts: behind one that it does not allow it allows
-        nothing."""
-        if sequence.matcher is None:
+        (drafts + 1, vocab). A grammar and penalties follow the drafts: behind one that a grammar does
+        not allow it allows nothing."""
+        if sequence.matcher is None and sequence.request.sampling is None:
             return list(logits.argmax(dim=-1).tolist())
         outputs, last = sequence.output_token_ids, len(logits) - 1
         rows = [

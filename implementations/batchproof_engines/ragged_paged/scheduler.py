@@ -4,7 +4,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from batchproof.api import EngineConfig, Limits, StepRecord, TokenEvent
+from batchproof.api import EngineConfig, Limits, SamplingParams, StepRecord, TokenEvent
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.blocks import BlockManager
 from batchproof_engines.sampler import GREEDY
@@ -57,13 +57,14 @@ class PagedScheduler(Scheduler):
         self.blocks.allocate(sequence, sequence.num_computed_tokens + num_new)
 
     def room_for_drafts(self, plan: SchedulerOutput, most: int) -> list[int]:
-        """Returns for how many drafts, up to `most`, each row has room: greedy decodes alone, and only
-        what is left of the budget, the pool and the cap once all are served. Allocates their blocks."""
+        """Returns for how many drafts, up to `most`, each row has room: decodes alone, and only what is
+        left of the budget, the pool and the cap once all are served. Allocates their blocks."""
         budget = self._config.max_num_batched_tokens - sum(row.query_len for row in plan.rows)
         room: list[int] = []
         for (sequence, num_new), row in zip(plan.scheduled, plan.rows, strict=True):
             num_tokens = len(sequence.token_ids)
-            is_drafted = row.is_sampled and num_new == 1 and sequence.request.sampling is None
+            may_have = may_have_drafts(sequence.request.sampling)
+            is_drafted = row.is_sampled and num_new == 1 and may_have
             left = sequence.request.max_new_tokens - len(sequence.output_token_ids) - 1
             num = max(min(most, budget, left), 0) if is_drafted else 0
             while num and not self.blocks.can_hold(sequence, num_tokens + num, []):
@@ -102,3 +103,13 @@ class PagedScheduler(Scheduler):
 
     def _num_free_blocks(self) -> int | None:
         return self.blocks.num_free_blocks
+
+
+def may_have_drafts(asked: SamplingParams | None) -> bool:
+    """Returns whether a step may choose several tokens of a request: what is drawn must be drawn alike
+    when the last is chosen again, logprobs are noted for one token, and a stop sequence is not looked
+    for in drafts."""
+    if asked is None:
+        return True
+    is_repeatable = asked.temperature == 0 or asked.seed is not None
+    return is_repeatable and asked.logprobs is None and not asked.stop_token_sequences
