@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import Capability
+from batchproof.api import Capability, EngineConfig, Request, SamplingParams
 from batchproof.checks.broken import require
 from batchproof.checks.happened import has_acceptance, has_prefix_hit, has_rejection
 from batchproof.checks.trace import lost_drafts
@@ -19,8 +19,9 @@ from batchproof.generators.speculating import (
     one_alone,
     speculated,
 )
-from batchproof.generators.strategies import workloads
+from batchproof.generators.strategies import text_tokens, workloads
 from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Workload
 
 pytestmark = [pytest.mark.promise(id="P17"), pytest.mark.needs("speculation")]
 
@@ -92,3 +93,15 @@ def test_drafts_from_n_grams_change_no_answer(trial: Trial, data: st.DataObject)
         trace = trial.trace_of(engine)
         trial.must_show("accepted draft", has_acceptance(trace))
         trial.must_show("rejected draft", has_rejection(trace))
+
+
+@pytest.mark.promise(id="P19")
+@pytest.mark.needs("logit_processing")
+@pytest.mark.quick_models
+def test_penalties_count_the_drafts_of_their_step(trial: Trial) -> None:
+    """The drafts are the model's own answers, which repeat tokens at once where penalties do not."""
+    asked = SamplingParams(frequency_penalty=2.0, presence_penalty=2.0).within(trial.offer[1])
+    prompts = [text_tokens(text, trial.subject.vocab_size)[:4] for text in range(12)]
+    wanted = tuple(Request(f"r{i}", each, 12, sampling=asked) for i, each in enumerate(prompts))
+    drafts = {"num_speculative_tokens": 5, "draft_agreement": 1.0}
+    trial.check(Workload(wanted, EngineConfig(max_num_seqs=12, **drafts)))

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from torch import Tensor
+
 from batchproof.api import TokenEvent
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
@@ -10,6 +12,7 @@ from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.drafting import NgramDrafter, Speculator
 from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
+from batchproof_engines.sampler import SampledRow
 
 
 @planted(Promise.P17, Cause.SPECULATION, "jaymody/speculative-sampling#3")
@@ -54,18 +57,34 @@ class DraftsAreNotCountedInTheBudget(PagedScheduler):
         return room
 
 
-@planted(Promise.P17, Cause.SPECULATION, "snowflakedb/ArcticInference#161")
-class DraftedRequestsLoseTheirParameters(PagedScheduler):
+class _Choosing(RaggedPagedEngine):
+    def _verifying(self, sequence: Sequence, logits: Tensor) -> list[int]:
+        has_parameters = sequence.request.sampling is not None and sequence.matcher is None
+        if len(logits) == 1 or not has_parameters:
+            return super()._verifying(sequence, logits)
+        return self._choosing(sequence, logits)
+
+    def _choosing(self, sequence: Sequence, logits: Tensor) -> list[int]:
+        """Returns what is chosen where a request with parameters has drafts."""
+        raise NotImplementedError
+
+
+@planted(Promise.P19, Cause.SPECULATION, "snowflakedb/ArcticInference#161")
+class DraftedRequestsLoseTheirParameters(_Choosing):
     """Requests with parameters of their own are drafted as well, and verified without them."""
 
-    def room_for_drafts(self, plan: SchedulerOutput, most: int) -> list[int]:
-        requests = [sequence.request for sequence, _ in plan.scheduled]
-        for sequence, _ in plan.scheduled:
-            sequence.request = replace(sequence.request, sampling=None)
-        room = super().room_for_drafts(plan, most)
-        for (sequence, _), request in zip(plan.scheduled, requests, strict=True):
-            sequence.request = request
-        return room
+    def _choosing(self, sequence: Sequence, logits: Tensor) -> list[int]:  # noqa: ARG002
+        return list(logits.argmax(dim=-1).tolist())
+
+
+@planted(Promise.P19, Cause.SPECULATION, "sgl-project/sglang#28242")
+class PenaltiesForgetTheDraftsOfAStep(_Choosing):
+    """Tokens behind a draft are penalized as they were before the step."""
+
+    def _choosing(self, sequence: Sequence, logits: Tensor) -> list[int]:
+        before = sequence.output_token_ids[: -len(logits) + 1]
+        row = SampledRow(sequence.request, before)
+        return [each.token_id for each in self._sampler.choose(logits, [row] * len(logits))]
 
 
 @planted(Promise.P17, Cause.SPECULATION, "vllm-project/vllm-ascend#2280", shows_on="llama-hash")
