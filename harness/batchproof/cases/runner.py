@@ -36,7 +36,7 @@ from batchproof.checks.refusals import event_findings, refusal_findings
 from batchproof.checks.trace import is_unforeseen
 from batchproof.findings.finding import CaseNote, Facts, Finding, Rule, found
 from batchproof.models.catalogue import ModelUnderTest
-from batchproof.oracle.choosing import is_drawn
+from batchproof.oracle.choosing import is_drawn, is_malformed
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure, HangFailure
@@ -73,11 +73,12 @@ def request_of(spec: RequestSpec, oracle: Oracle, config: EngineConfig) -> Reque
         else spec.cap
     )
     plain = Request(spec.request_id, prompt, cap, sampling=spec.sampling, grammar=spec.grammar)
-    # Whose end comes below.
+    # Its end comes below.
     refusal = Limits.of(subject.model, config).refusal(replace(plain, grammar=None))
-    if refusal is not None and not spec.is_bad:
+    reason = refusal or _refusal_of_grammar(spec, plain)
+    if reason is not None and not spec.is_bad:
         raise spec.place.error(
-            f"request {spec.request_id!r} is a bad one on {subject.name} ({refusal}); "
+            f"request {spec.request_id!r} is a bad one on {subject.name} ({reason}); "
             f"if that is meant, say expect: {{finish: error}}"
         )
     if refusal is not None or not spec.eos:
@@ -85,6 +86,13 @@ def request_of(spec: RequestSpec, oracle: Oracle, config: EngineConfig) -> Reque
     answer = oracle.right_tokens(prompt, cap)
     eos = frozenset(_eos_id(spec, item, prompt, answer) for item in spec.eos)
     return replace(plain, eos_token_ids=eos)
+
+
+def _refusal_of_grammar(spec: RequestSpec, plain: Request) -> str | None:
+    if spec.grammar is None:
+        return None
+    unread = f"its {spec.grammar.kind} is malformed, or has no text" if is_malformed(plain) else None
+    return spec.grammar.refusal(has_end=bool(spec.eos)) or unread
 
 
 def _prompt_token_ids(

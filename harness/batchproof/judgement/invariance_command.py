@@ -8,7 +8,7 @@ from batchproof.cli import choices
 from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
-from batchproof.errors import Interrupt
+from batchproof.errors import ConfigError, Interrupt, UsageError
 from batchproof.invariance.axes import AXES
 from batchproof.invariance.measure import measure_engine
 from batchproof.models.catalogue import resolve_dtype
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         output = choices.writable(arguments.output)
         progress = Progress("invariance", "grade", len(labs) * len(models) * len(specs) * len(axes))
         found: list[EngineRecord] = []
-        exit_code = 0
+        exit_code, error = 0, None
         try:
             for lab, model, spec in product(labs, models, specs):
                 measured = [AXES[each] for each in axes]
@@ -89,11 +89,17 @@ def run(arguments: argparse.Namespace) -> int:
                 progress.step(len(axes), f"{spec.name} on {model}")
         except Interrupt as interrupt:
             exit_code = interrupt.exit_code
+        except (UsageError, ConfigError) as wrong:  # what was found before is kept
+            exit_code, error = 2, wrong
         progress.close()
+    if error is not None and not found:
+        raise error
     is_whole = exit_code == 0 and len(axes) == len(AXES)
     result = InvarianceRecord(made_now(), is_whole, str(device), arguments.seed, tuple(found))
     write_result(INVARIANCE, result, invariance_page, output, "invariance", is_whole)
     print("\n".join(tables(result)))
+    if error is not None:
+        raise error
     has_failed = (each.refusal or any(axis.has_failed for axis in each.axes) for each in found)
     return exit_code or int(any(has_failed))
 

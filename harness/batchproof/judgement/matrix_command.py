@@ -131,7 +131,7 @@ def require_device(where: str, name: str) -> None:
     try:
         resolve_device(name)
     except UsageError as error:
-        raise UsageError(f"{where} cannot be judged here: {error}") from None
+        raise UsageError(f"{where} cannot be judged here: {error}; --axis names others") from None
 
 
 def judge_matrix(

@@ -26,7 +26,7 @@ from batchproof.plugin import (
     problems,
     recorder,
 )
-from batchproof.plugin.configuring import CONFIGURED
+from batchproof.plugin.configuring import CONFIGURED, configure_late
 from batchproof.plugin.isolation import pytest_cmdline_main
 from batchproof.plugin.selection import SELECTION, Selection, select
 from batchproof.plugin.xfails import KnownFailures, read_known_failures
@@ -115,6 +115,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Resolves the options and registers the plugins that they ask for. Raises `pytest.UsageError`."""
+    configure_late(config)
     isolation.begin(config)
     config.pluginmanager.register(problems.Problems(), "batchproof-problems")
     try:

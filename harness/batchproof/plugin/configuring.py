@@ -6,7 +6,7 @@ awakens the plugin, and in the process that was started: its workers are given v
 """
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import pytest
@@ -25,15 +25,29 @@ CONFIGURED = pytest.StashKey[str]()  # the file, and its keys that have told thi
 
 def configure(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     """Puts the arguments of the configuration before those typed. Raises `pytest.UsageError`."""
+    args[:] = [*_of_file(config, parser, args), *args]
+
+
+def configure_late(config: pytest.Config) -> None:
+    """Sets the options of the configuration where a conftest.py has registered the plugin, which was
+    asked for none before all was parsed. Raises `pytest.UsageError`."""
+    if CONFIGURED not in config.stash:
+        parser = config._parser
+        words = _of_file(config, parser, config.invocation_params.args)
+        parser.parse_known_and_unknown_args(words, config.option)
+
+
+def _of_file(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> list[str]:
     typed = Namespace(**dict.fromkeys(map(_dest, FLAGS.values())))  # None: not typed
-    parser.parse_known_and_unknown_args(args, typed)
+    parser.parse_known_and_unknown_args([*args], typed)
     try:
         file = select_config(getattr(typed, DEST))
-        if file is not None:
-            words = dict(_arguments(file, parser, typed))
-            keys = ", ".join(words) or "no key of this run"
-            config.stash[CONFIGURED] = f"{file.table.place().path}: {keys}"
-            args[:] = [*chain.from_iterable(words.values()), *args]
+        if file is None:
+            return []
+        words = dict(_arguments(file, parser, typed))
+        keys = ", ".join(words) or "no key of this run"
+        config.stash[CONFIGURED] = f"{file.table.place().path}: {keys}"
+        return [*chain.from_iterable(words.values())]
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
 

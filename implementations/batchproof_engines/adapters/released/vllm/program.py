@@ -106,8 +106,9 @@ class VLLM:
         n: int = 1,
         stop_texts: bool = False,
     ) -> None:
-        if n < 1:
-            raise ValueError(f"n is {n}, but must be at least 1")
+        for name, value in {"n": n, "kv_cache_mib": kv_cache_mib}.items():
+            if value < 1:
+                raise ValueError(f"{name} is {value}, but must be at least 1")
         if drafts < 0:
             raise ValueError(f"drafts is {drafts}, but must be at least 0")
         self.n, self._has_stop_texts, self._drafts = n, stop_texts, drafts
