@@ -8,7 +8,9 @@ Conventions of the library and their sources; they are translated here, and noth
 * A pool is counted in blocks of 32 tokens; with 0 of them it grows (scheduler_config.hpp).
 * Requests without a seed share one there, 0, so each gets a random one. It has no biases and no allowed
   tokens, its stop strings are texts, and of logprobs it gives that of the chosen token alone.
-* A pipeline with a draft compares the tokenizers of both models, so both get one (`_with_tokenizer`).
+* A grammar is followed by the tokens of a tokenizer, and a pipeline with a draft compares those of both
+  models: each gets one beside it, of bytes where the checkpoint has one.
+* A grammar ends with the stop tokens of its request (xgrammar_backend.cpp).
 * Requests are numbers to the library. An id that is used again keeps its number, even while it is live.
 
 A model is converted by optimum's documented export: stateful, its weights in float32.
@@ -45,6 +47,7 @@ from serving import (
 )
 
 NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
+BYTES = "bytes"  # the folder of a checkpoint's tokenizer of bytes
 BLOCK_SIZE = 32  # tokens in one block of the library's pool, on a CPU
 PRECISIONS = {"float32": "f32", "default": None}  # None: the library's own choice
 PARAMETERS = {  # the protocol's name and the library's
@@ -53,6 +56,8 @@ PARAMETERS = {  # the protocol's name and the library's
     **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty")),
     "min_tokens": "min_new_tokens",
 }
+# Not "json_schema": the library lets JSON have any white space, and there is no switch.
+GRAMMARS = {"regex": "regex", "ebnf": "grammar"}  # the protocol's name and the library's
 REASONS = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
 GIVEN_UP = "the library gave the request up: GenerationStatus.IGNORED, out of cache"
 SILENCE = "the library gave no token and no status of it"
@@ -86,6 +91,8 @@ class OpenVinoGenAI:
         self.version = version("openvino-genai")
         self.capabilities = ["stepping", "preemption", *["chunked_prefill"] * dynamic_split_fuse]
         self.capabilities += ["sampling", "seeded_sampling", "logit_processing", "speculation"]
+        self.capabilities.append("structured")
+        self.grammar_kinds = [*GRAMMARS]
         self.sampling_fields = list(PARAMETERS)
         self.sampling_limits = {"ranges": {"min_p": (0.0, math.nextafter(1.0, 0.0))}}  # below 1
         given = [f"{name} is {value}" for name, value in self._overrides.items() if value is not None]
@@ -132,25 +139,31 @@ class OpenVinoGenAI:
         for name, value in self._overrides.items():
             if value is not None:
                 setattr(limits, name, value)
-        model, num_drafts = _converted(folder), config["num_speculative_tokens"]
+        num_drafts = config["num_speculative_tokens"]
         properties = self._properties | {"INFERENCE_NUM_THREADS": num_threads}
         drafting: dict[str, Any] = {}
         if draft is not None:
-            model, other = _with_tokenizer(model), _with_tokenizer(_converted(draft))
-            drafting = {"draft_model": genai.draft_model(str(other), "CPU", **properties)}
+            other = str(_converted(draft))
+            drafting = {"draft_model": genai.draft_model(other, "CPU", **properties)}
         elif num_drafts:
             drafting = {"prompt_lookup": True}
-        pipeline = genai.ContinuousBatchingPipeline(str(model), limits, "CPU", properties | drafting)
-        return Pipeline(pipeline, length, num_drafts)
+        model = str(_converted(folder))
+        pipeline = genai.ContinuousBatchingPipeline(model, limits, "CPU", properties | drafting)
+        lacks = () if Path(folder, BYTES).is_dir() else ("structured",)
+        return Pipeline(pipeline, length, num_drafts, lacks)
 
 
 class Pipeline:
     """An engine; `_live` are the requests whose end has not been reported yet."""
 
     def __init__(
-        self, pipeline: genai.ContinuousBatchingPipeline, length: Length, num_drafts: int | None
+        self,
+        pipeline: genai.ContinuousBatchingPipeline,
+        length: Length,
+        num_drafts: int | None,
+        lacks: Sequence[str],
     ) -> None:
-        self._pipeline = pipeline
+        self._pipeline, self.lacks = pipeline, lacks
         self._num_drafts = num_drafts
         self._length = length
         self._numbers: dict[str, int] = {}
@@ -233,6 +246,12 @@ class Pipeline:
             # Without EOS ids a least length means nothing, and would ban the one that stands for none.
             if name != "min_tokens" or ends or value > request["max_new_tokens"]:
                 setattr(settings, PARAMETERS[name] or name, value)
+        grammar = request.get("grammar")
+        if grammar is not None:
+            if not ends or grammar["kind"] not in GRAMMARS:
+                raise ValueError(f"{grammar}: without an EOS id, or of a kind not in {[*GRAMMARS]}")
+            kind = {GRAMMARS[grammar["kind"]]: grammar["text"]}
+            settings.structured_output_config = genai.StructuredOutputConfig(**kind)
         return settings
 
 
@@ -262,26 +281,20 @@ def _converted(folder: str) -> Path:
     return made_once(Path(folder) / "openvino-genai", partial(_convert, folder))
 
 
-def _with_tokenizer(converted: Path) -> Path:
-    """Returns a folder with the converted model and a tokenizer that nobody asks; without a draft there
-    is none, as the library may take settings from it."""
-
-    def fill(folder: Path) -> None:
-        folder.mkdir()
-        for each in converted.iterdir():
-            (folder / each.name).symlink_to(each)
-        ov.save_model(_any_tokenizer(), folder / "openvino_tokenizer.xml")
-
-    return made_once(converted.with_name("openvino-genai-drafting"), fill)
-
-
-def _any_tokenizer() -> ov.Model:
+def _save_tokenizer(folder: str, target: Path) -> None:
+    """Saves the tokenizer of bytes, or one that nobody asks."""
     from openvino_tokenizers import convert_tokenizer  # noqa: PLC0415 - seconds, as below
     from tokenizers import Tokenizer, models  # noqa: PLC0415
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: PLC0415
 
-    words = Tokenizer(models.BPE({"a": 0, "aa": 1, "?": 2}, [("a", "a")], unk_token="?"))
-    return convert_tokenizer(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="?"))
+    if Path(folder, BYTES).is_dir():
+        tokenizer = AutoTokenizer.from_pretrained(Path(folder, BYTES))
+    else:
+        words = Tokenizer(models.BPE({"a": 0, "aa": 1, "?": 2}, [("a", "a")], unk_token="?"))
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="?")
+    converted = convert_tokenizer(tokenizer, with_detokenizer=True)
+    for name, model in zip(("tokenizer", "detokenizer"), converted, strict=True):
+        ov.save_model(model, target / f"openvino_{name}.xml")
 
 
 def _convert(folder: str, target: Path) -> None:
@@ -303,6 +316,7 @@ def _convert(folder: str, target: Path) -> None:
             ov_config=OVConfig(dtype="fp32"),
             stateful=True,
         )
+        _save_tokenizer(folder, target)
     except (KeyError, ValueError) as error:
         raise Unsupported(f"optimum does not export it: {error}") from error
 
