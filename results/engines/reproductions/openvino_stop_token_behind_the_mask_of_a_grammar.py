@@ -3,13 +3,14 @@
 import os
 import sys
 
+import openvino_genai as genai
+from setup_openvino import asking, finish, folder, ids, pipeline
+from setup_openvino_tokenizer import add_tokenizer
+
+add_tokenizer(folder)
+
 
 def answer(stop: int) -> list[int]:
-    import openvino_genai as genai
-    from setup_openvino import asking, finish, folder, ids, pipeline
-    from setup_openvino_tokenizer import add_tokenizer
-
-    add_tokenizer(folder)
     pipe = pipeline(num_kv_blocks=40)
     settings = asking(6, eos=2, structured_output_config=genai.StructuredOutputConfig(regex="a{3}"))
     settings.stop_token_ids = {2, stop}

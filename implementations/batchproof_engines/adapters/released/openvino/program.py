@@ -98,7 +98,8 @@ class OpenVinoGenAI:
             "json_schema, as JSON may have any white space there",
         ]
         if adapters:
-            self.block_size_multiple = BLOCK_SIZE  # so that prompts of several adapters share whole ones
+            # Blocks that prompts of several adapters share are so the library's own.
+            self.block_size_multiple = BLOCK_SIZE
             self.notes.append(
                 "while adapters are loaded there is a call of generate for each that requests name, "
                 "one after another; another set of them is another pipeline"
