@@ -1,4 +1,5 @@
-"""A tokenizer: a pipeline with a draft compares those, whatever they are. Prompts are token ids."""
+"""A tokenizer: a pipeline with a draft compares those, whatever they are, and a grammar is followed by the
+texts of its tokens. Prompts are token ids."""
 
 import openvino as ov
 from openvino_tokenizers import convert_tokenizer
@@ -9,5 +10,7 @@ words = Tokenizer(models.BPE({"a": 0, "aa": 1, "?": 2}, [("a", "a")], unk_token=
 
 
 def add_tokenizer(folder: str) -> None:
-    tokenizer = convert_tokenizer(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="?"))
-    ov.save_model(tokenizer, f"{folder}/openvino_tokenizer.xml")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="?")
+    converted = convert_tokenizer(tokenizer, with_detokenizer=True)
+    for name, model in zip(("tokenizer", "detokenizer"), converted):
+        ov.save_model(model, f"{folder}/openvino_{name}.xml")
