@@ -5,6 +5,7 @@ That is written down once, in `results/engines/findings.yaml`, a list of
 
     - engine: openvino-genai 2026   how the release's name and version begin
       unless: [guarded=true]        options under which it cannot be; may be left out
+      only: [ep=on]                 options without which it cannot be; may be left out
       title: Cap 0 means no limit   a sentence, the heading in the verdict
       kind: documented              or defect
       matches:                      a failure that fits one of these; []: it was found without the suite
@@ -95,13 +96,14 @@ class KnownIssue:
     scripts: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     def is_of(self, release: str | None, engine: str) -> bool:
         """Returns whether this may be met in that release. `engine` is the name that was judged, with
         its options."""
         options = engine.partition("?")[2].split("&")
         is_named = release is not None and release.startswith(self.engine)
-        return is_named and not {*self.unless} & {*options}
+        return is_named and not {*self.unless} & {*options} and {*self.only} <= {*options}
 
     def fits(self, record: TrialRecord) -> bool:
         """Returns whether one of the patterns fits the failure of a test record."""
