@@ -366,8 +366,7 @@ class PagedEngine(Pausable):
         chosen: dict[int, SampledRow] = {}  # by its place in the flight
         place = 0
         for sequence in flight.sampled.sequences:
-            drafts = sequence.drafts if self._speculator is not None else []
-            is_asking = sequence.request.sampling is not None
+            drafts, is_asking = sequence.drafts, sequence.request.sampling is not None
             if drafts if is_asking else sequence.matcher:
                 tokens = sequence.output_token_ids + drafts
                 ends = range(len(tokens) - len(drafts), len(tokens) + 1)

@@ -157,10 +157,11 @@ def crowded(
     """
     block_size = draw(st.sampled_from(block_sizes))
     is_short = oracle.subject.reach is not None and draw(st.booleans(), label="is_short")
-    longest = 1 if in_chunks else max(1, block_size - 1) if is_short else 3 * block_size
-    fewest = 3 if is_short else 2
-    lengths = draw(st.lists(st.integers(1, longest), min_size=fewest, max_size=4), label="lengths")
-    growth = block_size + 2 if is_short else 3 * block_size + 1
+    fewest, longest, growth = 2, 3 * block_size, 3 * block_size + 1
+    if is_short:
+        fewest, longest, growth = 3, max(1, block_size - 1), block_size + 2
+    lens = st.integers(1, 1 if in_chunks else longest)
+    lengths = draw(st.lists(lens, min_size=fewest, max_size=4), label="lengths")
     vocab_size = oracle.subject.vocab_size
     wanted = tuple(
         Request(f"r{i}", draw(prompts(vocab_size, st.just(length))), growth)

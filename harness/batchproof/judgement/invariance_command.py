@@ -90,10 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
         except Interrupt as interrupt:
             exit_code = interrupt.exit_code
         except (UsageError, ConfigError) as wrong:  # what was found before is kept
+            if not found:
+                raise
             exit_code, error = 2, wrong
         progress.close()
-    if error is not None and not found:
-        raise error
     is_whole = exit_code == 0 and len(axes) == len(AXES)
     result = InvarianceRecord(made_now(), is_whole, str(device), arguments.seed, tuple(found))
     write_result(INVARIANCE, result, invariance_page, output, "invariance", is_whole)

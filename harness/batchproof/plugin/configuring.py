@@ -21,6 +21,7 @@ IN_BENCHMARKS = OF_BENCHMARKS | {"engine", "device"}  # the others are about the
 
 
 CONFIGURED = pytest.StashKey[str]()  # the file, and its keys that have told this run something
+LOOKED_FOR = pytest.StashKey[bool]()  # whether or not there is one
 
 
 def configure(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
@@ -31,13 +32,14 @@ def configure(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> 
 def configure_late(config: pytest.Config) -> None:
     """Sets the options of the configuration where a conftest.py has registered the plugin, which was
     asked for none before all was parsed. Raises `pytest.UsageError`."""
-    if CONFIGURED not in config.stash:
+    if LOOKED_FOR not in config.stash:
         parser = config._parser
         words = _of_file(config, parser, config.invocation_params.args)
         parser.parse_known_and_unknown_args(words, config.option)
 
 
 def _of_file(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> list[str]:
+    config.stash[LOOKED_FOR] = True
     typed = Namespace(**dict.fromkeys(map(_dest, FLAGS.values())))  # None: not typed
     parser.parse_known_and_unknown_args([*args], typed)
     try:
