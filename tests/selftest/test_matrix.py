@@ -89,14 +89,15 @@ def test_values_stand_beside_others_as_they_say() -> None:
 def test_what_this_machine_or_the_engine_cannot_have_is_told_first() -> None:
     axes = {
         "graphs": {"off": {}, "on": {"graphs": "true", "--device": "cuda:99"}},
-        "kept": {"no": {}, "yes": {"kept": "true", BESIDE: {"graphs": "on"}}},
+        "kept": {"no": {}, "yes": {"kept": "true", BESIDE: {"graphs": "on", "pool": "large"}}},
+        "pool": {"small": {}, "large": {BESIDE: {"kept": "yes"}}},
         "ranks": {"2": {"--device": "cuda:99"}},
     }
     left, sentences = possible.had_here(axes)
-    assert left == {"graphs": {"off": {}}, "kept": {"no": {}}}
-    assert chosen(left) == [{"graphs": "off", "kept": "no"}]
+    assert left == {"graphs": {"off": {}}, "kept": {"no": {}}, "pool": {"small": {}}}
+    assert chosen(left) == [{"graphs": "off", "kept": "no", "pool": "small"}]
     told = [each.partition(":")[0] for each in sentences]
-    assert told == ["graphs=on", "kept=yes", "ranks=2"]
+    assert told == ["graphs=on", "kept=yes", "pool=large", "ranks=2"]
     options = ["--device=cpu", "--model=gpt2-random", "--hypothesis-profile=quick"]
     assert not possible.refusal_of("paged?backend=blocks", options)
     assert "backend is 'bogus', but must be" in possible.refusal_of("paged?backend=bogus", options)

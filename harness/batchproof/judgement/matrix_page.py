@@ -46,8 +46,8 @@ def matrix_page(record: MatrixRecord) -> str:
 
 
 def summary_lines(record: MatrixRecord) -> list[str]:
-    """Returns a sentence for the whole, one for each finding that a setting decides, and one for each
-    cell that is not judged."""
+    """Returns a sentence for the whole, one for each finding that a setting decides, one for each cell
+    that is not judged, and one for each value of an axis that the machine cannot have."""
     num = sum(each.num_requests for each in record.cells)
     told: dict[str, list[str]] = {}
     for each in _sorted(record.differences):

@@ -49,17 +49,20 @@ def require_options(arguments: argparse.Namespace, axes: Axes) -> None:
                     raise UsageError(f"{written} is set by --axis {name!r} and by --pytest: choose one")
 
 
-def lack_of(axes: Axes, name: str, value: str) -> str:
+Asked = tuple[tuple[str, str], ...]  # axes, each with a value
+
+
+def lack_of(axes: Axes, name: str, value: str, above: Asked = ()) -> str:
     """Returns which device is not here that a value of an axis is for, or one that it stands beside; an
-    empty text if all are."""
-    options = axes[name][value]
+    empty text if all are. `above`: values that need this one."""
+    options, above = axes[name][value], (*above, (name, value))
     if DEVICE in options:
         try:
             resolve_device(str(options[DEVICE]))
         except UsageError as error:
             return str(error)
-    beside = ((other, each) for other, each in beside_of(options).items() if other in axes)
-    return next(filter(None, (lack_of(axes, *each) for each in beside)), "")
+    beside = [each for each in beside_of(options).items() if each[1] in axes.get(each[0], ())]
+    return next(filter(None, (lack_of(axes, *b, above) for b in beside if b not in above)), "")
 
 
 def had_here(axes: Axes) -> tuple[Axes, tuple[str, ...]]:
