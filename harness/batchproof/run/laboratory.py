@@ -1,5 +1,6 @@
 """What is expensive and kept for a session: models, oracles, capabilities of engines."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -191,13 +192,15 @@ class Laboratory:
 
 def first_contact(lab: Laboratory, spec: EngineSpec, subject: ModelUnderTest) -> frozenset[Capability]:
     """Returns the capabilities of an engine that a user names. Raises as `Laboratory.offer` does, but
-    `UsageError` where the engine, or its program, refuses an option with a `ValueError`."""
+    `UsageError` where the engine, or its program, refuses an option: with a `ValueError` that names
+    it."""
     try:
         return lab.capabilities(spec, subject)
     except BatchproofError:
         raise
     except Exception as error:
+        given = {each.partition("=")[0] for each in spec.name.partition("?")[2].split("&")}
         is_of_value = isinstance(error, ValueError) or str(error).startswith("ValueError: ")
-        if "?" in spec.name and is_of_value:
+        if is_of_value and given & {*re.findall(r"\w+", str(error))}:
             raise UsageError(f"engine {spec.name!r} cannot be built: {error}") from error
         raise
