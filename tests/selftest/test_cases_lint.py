@@ -79,6 +79,7 @@ WRONG_FILES = [
 WRONG_KEYS = [
     ("promis: P1", "a case: key 'promis' is unknown; choose one of name, promise, why, link"),
     ("config: {max_num_seqs: 0}", "EngineConfig.max_num_seqs is 0, but must be at least 1"),
+    ("link: a/b#7", "link is 'a/b#7', but must be the http or https URL of a public thread"),
 ]
 WRONG = [*WRONG_FILES, *((with_key(line), f"2: {says}") for line, says in WRONG_KEYS)]
 
@@ -123,8 +124,16 @@ def test_a_folder_holds_cases_of_different_names(tmp_path: Path) -> None:
             "{prompt: [1, 2], max_new_tokens: 1, eos: ['prompt[2]']}",
             "eos prompt[2] does not exist: there are 2",
         ),
+        (
+            "{prompt: [1], max_new_tokens: 4, eos: [300], grammar: {regex: abc}}",
+            "request 'r0' is a bad one on gpt2-random (eos_token_ids is empty, or unknown",
+        ),
+        (
+            "{prompt: [1], max_new_tokens: 4, eos: [2, 98], grammar: {regex: abc}}",
+            "eos 98 of request 'r0' stands in texts of its regex",
+        ),
     ],
-    ids=["a bad request must be announced", "an eos that the model does not have"],
+    ids=["must be announced", "eos is not there", "eos is unknown", "eos is in texts"],
 )
 def test_what_only_a_model_shows_is_named_as_well(
     tmp_path: Path, oracle: Oracle, request_: str, says: str

@@ -1,5 +1,6 @@
 """`batchproof.toml` and `[tool.batchproof]`: what flags say, with a place for each mistake."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,21 @@ def test_a_flag_wins_over_its_key_alone(run_suite: RunSuite, tmp_path: Path) -> 
     assert "ragged: 1 workload, 1 answer" in session.output
     assert "static" not in session.output
     assert run_suite("--no-config", "-k", "static", defaults=("--model=gpt2-random",)).exit_status == 0
+
+
+@pytest.mark.parametrize(("typed", "file"), [((), "batchproof.toml"), (("--config=a.toml",), "a.toml")])
+def test_a_conftest_that_registers_the_plugin_has_the_file_read(
+    run_suite: RunSuite, tmp_path: Path, typed: Sequence[str], file: str
+) -> None:
+    """As that of a checkout does: no option awakens the plugin."""
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["batchproof.plugin.active"]')
+    (tmp_path / "test_mini.py").write_text(HEAD + RIGHT)
+    (tmp_path / "batchproof.toml").write_text('engine = "ragged"\nmodel = "gpt2-random"')
+    (tmp_path / "a.toml").write_text('engine = "static"\nmodel = "gpt2-random"\n')
+    session = run_suite(*typed, defaults=())
+    assert session.exit_status == pytest.ExitCode.OK, session.output
+    assert f"batchproof: configured in {file}: engine, model" in session.output
+    assert f"{'static' if typed else 'ragged'}: 1 workload, 1 answer" in session.output
 
 
 def test_the_nearest_file_of_the_repository_counts(

@@ -15,6 +15,7 @@ from batchproof.api import (
     Completion,
     EngineConfig,
     FinishReason,
+    Grammar,
     Request,
     RowRecord,
     SamplingParams,
@@ -294,19 +295,25 @@ class _RefusesAll(RaggedEngine):
         return [Completion(each.request_id, (), refused, "out of service") for each in requests]
 
 
+ENDLESS = USUAL.with_requests(  # which no engine has to answer
+    [replace(each, grammar=Grammar("regex", "a")) for each in USUAL.requests]
+)
+
+
 @pytest.mark.parametrize(
-    ("engine", "says", "evidence"),
+    ("engine", "asked", "says", "evidence"),
     [
-        (_ReturnsNone, "generate returned a NoneType", ()),
-        (_GivesNaN, "its logits hold NaN", ("alone on a fresh engine: wrong as well",)),
-        (_RefusesAll, "answered with an error: out of service", ("alone, on a fresh engine: refused",)),
+        (_ReturnsNone, USUAL, "generate returned a NoneType", ()),
+        (_GivesNaN, USUAL, "its logits hold NaN", ("alone on a fresh engine: wrong as well",)),
+        (_RefusesAll, USUAL, "error: out of service", ("alone, on a fresh engine: refused",)),
+        (_RefusesAll, ENDLESS, "error: out of service", ("alone, on a fresh engine: refused",)),
     ],
 )
 def test_what_shows_no_mistake_gets_no_cause(
-    lab: Laboratory, engine: type[RaggedEngine], says: str, evidence: Sequence[str]
+    lab: Laboratory, engine: type[RaggedEngine], asked: Workload, says: str, evidence: Sequence[str]
 ) -> None:
     """Of these, diagnoses once invented ORDER, POSITION and right answers."""
-    found = diagnosed(trial_of(lab, EngineSpec(engine.__name__, engine)), workload())
+    found = diagnosed(trial_of(lab, EngineSpec(engine.__name__, engine)), asked)
     assert (found.cause, says in found.text) == (Cause.UNKNOWN, True), found
     lines = "\n".join(found.evidence)
     assert all(each in lines for each in evidence), found

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from batchproof.api import (
     Request,
     TokenEvent,
 )
-from batchproof.errors import UnsupportedModelError
+from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Rule
 from batchproof.invariance import axes, measure
@@ -266,6 +267,11 @@ def test_a_failed_control_or_a_refused_model_gives_no_grades(
     why = "the negative control failed: another last token of the prompt gets grade B, but should get -"
     assert refusal(engine(always_the_same)) == why
     assert refusal(refusing) == "refuses the model: no Llamas"
+    said = "ValueError: n is 0, but must be at least 1"  # of a program, in another process
+    for error in (ValueError(said), RuntimeError(said)):
+        spec = EngineSpec("mine?n=0", Mock(side_effect=error))
+        with pytest.raises(UsageError, match=f"engine 'mine\\?n=0' cannot be built: {said}"):
+            measure_engine(lab, spec, RANDOM, [AXES["batch"]], seed=0)
     monkeypatch.setattr(measure, "with_noise", lambda answer, _seed: answer)
     assert "noise on the logits gets grade B, but should get E" in refusal(engine(exact))
 

@@ -1,6 +1,7 @@
 """`batchproof judge matrix` and `judge releases`: cells, searches for what decides, and the page."""
 
 import re
+import signal
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import combinations, product
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 
 from batchproof.__main__ import main
 from batchproof.checks import happened
-from batchproof.errors import UsageError
-from batchproof.judgement import cells, matrix_command
+from batchproof.errors import Interrupt, UsageError
+from batchproof.judgement import cells, matrix_command, possible
 from batchproof.judgement.axes import (
     BESIDE,
     MET,
@@ -83,8 +84,23 @@ def test_values_stand_beside_others_as_they_say() -> None:
     ]
     with pytest.raises(UsageError, match="'ep': on needs tp=2, but --axis 'tp' has 1, 4"):
         axes_of(parallel, ["ep", "tp=1,4"], "mine")
-    with pytest.raises(UsageError, match="'graphs': on cannot be judged here: --device 'cuda:99'"):
-        matrix_command.require_device("--axis 'graphs': on", "cuda:99")
+
+
+def test_what_this_machine_or_the_engine_cannot_have_is_told_first() -> None:
+    axes = {
+        "graphs": {"off": {}, "on": {"graphs": "true", "--device": "cuda:99"}},
+        "kept": {"no": {}, "yes": {"kept": "true", BESIDE: {"graphs": "on", "pool": "large"}}},
+        "pool": {"small": {}, "large": {BESIDE: {"kept": "yes"}}},
+        "ranks": {"2": {"--device": "cuda:99"}},
+    }
+    left, sentences = possible.had_here(axes)
+    assert left == {"graphs": {"off": {}}, "kept": {"no": {}}, "pool": {"small": {}}}
+    assert chosen(left) == [{"graphs": "off", "kept": "no", "pool": "small"}]
+    told = [each.partition(":")[0] for each in sentences]
+    assert told == ["graphs=on", "kept=yes", "pool=large", "ranks=2"]
+    options = ["--device=cpu", "--model=gpt2-random", "--hypothesis-profile=quick"]
+    assert not possible.refusal_of("paged?backend=blocks", options)
+    assert "backend is 'bogus', but must be" in possible.refusal_of("paged?backend=bogus", options)
 
 
 def test_a_value_sets_options_of_the_engine_and_of_the_suite() -> None:
@@ -202,6 +218,8 @@ def played(monkeypatch: pytest.MonkeyPatch, is_broken: Mapping[str, str]) -> lis
         return CellResult(replace(record, failed=failed), {ONE: found}, {"verdict.md": b"page"})
 
     monkeypatch.setattr(cells, "judge_cell", judge_cell)
+    monkeypatch.setattr(possible, "resolve_engine", lambda _: None)
+    monkeypatch.setattr(matrix_command, "require_values", lambda *_: None)
     monkeypatch.setattr(
         matrix_command, "asked_alone", lambda task, names: dict.fromkeys(names, outcome(task.cell))
     )
@@ -213,7 +231,6 @@ def test_a_matrix_says_what_decides(
 ) -> None:
     asked = played(monkeypatch, {"policy": "fcfs", "--dtype": "bfloat16"})
     axes = ["--axis=policy=sjf,fcfs", "--axis=--dtype=float32,bfloat16", "--axis=x=1,2"]
-    monkeypatch.setattr(matrix_command, "resolve_engine", lambda _: resolve_engine("static"))
     assert main(["judge", "matrix", "static", *axes, f"--output={tmp_path}", "--jobs=1"]) == 1
     sentence = "breaks with policy=fcfs and dtype=bfloat16, holds without either"
     assert f"* {sentence}: P1 parity is broken" in capsys.readouterr().out
@@ -248,7 +265,6 @@ def test_a_finding_is_one_row_and_its_requirements_are_asked_together(
 
     monkeypatch.setattr(cells, "judge_cell", judged)
     monkeypatch.setattr(matrix_command, "asked_alone", asked)
-    monkeypatch.setattr(matrix_command, "resolve_engine", lambda _: resolve_engine("static"))
     issues = (SimpleNamespace(title="stale keys"),)
     monkeypatch.setattr(matrix_command, "read_issues", lambda _: issues)
     axes = ["--axis=policy=sjf,fcfs", "--axis=x=1,2"]
@@ -263,7 +279,6 @@ def test_where_nothing_can_be_asked_an_older_matrix_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     played(monkeypatch, {"policy": "fcfs"})
-    monkeypatch.setattr(matrix_command, "resolve_engine", lambda _: resolve_engine("static"))
     command = f"judge matrix static --axis=policy=sjf,fcfs --output={tmp_path} --jobs=1".split()
     assert main(command) == 1
     before = (tmp_path / "matrices" / "static" / "README.md").read_text()
@@ -276,6 +291,24 @@ def test_where_nothing_can_be_asked_an_older_matrix_stays(
     assert main(command) == 2
     assert "'static?policy=sjf' is not judged, since no test was run" in capsys.readouterr().err
     assert (tmp_path / "matrices" / "static" / "README.md").read_text() == before
+
+
+def test_a_matrix_that_is_stopped_keeps_the_cell_in_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played(monkeypatch, {"x": "none"})
+    judge_cell, sent = cells.judge_cell, Interrupt(signal.SIGTERM)
+
+    def stopped(task: CellTask) -> CellResult:
+        result = judge_cell(task)
+        record = replace(result.record, why_not="the run did not come to its end")
+        return replace(result, record=record, stopped=sent)
+
+    monkeypatch.setattr(cells, "judge_cell", stopped)
+    command = ["judge", "matrix", "static", "--axis=x=1,2,3", f"--output={tmp_path}", "--jobs=1"]
+    assert main(command) == sent.exit_code
+    page = (tmp_path / "matrices" / "static" / "README.md").read_text()
+    assert "no requirement is broken in what was judged. Of 3 configurations: 2 missing, 1 not" in page
 
 
 @pytest.mark.parametrize("halving", [[], ["--bisect"]])

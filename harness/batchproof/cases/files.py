@@ -32,6 +32,7 @@ CONFIG_KEYS = tuple(f.name for f in fields(EngineConfig) if f.name != "return_lo
 PROMPT_FORMS = "a text, a list of ids, {length, seed}, {token, length} or {context, seed}"
 EOS_FORMS = "an id, 'ref[k]', 'ref[last]', 'prompt[k]' or 'prompt-only[k]'"
 EOS_REF = re.compile(r"(ref|prompt|prompt-only)\[(\d+|last)\]")
+URL = re.compile(r"https?://[^\s/]+/\S*")
 
 
 def load_cases(directory: Path = CASES) -> tuple[Case, ...]:
@@ -74,7 +75,7 @@ def _case(item: YamlNode) -> Case:
         promise=Promise[found["promise"].choice([each.id for each in Promise])],
         why=" ".join(found["why"].text().split()),
         calls=_calls(found),
-        link=found["link"].text() if "link" in found else None,
+        link=_link(found["link"]) if "link" in found else None,
         declared_needs=tuple(
             Capability(each.choice(list(Capability))) for each in _list(found, "needs", "capability")
         ),
@@ -84,6 +85,14 @@ def _case(item: YamlNode) -> Case:
         events=frozenset(event for event in schema.EVENTS if event in expect and expect[event].true()),
         max_steps=_at_least(expect, "max_steps", 1),
     )
+
+
+def _link(item: YamlNode) -> str:
+    link = item.text()
+    if URL.fullmatch(link) is None:
+        rule = "the http or https URL of a public thread"
+        raise item.place.error(f"link is {link!r}, but must be {rule}")
+    return link
 
 
 def _list(found: dict[str, YamlNode], key: str, each: str) -> list[YamlNode]:

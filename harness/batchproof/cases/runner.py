@@ -37,6 +37,7 @@ from batchproof.checks.trace import is_unforeseen
 from batchproof.findings.finding import CaseNote, Facts, Finding, Rule, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.choosing import is_drawn, is_malformed
+from batchproof.oracle.grammars import automaton
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure, HangFailure
@@ -72,27 +73,34 @@ def request_of(spec: RequestSpec, oracle: Oracle, config: EngineConfig) -> Reque
         if isinstance(spec.cap, schema.ContextCap)
         else spec.cap
     )
-    plain = Request(spec.request_id, prompt, cap, sampling=spec.sampling, grammar=spec.grammar)
-    # Its end comes below.
-    refusal = Limits.of(subject.model, config).refusal(replace(plain, grammar=None))
-    reason = refusal or _refusal_of_grammar(spec, plain)
+    request = Request(spec.request_id, prompt, cap, sampling=spec.sampling, grammar=spec.grammar)
+    limits = Limits.of(subject.model, config)
+    reason = limits.refusal(replace(request, grammar=None))  # without an EOS, which a grammar needs
+    if reason is None:
+        answer = oracle.right_tokens(prompt, cap) if spec.eos else ()
+        eos = frozenset(_eos_id(spec, item, prompt, answer) for item in spec.eos)
+        request = replace(request, eos_token_ids=eos)
+        reason = limits.refusal(request) or _refusal_of_grammar(spec, request)
     if reason is not None and not spec.is_bad:
         raise spec.place.error(
             f"request {spec.request_id!r} is a bad one on {subject.name} ({reason}); "
             f"if that is meant, say expect: {{finish: error}}"
         )
-    if refusal is not None or not spec.eos:
-        return plain
-    answer = oracle.right_tokens(prompt, cap)
-    eos = frozenset(_eos_id(spec, item, prompt, answer) for item in spec.eos)
-    return replace(plain, eos_token_ids=eos)
+    return request
 
 
-def _refusal_of_grammar(spec: RequestSpec, plain: Request) -> str | None:
-    if spec.grammar is None:
+def _refusal_of_grammar(spec: RequestSpec, request: Request) -> str | None:
+    """Returns why the grammar cannot be read. Raises `CaseError` for an EOS within its texts, behind
+    which the contract may allow no token at all."""
+    grammar = request.grammar
+    if grammar is None:
         return None
-    unread = f"its {spec.grammar.kind} is malformed, or has no text" if is_malformed(plain) else None
-    return spec.grammar.refusal(has_end=bool(spec.eos)) or unread
+    if is_malformed(request):
+        return f"its {grammar.kind} is malformed, or has no text"
+    if inside := sorted(request.eos_token_ids & automaton(grammar).letters):
+        rule = f"stands in texts of its {grammar.kind}: choose an id that stands in none"
+        raise spec.place.error(f"eos {inside[0]} of request {request.request_id!r} {rule}")
+    return None
 
 
 def _prompt_token_ids(

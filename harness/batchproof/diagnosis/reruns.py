@@ -26,7 +26,7 @@ from batchproof.diagnosis.schedules import plain_schedule, schedule_of_events
 from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Scene
-from batchproof.oracle.choosing import is_drawn, is_plain, processed, sampling_of
+from batchproof.oracle.choosing import is_drawn, is_malformed, is_plain, processed, sampling_of
 from batchproof.oracle.oracle import Oracle, centred
 from batchproof.run.adapting import LoadedAdapters
 from batchproof.run.serving import serve
@@ -142,7 +142,7 @@ class Symptom:
 def is_bad(request: Request, oracle: Oracle) -> bool:
     """Returns whether the request must be refused; the oracle is under the adapters of its call."""
     limits = Limits.of(oracle.subject.model, EngineConfig())
-    return limits.refusal(request) is not None or not oracle.knows(request)
+    return limits.refusal(request) is not None or not oracle.knows(request) or is_malformed(request)
 
 
 def symptoms_of(calls: Sequence[Call], oracle: Oracle) -> list[Symptom]:

@@ -42,7 +42,7 @@ from batchproof.run.devices import num_threads
 from batchproof.run.engine_names import has_own_process
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.interrupting import NEEDED
-from batchproof.run.laboratory import Laboratory
+from batchproof.run.laboratory import Laboratory, first_contact
 from batchproof.run.registry import EngineSpec
 from batchproof.run.time_limit import contained
 from batchproof.run.trial import Trial
@@ -174,7 +174,7 @@ def measure_engine(
 ) -> EngineRecord:
     """Returns the grades of the engine on the model.
 
-    Raises `UsageError` for a model whose context is too short, and what `offer_of` blames on
+    Raises `UsageError` for a model whose context is too short, and what `first_contact` blames on
     the input: `UsageError` or `ConfigError`.
     """
     oracle = lab.oracle(model)
@@ -182,7 +182,8 @@ def measure_engine(
     dtype = oracle.subject.dtype_name
     try:
         with contained():
-            trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P20)
+            capabilities = first_contact(lab, spec, oracle.subject)
+            trial = Trial(lab, spec, oracle, capabilities, Promise.P20)
             failed = failed_control(trial, control_contents)
             kappa, unit = oracle.kappa, oracle.error.max_abs
     except (UsageError, ConfigError):

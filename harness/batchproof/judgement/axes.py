@@ -84,12 +84,13 @@ def axes_of(declared: Axes, asked: Sequence[str], engine: str) -> Axes:
 
 def _whole(options: Value, axes: Axes, declared: Axes) -> Value:
     """Returns the options of a value, and those of what it needs of axes that are not asked for."""
-    needed = {other: wanted for other, wanted in _beside(options).items() if other not in axes}
+    needed = {other: wanted for other, wanted in beside_of(options).items() if other not in axes}
     others = (declared[other][wanted].items() for other, wanted in needed.items())
     return {name: each for of in (*others, options.items()) for name, each in of}
 
 
-def _beside(options: Value) -> Mapping[str, str]:
+def beside_of(options: Value) -> Mapping[str, str]:
+    """Returns the values of other axes that a value needs."""
     beside = options.get(BESIDE, {})
     assert isinstance(beside, Mapping), "a table"
     return beside
@@ -99,7 +100,7 @@ def _pairs(axes: Axes) -> Iterator[tuple[str, str, str, str]]:
     """Yields an axis and a value of it, then another axis and the value that it has beside that."""
     for name, values in axes.items():
         for value, options in values.items():
-            yield from ((name, value, *pair) for pair in _beside(options).items())
+            yield from ((name, value, *pair) for pair in beside_of(options).items())
 
 
 def _name(text: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from batchproof.cli.ray_cluster import RAY, cluster
+from batchproof.errors import Interrupt
 from batchproof.judgement.axes import MODEL, Cell
 from batchproof.judgement.output import write_verdict
 from batchproof.judgement.suite_session import ENDED, Session, suite_options
@@ -44,11 +45,13 @@ class CellTask:
 
 @dataclass(frozen=True)
 class CellResult:
-    """A judged cell: its line, the outcomes of its requirements, and its files by name."""
+    """A judged cell: its line, the outcomes of its requirements, and its files by name. `stopped`: by
+    what, in the middle."""
 
     record: CellRecord
     outcomes: Mapping[str, RequirementOutcome]
     files: Mapping[str, bytes]
+    stopped: Interrupt | None = None
 
 
 def judged(tasks: Sequence[CellTask], runner: str) -> Iterator[CellResult]:
@@ -65,16 +68,23 @@ def judged(tasks: Sequence[CellTask], runner: str) -> Iterator[CellResult]:
 
 
 def judge_cell(task: CellTask) -> CellResult:
-    """Runs the suite on one configuration. Where an axis was not met, nothing is judged that held."""
+    """Runs the suite on one configuration. Where an axis was not met, nothing is judged that held. Of a
+    run that is stopped, the result holds what was found. Raises `Interrupt` if that is nothing."""
     with TemporaryDirectory(prefix="batchproof-") as name:
         folder, start = Path(name), time.monotonic()
         session = task.session(folder)
-        has_ended = session.run() in ENDED
+        has_ended, stopped = False, None
+        try:
+            has_ended = session.run() in ENDED
+        except Interrupt as interrupt:
+            stopped = interrupt
         minutes = (time.monotonic() - start) / 60
         cell = task.cell
         record = CellRecord(cell.settings, task.folder, cell.engine, tuple(session.options), minutes)
         found = entries(session.journal)
         if not found:
+            if stopped is not None:
+                raise stopped
             why = "no test was run: the engine could not be asked in this configuration"
             return CellResult(replace(record, why_not=why), {}, {})
         verdict = session.verdict_of(found, has_ended, task.issues)
@@ -98,7 +108,7 @@ def judge_cell(task: CellTask) -> CellResult:
             failed=failed,
             why_not="" if has_ended else "the run did not come to its end",
         )
-        result = CellResult(record, outcomes_in(cell, verdict), files)
+        result = CellResult(record, outcomes_in(cell, verdict), files, stopped)
         unmet = cell.unmet(verdict.totals.counters)
         return as_unmet(result, unmet) if has_ended and unmet else result
 

@@ -14,7 +14,7 @@ from batchproof.cli import choices
 from batchproof.cli.ray_cluster import RAY, add_runner
 from batchproof.errors import UsageError
 from batchproof.judgement import suite_session
-from batchproof.judgement.axes import MODEL, Axes, axes_of, base_of, cell_of, chosen, folder_name
+from batchproof.judgement.axes import Axes, axes_of, base_of, cell_of, chosen, folder_name
 from batchproof.judgement.cells import (
     DEFAULT_OPTIONS,
     CellResult,
@@ -33,10 +33,7 @@ from batchproof.judgement.deciding import (
 from batchproof.judgement.matrix_page import columns_of, matrix_page, summary_lines
 from batchproof.judgement.matrix_picture import matrix_picture
 from batchproof.judgement.output import RECORD, write_index
-from batchproof.judgement.suite_session import split_options
-from batchproof.models.catalogue import resolve_device
-from batchproof.models.embedded import DTYPES
-from batchproof.oracle.precision import KV_CACHES
+from batchproof.judgement.possible import had_here, require_options, require_values
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.matrix import (
     BREAKS,
@@ -58,14 +55,10 @@ from batchproof.records.texts import counted, slug
 from batchproof.records.verdict import VERDICT, RequirementOutcome
 from batchproof.requirements.issues import read_issues
 from batchproof.run.registry import resolve_engine
-from batchproof.validation.values import one_of
 
 LIBRARIES = "adapters.released.libraries"
 RELEASE = "release"  # the axis of `judge releases`
-DEVICE = "--device"
 DECIDED = (*BREAKS, "held")
-# Options of the suite whose values are known.
-CHOICES = {"--dtype": DTYPES, "--compute-dtype": DTYPES, "--kv-cache-dtype": KV_CACHES}
 MOST_TOGETHER = 20  # requirements of a finding that are asked in one run: some need a history
 
 
@@ -102,36 +95,15 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if no requirement breaks in any cell, else 1. Raises `UsageError`."""
-    declared = resolve_engine(arguments.engine).axes
+    declared: Axes = resolve_engine(arguments.engine).axes
+    left_out: Sequence[str] = ()
+    if not arguments.axis and arguments.runner != RAY:
+        declared, left_out = had_here(declared)
     axes = axes_of(declared, arguments.axis or (), arguments.engine)
     require_options(arguments, axes)
-    return judge_matrix(arguments, axes, chosen(axes), arguments.engine)
-
-
-def require_options(arguments: argparse.Namespace, axes: Axes) -> None:
-    """Raises `UsageError` for a wrong option of the engine or the suite, before the work is done, and
-    for an option that `--pytest` gives as well. A model that it gives is that of other axes."""
-    given = {each.partition("=")[0] for each in split_options(arguments.pytest)}
-    for name in axes:
-        for value in axes[name]:
-            cell = cell_of(arguments.engine, axes, {**base_of(axes), name: value})
-            resolve_engine(cell.engine)
-            for option in cell.options:
-                written, _, wanted = option.partition("=")
-                if written == DEVICE and arguments.runner != RAY:
-                    require_device(f"--axis {name!r}: {value}", wanted)
-                if written in CHOICES:
-                    one_of(f"--axis {name}: {written}", wanted, CHOICES[written])
-                if written in given and written != MODEL:
-                    raise UsageError(f"{written} is set by --axis {name!r} and by --pytest: choose one")
-
-
-def require_device(where: str, name: str) -> None:
-    """Raises `UsageError` if the device that a value is for is not here."""
-    try:
-        resolve_device(name)
-    except UsageError as error:
-        raise UsageError(f"{where} cannot be judged here: {error}; --axis names others") from None
+    wanted = chosen(axes)
+    require_values(arguments, axes, declared, wanted)
+    return judge_matrix(arguments, axes, wanted, arguments.engine, left_out=left_out)
 
 
 def judge_matrix(
@@ -141,15 +113,19 @@ def judge_matrix(
     title: str,
     is_ordered: bool = False,
     is_halved: bool = False,
+    left_out: Sequence[str] = (),
 ) -> int:
     """Judges the wanted settings and looks for what decides. On an ordered axis neighbours are
-    compared; if it is halved, only the first and the last value are judged in full."""
-    matrix = _Matrix(arguments, axes, title, is_ordered, is_halved)
+    compared; if it is halved, only the first and the last value are judged in full. `left_out`: values
+    of axes that are not judged, each with the reason."""
+    matrix = _Matrix(arguments, axes, title, is_ordered, is_halved, left_out)
     with_pages = [wanted[0], wanted[-1]] if is_halved else wanted
     try:
         for number, result in enumerate(matrix.results(with_pages), start=1):
             matrix.keep(result)
             print(_line(number, len(with_pages), result.record), file=sys.stderr, flush=True)
+            if result.stopped is not None:
+                raise result.stopped
         matrix.decide()
         matrix.remove_others()
         matrix.is_complete = not any(each.why_not for each in matrix.cells)
@@ -172,11 +148,18 @@ class _Matrix:
     """The cells that are judged so far, in the order of their settings, each with its outcomes."""
 
     def __init__(
-        self, arguments: argparse.Namespace, axes: Axes, title: str, is_ordered: bool, is_halved: bool
+        self,
+        arguments: argparse.Namespace,
+        axes: Axes,
+        title: str,
+        is_ordered: bool,
+        is_halved: bool,
+        left_out: Sequence[str],
     ) -> None:
         self._arguments = arguments
         self._axes = axes
         self._is_ordered, self._is_halved = is_ordered, is_halved
+        self._left_out, self._num_wanted = tuple(left_out), 0
         self._issues = read_issues(arguments.findings)
         self.folder = choices.writable(arguments.output / MATRICES / slug(title)).resolve()
         self._judged: list[tuple[CellRecord, Outcomes]] = []
@@ -191,6 +174,7 @@ class _Matrix:
     def results(self, wanted: Iterable[Settings]) -> Iterator[CellResult]:
         """Yields those that are kept from an earlier run, then each that is judged."""
         tasks = [self.task(each) for each in wanted]
+        self._num_wanted = len(tasks)
         kept = [*self._kept(tasks)] if self._arguments.resume else []
         names = {each.record.folder for each in kept}
         yield from kept
@@ -335,4 +319,6 @@ class _Matrix:
             suite=suite_stamp(),
             is_complete=self.is_complete,
             findings=tuple(sorted(known & {each.title for each in self._issues})),
+            num_missing=self._num_wanted - len(self.cells),
+            left_out=self._left_out,
         )

@@ -46,32 +46,39 @@ def matrix_page(record: MatrixRecord) -> str:
 
 
 def summary_lines(record: MatrixRecord) -> list[str]:
-    """Returns a sentence for the whole, one for each finding that a setting decides, and one for each
-    cell that is not judged."""
+    """Returns a sentence for the whole, one for each finding that a setting decides, one for each cell
+    that is not judged, and one for each value of an axis that the machine cannot have."""
     num = sum(each.num_requests for each in record.cells)
     told: dict[str, list[str]] = {}
     for each in _sorted(record.differences):
         if each.decisive:
             told.setdefault(sentence(each, record), []).append(each.what)
     told_names = {name for names in told_rows(record).values() for name in names}
-    broken = "no requirement is broken."
+    num_unjudged = sum(bool(each.why_not) for each in record.cells)
+    lacks = {"missing": record.num_missing, "not judged in full": num_unjudged}
+    lacking = ", ".join(f"{number} {what}" for what, number in lacks.items() if number)
+    broken = f"no requirement is broken{' in what was judged' if lacking else ''}."
     if record.outcomes:
         broken = (
             f"{counted(len(record.outcomes), 'requirement')} broken in some, of which "
             f"{len({*record.outcomes} - told_names)} wherever they could be asked."
         )
     whole = f"{record.engine} was asked in {_counted(record)}, {num:,} answers: {broken}"
+    if lacking:
+        whole += f" Of {_counted(record, record.num_missing)}: {lacking}."
     found = [f"* {how}: {'; '.join(dict.fromkeys(what))}" for how, what in told.items()]
     named = zip(columns_of(record), record.cells, strict=True)
     return [
         whole,
         *found,
         *(f"* not judged: {name}: {each.why_not}" for name, each in named if each.why_not),
+        *(f"* left out: {each}" for each in record.left_out),
     ]
 
 
-def _counted(record: MatrixRecord) -> str:
-    return counted(len(record.cells), "release" if record.is_ordered else "configuration")
+def _counted(record: MatrixRecord, num_more: int = 0) -> str:
+    what = "release" if record.is_ordered else "configuration"
+    return counted(len(record.cells) + num_more, what)
 
 
 def _sorted(differences: Sequence[Difference]) -> list[Difference]:

@@ -5,6 +5,7 @@ import argparse
 from batchproof.errors import UsageError
 from batchproof.judgement import matrix_command
 from batchproof.judgement.matrix_command import RELEASE
+from batchproof.judgement.possible import require_options
 from batchproof.run.registry import engines_module
 
 
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(arguments.versions) < 2 or len({*arguments.versions}) < len(arguments.versions):
         raise UsageError("VERSION: give two or more different ones, the oldest first")
     axes = {RELEASE: {version: {RELEASE: version} for version in arguments.versions}}
-    matrix_command.require_options(arguments, axes)
+    require_options(arguments, axes)
     missing = [each for each in arguments.versions if libraries.interpreter(name, each) is None]
     if missing:
         wanted_ones = " ".join(f"{name}=={each}" for each in missing)

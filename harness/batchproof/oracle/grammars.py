@@ -53,6 +53,12 @@ class Automaton:
         """The state before the first token."""
         return self._opened({("root",)})
 
+    @cached_property
+    def letters(self) -> frozenset[int]:
+        """The bytes that its rules name."""
+        symbols = (each for ways in self.rules.values() for way in ways for each in way)
+        return frozenset().union(*(each for each in symbols if not isinstance(each, str)))
+
     def behind(self, state: State, token: int) -> State:
         """Returns the state behind a token that is allowed."""
         for byte in self.spelling[token]:

@@ -52,7 +52,9 @@ class Difference:
 @dataclass(frozen=True)
 class MatrixRecord:
     """All cells of one engine. `outcomes` are those of each requirement that failed in a cell, in the
-    order of the cells. Of an ordered axis, such as releases, neighbours were compared.
+    order of the cells. Of an ordered axis, such as releases, neighbours were compared. `num_missing`:
+    cells that the run has not come to; `left_out`: values of axes that the machine cannot have, each
+    with the reason.
     """
 
     engine: str
@@ -67,6 +69,8 @@ class MatrixRecord:
     suite: SuiteStamp
     is_complete: bool
     findings: tuple[str, ...] = ()  # what is known of failures, without what names a promise alone
+    num_missing: int = 0
+    left_out: tuple[str, ...] = ()
 
     @property
     def base(self) -> Settings:

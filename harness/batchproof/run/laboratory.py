@@ -1,5 +1,6 @@
 """What is expensive and kept for a session: models, oracles, capabilities of engines."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from batchproof.api import Capability
 from batchproof.checks import environment
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.environment import World, settings_of
-from batchproof.errors import EngineHang, UnsupportedModelError
+from batchproof.errors import BatchproofError, EngineHang, UnsupportedModelError, UsageError
 from batchproof.findings.finding import Finding
 from batchproof.models.catalogue import ModelUnderTest, load_model
 from batchproof.oracle.adequacy import Adequacy, measure_adequacy
@@ -187,3 +188,19 @@ class Laboratory:
         if key not in self._is_bitwise:
             self._is_bitwise[key] = probe()
         return self._is_bitwise[key]
+
+
+def first_contact(lab: Laboratory, spec: EngineSpec, subject: ModelUnderTest) -> frozenset[Capability]:
+    """Returns the capabilities of an engine that a user names. Raises as `Laboratory.offer` does, but
+    `UsageError` where the engine, or its program, refuses an option: with a `ValueError` that names
+    it."""
+    try:
+        return lab.capabilities(spec, subject)
+    except BatchproofError:
+        raise
+    except Exception as error:
+        given = {each.partition("=")[0] for each in spec.name.partition("?")[2].split("&")}
+        is_of_value = isinstance(error, ValueError) or str(error).startswith("ValueError: ")
+        if is_of_value and given & {*re.findall(r"\w+", str(error))}:
+            raise UsageError(f"engine {spec.name!r} cannot be built: {error}") from error
+        raise
