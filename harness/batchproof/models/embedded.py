@@ -32,7 +32,8 @@ IntegerOracle = Callable[..., list[int]]  # of a prompt, the number of tokens, a
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
-    """A model made in memory from code. `builder` is a module of this package and its function."""
+    """A model made in memory from code. `builder` is a module of this package, its function,
+    and the function's argument if it takes one."""
 
     builder: str
     oracle: IntegerOracle | None = None  # its greedy answer in integer arithmetic, if constructed
@@ -42,8 +43,8 @@ class EmbeddedModel:
 
     def build(self) -> PreTrainedModel:
         """Returns the model in float32 on the CPU, in eval mode."""
-        module, _, function = self.builder.partition(":")
-        return getattr(import_module(f"batchproof.models.{module}"), function)()
+        module, function, *given = self.builder.split(":")
+        return getattr(import_module(f"batchproof.models.{module}"), function)(*given)
 
 
 # A default run tests on each of the first five, for the built-in engines on three of them; the others
@@ -56,13 +57,13 @@ EMBEDDED: dict[str, EmbeddedModel] = {
         num_variants=llama_hash_oracle.NUM_VARIANTS,
         variants="llama_variants",
     ),
-    "gpt2-random": EmbeddedModel("random_models:build_gpt2_random"),
-    "llama-random": EmbeddedModel("random_models:build_llama_random"),
+    "gpt2-random": EmbeddedModel("random_models:build:gpt2-random"),
+    "llama-random": EmbeddedModel("random_models:build:llama-random"),
     "mistral-window": EmbeddedModel(
-        "random_models:build_mistral_window", num_variants=2, variants="random_variants"
+        "random_models:build:mistral-window", num_variants=2, variants="random_models"
     ),
-    "qwen2-mixed": EmbeddedModel("random_models:build_qwen2_mixed"),
-    "bamba-random": EmbeddedModel("random_models:build_bamba_random"),
+    "qwen2-mixed": EmbeddedModel("random_models:build:qwen2-mixed"),
+    "bamba-random": EmbeddedModel("random_models:build:bamba-random"),
     "gpt2-long": EmbeddedModel("gpt2_long:build_gpt2_long", gpt2_long_oracle.generate),
     "mistral-hash": EmbeddedModel("window_hash:build_mistral_hash", window_oracle.generate_dense),
     "mixtral-hash": EmbeddedModel("window_hash:build_mixtral_hash", window_oracle.generate_experts),
@@ -79,12 +80,12 @@ FURTHER = {
     "llama-hash-64": EmbeddedModel("llama_hash:build_llama_hash_64", llama_hash_oracle.generate),
     "llama-hash-128": EmbeddedModel("llama_hash:build_llama_hash_128", llama_hash_oracle.generate),
     "llama-hash-deep": EmbeddedModel("llama_hash:build_llama_hash_deep", llama_hash_oracle.generate),
-    "lfm2-random": EmbeddedModel("random_models:build_lfm2_random"),
+    "lfm2-random": EmbeddedModel("random_models:build:lfm2-random"),
     "mtp-hash": EmbeddedModel("mtp_hash:build_mtp_hash", eagle_hash_oracle.generate),
     "qwen3-next-hash": EmbeddedModel(
         "qwen3_next_hash:build_qwen3_next_hash", qwen3_next_hash_oracle.generate
     ),
-    "qwen3-next-random": EmbeddedModel("random_models:build_qwen3_next_random"),
+    "qwen3-next-random": EmbeddedModel("random_models:build:qwen3-next-random"),
 }
 KNOWN = EMBEDDED | FURTHER
 DEFAULT_MODELS = tuple(EMBEDDED)[:5]

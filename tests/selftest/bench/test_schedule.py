@@ -6,7 +6,7 @@ import torch
 from batchproof.api import Request, RowRecord, StepRecord
 from batchproof.bench.metrics import Forward, schedule_figures
 from batchproof.bench.timed_engine import record_forwards
-from batchproof.models.random_models import build_gpt2_random
+from batchproof.models.random_models import build
 
 REQUESTS = (Request("a", (1, 2, 3), 1), Request("b", (4,), 3), Request("c", (5, 6), 1))
 
@@ -51,7 +51,7 @@ def test_what_does_not_add_up_with_the_trace_shows_no_waste(
 
 def test_a_model_that_is_watched_while_it_compiles_is_not_compiled_for_each_pass() -> None:
     """An engine that compiles in its first round once gave up, as the log was guarded by its length."""
-    model, compiled = build_gpt2_random(), []
+    model, compiled = build("gpt2-random"), []
 
     def compiler(graph: torch.fx.GraphModule, _inputs: object) -> torch.fx.GraphModule:
         compiled.append(graph)
@@ -71,7 +71,7 @@ def test_a_replay_of_a_graph_is_one_and_is_named(monkeypatch: pytest.MonkeyPatch
     standin = type("CUDAGraph", (), {"replay": lambda _: replays.append(None)})
     monkeypatch.setattr(torch.cuda, "CUDAGraph", standin)
     before = standin.replay  # type: ignore[attr-defined]
-    with record_forwards(build_gpt2_random()) as seen:
+    with record_forwards(build("gpt2-random")) as seen:
         standin.replay(None)  # type: ignore[attr-defined]
     assert seen.unseen is not None
     assert seen.unseen.startswith("CUDA graphs were replayed")
