@@ -15,7 +15,6 @@ from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
-from batchproof.records.benchmark import BENCHMARK
 from batchproof.records.file_kinds import json_lines, replace_text
 from batchproof.records.provenance import provenance, pytest_line
 from batchproof.requirements.promises import Promise
@@ -23,6 +22,7 @@ from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.trial import Trial
 
+SCHEMA = "batchproof.benchmark/3"
 FOLDER = ROOT / "results" / "benchmarks"
 
 
@@ -91,7 +91,7 @@ class ResultFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._result: dict[str, Any] = {"schema": BENCHMARK.schema}
+        self._result: dict[str, Any] = {"schema": SCHEMA}
 
     def write(self, header: Mapping[str, object]) -> None:
         """Writes the file without entries. Raises `UsageError` if it cannot be written."""

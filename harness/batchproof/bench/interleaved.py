@@ -18,14 +18,13 @@ from typing import Any
 
 from batchproof.bench.hardware import CpuMeter
 from batchproof.bench.ratios import paired_ratio
-from batchproof.bench.result_rows import Terms, row_of, times_s
+from batchproof.bench.result_rows import VALID, Terms, exceeds_slots, row_of, times_s
 from batchproof.bench.spec import BenchWorkload, Laps
 from batchproof.bench.timed_engine import TimedEngine
 from batchproof.bench.verification import MAX_TOKENS_CHECKED_IN_FULL, SAMPLE_SIZE, Verifier
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.environment import require_same, shared_of
 from batchproof.findings.finding_text import first_line
-from batchproof.records.benchmark import VALID, exceeds_slots
 from batchproof.run.trial import Trial
 
 LEAST_SHARE = 0.5  # of wall time spent computing, relative to the engine with the largest share

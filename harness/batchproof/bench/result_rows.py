@@ -1,6 +1,6 @@
 """One engine's row in a comparison: its verdict, and the figures of a correct engine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -11,7 +11,8 @@ from batchproof.bench.metrics import measure, schedule_figures
 from batchproof.bench.roofline import ModelCosts, least_time
 from batchproof.bench.spec import BenchWorkload
 from batchproof.bench.timed_engine import TimedEngine
-from batchproof.records.benchmark import INVALID, UNVERIFIED, VALID
+
+VALID, INVALID, UNVERIFIED = "VALID", "INVALID", "UNVERIFIED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +88,9 @@ def _roofline(timed: TimedEngine, terms: Terms) -> dict[str, Any] | None:
 def times_s(rounds: Sequence[Round], clock: str) -> list[float]:
     """Returns the seconds of each round by the clock "process" or "wall"."""
     return [each.process_s if clock == "process" else each.wall_s for each in rounds]
+
+
+def exceeds_slots(row: Mapping[str, Any], slots: int) -> bool:
+    """Whether more requests were served at once than the workload has slots. False for a row of an
+    engine that was not stepped, which does not show it."""
+    return (row.get("num_at_once") or 0) > slots

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchproof.bench.ratios import Ratio
-from batchproof.records.benchmark import INVALID, exceeds_slots
+from batchproof.bench.result_rows import INVALID, exceeds_slots
 from batchproof.records.texts import counted
 
 COLUMNS = (

@@ -7,7 +7,6 @@ trial_record  what one conformance test compared, and the failure that it found
 journal       one line per finished piece of work; that of tests
 table         the table engine x promise
 verdict       one engine, all promises, its failures in groups
-benchmark     what readers of a benchmark result rely on
 invariance    grades of engines along axes
 triage        what is wrong with a running engine
 

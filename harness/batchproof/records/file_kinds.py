@@ -16,14 +16,12 @@ LONGEST_LINE = 1000  # characters of a line of plain values
 
 @dataclass(frozen=True)
 class FileKind(Generic[Record]):
-    """One kind of result file. `what` names the kind in messages. An open file holds more keys than
-    its record, which readers ignore."""
+    """One kind of result file. `what` names the kind in messages."""
 
     what: str
     name: str
     version: int
     record: type[Record]
-    is_open: bool = False
 
     @property
     def schema(self) -> str:
@@ -52,7 +50,7 @@ class FileKind(Generic[Record]):
             )
         values = {key: value for key, value in document.items() if key != "schema"}
         try:
-            return decode(self.record, values, is_closed=not self.is_open)
+            return decode(self.record, values)
         except DecodeError as error:
             raise UsageError(f"result file '{path}' is damaged: {error}") from None
 
