@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import cache, partial
-from itertools import combinations
+from itertools import chain, combinations, product
 
 from covertable import make
 
@@ -18,11 +18,11 @@ from batchproof.decoding.sampling import TakenFields
 from batchproof.generators.dimensions import (
     ALL_FIELDS,
     DIMENSIONS,
+    FILE,
     LAST,
     NAMES,
     OWNER,
     PLAIN,
-    TEXTS,
     Plan,
 )
 from batchproof.generators.strategies import SMALL_BLOCKS
@@ -41,34 +41,13 @@ def _but_plain(name: str) -> list[Value]:
     return [(name, value) for value in DIMENSIONS[name].values if value != PLAIN[name]]
 
 
-# What cannot meet: the one that has the only slot is never preempted; with a slot for each nobody
-# waits; a prompt fed in one step cannot be aborted in between; in one call nothing can be aborted or
-# done with the engine; no event has logprobs of prompts, and no sharer asks for them. With new weights,
-# what depends on which tokens are of the answer has no right answer, and adapters are of other weights.
-EXCLUDED: frozenset[Meeting] = frozenset(
-    {
-        (("pool", "tight"), ("slots", "one")),
-        (("abort", "waiting"), ("slots", "each")),
-        (("abort", "prefill"), ("chunks", "off")),
-        *((each, ("arrival", "one call")) for each in _but_plain("abort")),
-        *((("arrival", "one call"), each) for each in _but_plain("interruption")),
-        (("logprobs", "of prompts"), ("siblings", "two")),
-        *((each, ("interruption", "new weights")) for each in _but_plain("adapters")),
-        *(
-            (("interruption", "new weights"), ("parameters", each))
-            for each in ("penalties", "counts", "drawn")
-        ),
-        *(
-            (("ends", each), ("interruption", "new weights"))
-            for each in ("stop behind the cap", "stop sequence", *TEXTS)
-        ),
-        *(
-            (each, ("logprobs", "of prompts"))
-            for name in ("abort", "arrival", "interruption")
-            for each in _but_plain(name)
-        ),
-    }
-)
+def _excluded(pair: Values) -> Iterator[Meeting]:
+    """Yields the meetings that a pair of the file stands for."""
+    ways = (_but_plain(name) if value == "any" else [(name, value)] for name, value in pair.items())
+    return product(*ways)
+
+
+EXCLUDED: frozenset[Meeting] = frozenset(chain.from_iterable(map(_excluded, FILE["excluded"])))
 
 
 def choices_for(

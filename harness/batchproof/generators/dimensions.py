@@ -11,12 +11,16 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil
 
+import yaml
+
 from batchproof.api import Grammar, Request, SamplingParams
 from batchproof.generators.choosing import STRONG
 from batchproof.generators.strategies import half_of, text_tokens
 from batchproof.oracle.choosing import is_drawn, sampling_of
 from batchproof.oracle.oracle import Oracle
+from batchproof.places import PACKAGE
 from batchproof.requirements.promises import Promise
+from batchproof.validation.yaml_nodes import LOADER
 from batchproof.workload.workloads import (
     CLEAR,
     PAUSE,
@@ -355,81 +359,33 @@ class Dimension:
     (capabilities, and fields of `SamplingParams`). `promise` is about it, if one is."""
 
     add: Callable[[Plan, str], None]
-    values: Mapping[str, tuple[str, ...]]
-    promise: Promise | None = None
+    values: Mapping[str, Sequence[str]]
+    promise: Promise | None
 
 
-def _each(names: Sequence[str], *needs: str) -> dict[str, tuple[str, ...]]:
-    return dict.fromkeys(names, needs)
-
-
+SETTERS: Mapping[str, Callable[[Plan, str], None]] = {
+    "slots": _set_slots,
+    "chunks": _set_chunks,
+    "prompts": _set_prompts,
+    "prefixes": _set_prefixes,
+    "drafts": _set_drafts,
+    "adapters": _set_adapters,
+    "parameters": _set_parameters,
+    "ends": _set_ends,
+    "logprobs": _set_logprobs,
+    "siblings": _set_siblings,
+    "pool": _set_pool,
+    "arrival": _set_arrival,
+    "abort": _set_abort,
+    "interruption": _set_interruption,
+}
+FILE = yaml.load((PACKAGE / "generators" / "dimensions.yaml").read_text("utf-8"), LOADER)
 DIMENSIONS: Mapping[str, Dimension] = {
-    "slots": Dimension(_set_slots, _each(("each", "two", "one"))),
-    "chunks": Dimension(_set_chunks, {"off": (), **_each(("some blocks", "least"), "chunked_prefill")}),
-    "prompts": Dimension(_set_prompts, _each(("short", "edges", "long", "repeats"))),
-    "prefixes": Dimension(
-        _set_prefixes,
-        {"off": (), **_each(("equal", "longer", "half", "turn", "reordered"), "prefix_caching")},
-    ),
-    "drafts": Dimension(
-        _set_drafts,
-        {"off": (), **_each(("right", "mixed", "wrong", "n-grams"), "speculation")},
-        Promise.P17,
-    ),
-    "adapters": Dimension(
-        _set_adapters, {"off": (), **_each(("unlike", "one slot"), "adapters")}, Promise.P21
-    ),
-    "parameters": Dimension(
-        _set_parameters,
-        {
-            "none": (),
-            "bias": ("logit_bias",),
-            "allowed": ("allowed_token_ids",),
-            "repetition": ("repetition_penalty", "logit_bias"),
-            "penalties": ("frequency_penalty", "presence_penalty", "logit_bias"),
-            "counts": ("frequency_penalty", "presence_penalty"),
-            "one token": ("temperature", "top_k", "top_p", "min_p"),
-            "drawn": ("temperature", "seed"),
-        },
-        Promise.P19,
-    ),
-    "ends": Dimension(
-        _set_ends,
-        {
-            **_each(("cap", "first token", "inside", "at the cap", "behind the cap")),
-            **_each(("stop sequence", "stop behind the cap"), "stop_token_sequences"),
-            "least length": ("min_tokens",),
-            **_each(TEXTS, "structured"),
-        },
-    ),
-    "logprobs": Dimension(
-        _set_logprobs,
-        {"none": (), "of tokens": ("logprobs",), "of prompts": ("logprobs", "prompt_logprobs")},
-    ),
-    "siblings": Dimension(_set_siblings, _each(("none", "two"))),
-    "pool": Dimension(_set_pool, {"ample": (), "tight": ("preemption",)}),
-    "arrival": Dimension(
-        _set_arrival, {"one call": (), **_each(("stepped", "staggered", "late"), "stepping")}
-    ),
-    "abort": Dimension(
-        _set_abort,
-        {
-            "off": (),
-            **_each(("waiting", "decode"), "stepping"),
-            "prefill": ("stepping", "chunked_prefill"),
-        },
-        Promise.P13,
-    ),
-    "interruption": Dimension(
-        _set_interruption,
-        {
-            "off": (),
-            "pause": ("pausing", "interruption"),
-            "sleep": ("sleeping", "interruption"),
-            "clear": ("cache_clearing", "interruption"),
-            "new weights": ("weight_updates", "interruption"),
-        },
-        Promise.P23,
-    ),
+    name: Dimension(
+        SETTERS[name],
+        each["values"],
+        Promise[each["promise"]] if "promise" in each else None,
+    )
+    for name, each in FILE["dimensions"].items()
 }
 PLAIN: Mapping[str, str] = {name: next(iter(each.values)) for name, each in DIMENSIONS.items()}
