@@ -22,14 +22,15 @@ import torch
 from torch import Tensor
 
 from batchproof.models.constructed import (
+    AMPLITUDES_OF,
     BIT_LOGIT,
     HARD_KEY,
+    Amplitudes,
     constructed_rope,
     distance_query,
     signs_of_numbers,
 )
 from batchproof.models.hash_tables import LONG_CONTEXT, TOKEN_BITS, VOCAB_SIZE
-from batchproof.models.window_hash_oracle import BEYOND
 
 STATE = slice(0, TOKEN_BITS)
 CONSTANT = TOKEN_BITS
@@ -50,54 +51,8 @@ RELU_GAIN = 32.0  # silu(32 x) / 32 is relu(x) within 0.001 from 0.2 away of the
 MOST_SUMMED = 7  # signs
 UNITS = 2 * MOST_SUMMED + 1  # of an MLP, for each bit
 
-Amplitudes = Mapping[int, Mapping[int, int]]
-WINDOW_AMPLITUDES: Amplitudes = {
-    -1: {0: 101, 2: 39, 3: 20},
-    1: {0: 127, 2: 33},
-    2: {0: 127, 2: 33},
-    3: {0: 160},
-    4: {1: 153, 2: 7},
-    5: {2: 160},
-    6: {0: 29, 3: 2, 4: 129},
-    BEYOND: {0: 13, 5: 126, 6: 21},
-}
-"""Offset -> amplitude of each RoPE frequency in the score, whose value at distance x is the sum of
-amplitude * cos(frequency * (x - offset)). Found by maximising the least lead of the nearest visible key
-over all contexts under a window of 8, those with a key too many at either end included, and frequencies
-rounded to 16 bit. The least lead is 22; a bfloat16 score of 160 is wrong by about 1."""
-
-
-def _from_first(*amplitudes: int) -> dict[int, int]:
-    """Returns the amplitudes of the first frequencies by their numbers."""
-    return dict(enumerate(amplitudes))
-
-
-AMPLITUDES: Amplitudes = {
-    -1: {0: 101, 2: 39, 3: 20},
-    2: {
-        **_from_first(115, 10, 10, 4, 2, 4, 5, 4, 2, 1, 3, 2, 3, 4, 3, 0, 2, 3, 3, 2),
-        23: 2,
-        24: 1,
-        25: 2,
-        26: 4,
-        29: 6,
-        30: 3,
-    },
-    3: {0: 160},
-    5: {
-        **_from_first(3, 12, 153, 31, 7, 3, 3, 4, 2, 0, 2, 1, 0, 3, 2),
-        19: 1,
-        23: 2,
-        25: 2,
-        26: 4,
-        29: 3,
-    },
-    12: {0: 18, 1: 8, 2: 53, 4: 3, 5: 7, 6: 206, 7: 8, 8: 7, 9: 5, 13: 1, 18: 3, 30: 1},
-    16: {0: 13, 1: 16, 2: 14, 3: 44, 7: 202, 8: 20, 10: 4, 11: 4, 15: 1, 30: 3},
-    BEYOND: {0: 13, 5: 126, 6: 21},
-}
-"""The same without a window: over all contexts the nearest visible key leads by 9 or more, behind a cap
-of 300."""
+WINDOW_AMPLITUDES: Amplitudes = AMPLITUDES_OF["window"]
+AMPLITUDES: Amplitudes = AMPLITUDES_OF["whole"]
 
 
 def built(kind: Any, fill: Callable[[Any], None], **sizes: Any) -> Any:

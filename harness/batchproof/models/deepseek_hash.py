@@ -26,7 +26,7 @@ since a bias takes one half from the first.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ from batchproof.models.byte_models import (
     fill_frame,
     fill_mlp,
 )
-from batchproof.models.constructed import HARD_KEY, distance_query, signs
+from batchproof.models.constructed import AMPLITUDES_OF, HARD_KEY, distance_query, signs
 from batchproof.models.hash_tables import TOKEN_BITS, bit_order, random_bits
 
 LATENT, QUERY_LATENT = 512, 32
@@ -57,19 +57,8 @@ SCALING = 2.0  # of what an expert makes
 _LARGE = 4.0  # a channel of a latent, before its norm
 _MATCH = 14.0  # what a key that is asked for has more in its score, and another one less
 _ROUTER_GAIN = 32.0  # sigmoid of it is 1, and of its negative 0
-_FUTURE = {0: 10, 1: 11, 2: 8, 3: 4, 4: 3, 8: 6, 10: 5, 12: 8, 16: 3, 20: 13, 29: 14}
-_PEAKS: dict[int, tuple[dict[int, int], dict[int, int]]] = {
-    1: (
-        {0: 16, 2: 19, 3: 9, 5: 7, 7: 5, 9: 13, 10: 10, 14: 7, 19: 9, 29: 39},
-        {0: 49, 1: 13},
-    ),
-    6: (
-        {7: 7, 8: 4, 9: 17, 10: 10, 13: 8, 14: 13, 18: 8, 24: 18, 29: 23},
-        {0: 128, 4: 13},
-    ),
-}
-"""Distance -> amplitudes around 0 and around it, solutions of linear programs like `AMPLITUDES`:
-the score at the distance is 14 more than that at 0, and this is 41 or more above all others."""
+_FUTURE: Mapping[int, int] = AMPLITUDES_OF["deepseek_future"]
+_PEAKS: Mapping[int, Sequence[Mapping[int, int]]] = AMPLITUDES_OF["deepseek_peaks"]
 
 
 def build_deepseek_hash() -> DeepseekV3ForCausalLM:

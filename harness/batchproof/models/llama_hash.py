@@ -37,7 +37,9 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
 
 from batchproof.decoding.speculation import register_smaller
 from batchproof.models.constructed import (
+    AMPLITUDES_OF,
     HARD_KEY,
+    Amplitudes,
     constructed_rope,
     distance_query,
     fill_vocabulary,
@@ -64,24 +66,7 @@ CONSTANT_VALUE = 8.0
 """64 + 8^2 = 128: with `state` and `fetched` full, the mean square of the stream is exactly 1."""
 MEAN_SQUARE_NO_FETCH = (_BITS + CONSTANT_VALUE**2) / WIDTH
 
-_AMPLITUDES = {
-    -1: (58, 24, 13, 9, 0, 0, 9, 0, 0, 8, 13, 7, 6, 3, 5, 5),
-    1: (93, 18, 9, 8, 0, 0, 6, 0, 0, 7, 10, 3, 1, 0, 2, 3),
-    2: (93, 18, 9, 8, 0, 0, 6, 0, 0, 7, 10, 3, 1, 0, 2, 3),
-    4: (41, 0, 0, 0, 9, 14, 87, 0, 10, 0, 0, 0, 0, 0, 0, 0),
-    8: (15, 0, 0, 0, 8, 66, 0, 0, 0, 0, 0, 0, 0, 0, 4, 68),
-    16: (5, 1, 13, 0, 0, 24, 6, 0, 0, 0, 0, 0, 108, 0, 44, 0),
-}
-"""Offset -> amplitude of each RoPE frequency in the hard head's score.
-
-The score at distance x is the sum of amplitude * cos(frequency * (x - offset)). The table is the
-solution of a linear program, rounded: for a total of 160 (200 at offset 16), the largest gap by
-which the nearest visible key beats the next, over all distances below 260 and with the frequencies
-rounded to float32, bfloat16 or float16 (`model.to(bfloat16)` rounds them too). The gaps are 39, 52,
-52, 26, 13.7 and 8.9; a bfloat16 score near 200 is wrong by about 1. At distance 0 no score is below
--14: a pad's fully masked row is -65504 + score in float16, and -inf everywhere would make it NaN.
-"""
-
+_AMPLITUDES: Amplitudes = AMPLITUDES_OF["llama"]
 _MEAN_QUERY = 0.1
 """Gives the nearly plain mean scores of about +-0.5, so that its keys count too."""
 RELU_GAIN = 32.0
@@ -202,7 +187,7 @@ def fill_hard_head(attention: LlamaAttention, offset: int, part: slice) -> None:
     A larger head has the frequencies of one of 32 dimensions among its own.
     """
     size = attention.head_dim
-    amplitudes = ((j * size // HEAD_DIM, each) for j, each in enumerate(_AMPLITUDES[offset]))
+    amplitudes = ((j * size // HEAD_DIM, each) for j, each in _AMPLITUDES[offset].items())
     query = distance_query(offset, amplitudes, size, size)
     attention.q_proj.weight[:size, CONSTANT] = query / CONSTANT_VALUE
     attention.k_proj.weight[: size // 2, CONSTANT] = HARD_KEY / CONSTANT_VALUE

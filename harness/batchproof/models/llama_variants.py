@@ -70,7 +70,7 @@ def low_rank(_: object, number: int) -> Layers:
 
 
 def _hard_query(offset: int) -> Tensor:
-    return distance_query(offset, enumerate(_AMPLITUDES[offset]), HEAD_DIM, HEAD_DIM)
+    return distance_query(offset, _AMPLITUDES[offset].items(), HEAD_DIM, HEAD_DIM)
 
 
 def _gates(bit: int) -> Tensor:
