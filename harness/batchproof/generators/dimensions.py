@@ -11,16 +11,13 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil
 
-import yaml
-
 from batchproof.api import Grammar, Request, SamplingParams
 from batchproof.generators.choosing import STRONG
 from batchproof.generators.strategies import half_of, text_tokens
 from batchproof.oracle.choosing import is_drawn, sampling_of
 from batchproof.oracle.oracle import Oracle
-from batchproof.places import PACKAGE
 from batchproof.requirements.promises import Promise
-from batchproof.validation.yaml_nodes import LOADER
+from batchproof.validation.yaml_nodes import package_yaml
 from batchproof.workload.workloads import (
     CLEAR,
     PAUSE,
@@ -379,7 +376,7 @@ SETTERS: Mapping[str, Callable[[Plan, str], None]] = {
     "abort": _set_abort,
     "interruption": _set_interruption,
 }
-FILE = yaml.load((PACKAGE / "generators" / "dimensions.yaml").read_text("utf-8"), LOADER)
+FILE = package_yaml("generators/dimensions.yaml")
 DIMENSIONS: Mapping[str, Dimension] = {
     name: Dimension(
         SETTERS[name],

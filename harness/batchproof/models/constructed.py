@@ -7,21 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 from transformers import GPT2LMHeadModel
 
 from batchproof.models.hash_tables import TOKEN_BITS, VOCAB_SIZE, Bits, random_bits, shuffled
-from batchproof.places import PACKAGE
-from batchproof.validation.yaml_nodes import LOADER
+from batchproof.validation.yaml_nodes import package_yaml
 
 NO_SPECIAL_TOKENS: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
 ROPE_THETA = 16.0
 """Frequencies from 1 down to about 1/13 radian per position: what reaches a few dozen positions."""
 Amplitudes = Mapping[int, Mapping[int, int]]  # by offset, and by the number of a frequency
-AMPLITUDES_OF: Mapping[str, Any] = yaml.load(
-    (PACKAGE / "models" / "amplitudes.yaml").read_text("utf-8"), LOADER
-)
+AMPLITUDES_OF: Mapping[str, Any] = package_yaml("models/amplitudes.yaml")
 HARD_KEY = 8.0
 """Each value of the constant key that `distance_query` is for."""
 BIT_LOGIT = 2.0

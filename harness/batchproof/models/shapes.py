@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from batchproof.places import PACKAGE
-from batchproof.validation.yaml_nodes import LOADER
+from batchproof.validation.yaml_nodes import package_yaml
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -31,7 +28,7 @@ class Shape:
         )
 
 
-_FILE = yaml.load((PACKAGE / "models" / "shapes.yaml").read_text("utf-8"), LOADER)
+_FILE = package_yaml("models/shapes.yaml")
 SHAPES, RANDOM = (
     {name: Shape(values.pop("kind"), values) for name, values in _FILE[part].items()}
     for part in ("shapes", "random")

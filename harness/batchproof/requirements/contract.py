@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 
-from yaml import safe_load
-
-from batchproof.places import PACKAGE, ROOT
+from batchproof.places import ROOT
 from batchproof.records.decode import decode
 from batchproof.requirements.promises import Promise
+from batchproof.validation.yaml_nodes import package_yaml
 
-SENTENCES = PACKAGE / "requirements" / "contract.yaml"
 PAGE = ROOT / "docs" / "contract.md"
 HEAD = """# May and must
 
@@ -48,8 +46,8 @@ class Sentence:
 
 def sentences() -> tuple[Sentence, ...]:
     """Returns all sentences, in the order of their numbers."""
-    read = safe_load(SENTENCES.read_text("utf-8"))
-    return tuple(decode(Sentence, each, is_closed=True) for each in read)
+    read = package_yaml("requirements/contract.yaml")
+    return tuple(decode(Sentence, each) for each in read)
 
 
 def page() -> str:
