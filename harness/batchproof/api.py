@@ -166,7 +166,6 @@ class Engine(Protocol):
         May be called any number of times on one engine, but never while requests given by `add` are
         unfinished. A bad request gets `FinishReason.ERROR`; no exception is raised.
         """
-        ...
 
 
 EngineFactory = Callable[["PreTrainedModel", EngineConfig], Engine]
@@ -264,7 +263,6 @@ class SteppingEngine(Protocol):
     @property
     def has_unfinished(self) -> bool:
         """Whether a call of `step` has work to do or an event to deliver. A property."""
-        ...
 
     def add(self, request: Request) -> None:
         """Queues a request. A bad one is refused by one ERROR event of a later `step`.
@@ -273,14 +271,12 @@ class SteppingEngine(Protocol):
         distinguish the two; the live request is not disturbed. An id may be used again once it has
         finished.
         """
-        ...
 
     def step(self) -> list[TokenEvent]:
         """Performs one iteration, usually one forward pass, and returns its events.
 
         Returns an empty list if there is nothing to do.
         """
-        ...
 
     def abort(self, request_id: str) -> None:
         """Ends a request at once, in whatever state it is, and frees what it holds.
@@ -289,7 +285,6 @@ class SteppingEngine(Protocol):
         id may be used again. Until then `add` may take or refuse it. Unknown and finished ids are
         ignored.
         """
-        ...
 
 
 @runtime_checkable
@@ -304,7 +299,6 @@ class SelectiveEngine(Protocol):
     @property
     def sampling_fields(self) -> frozenset[str]:
         """Names of the fields it takes; without the attribute all that its capabilities are about."""
-        ...
 
 
 @runtime_checkable
@@ -320,11 +314,9 @@ class AdapterEngine(Protocol):
         """Lets requests name the adapter in a folder that PEFT's `save_pretrained` writes:
         `adapter_config.json` and `adapter_model.safetensors`, as they are now. One of that name is
         replaced, also if it came from the same folder."""
-        ...
 
     def unload_adapter(self, name: str) -> None:
         """Forgets an adapter: a request that names it is refused from now on."""
-        ...
 
 
 @runtime_checkable
@@ -361,7 +353,6 @@ class CacheClearingEngine(Protocol):
     def clear_cache(self) -> None:
         """Forgets what is cached: no request begins behind tokens that were computed before, not even
         those of a request in flight. That goes on, with its own keys or with new ones."""
-        ...
 
 
 @runtime_checkable
@@ -376,7 +367,6 @@ class UpdatingEngine(Protocol):
         tokens that were chosen are kept, some of which the first step behind it may return, and each
         later token is the new model's answer to the prompt and these, with keys and values of its own.
         """
-        ...
 
 
 @runtime_checkable
@@ -387,13 +377,11 @@ class StructuredEngine(Protocol):
     @property
     def grammar_kinds(self) -> frozenset[str]:
         """Kinds of `Grammar` that it takes; without the attribute all."""
-        ...
 
     @property
     def grammar_ends(self) -> frozenset[int]:
         """EOS ids that end texts, such as that of its tokenizer; without the attribute those of each
         request."""
-        ...
 
 
 @runtime_checkable
@@ -407,7 +395,6 @@ class BlockedEngine(Protocol):
     @property
     def block_size_multiple(self) -> int:
         """What each size of a block is a multiple of; without the attribute 1."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,7 +455,6 @@ class TracingEngine(Protocol):
     @property
     def trace(self) -> Sequence[StepRecord]:
         """One record for each forward pass since the engine was built, oldest first."""
-        ...
 
 
 @runtime_checkable
@@ -497,7 +483,6 @@ class DelayedEngine(Protocol):
         `Capability.SCHEDULING` is refused: nothing else is measured by it, and its author might
         assume that surplus rows are granted.
         """
-        ...
 
 
 @runtime_checkable
@@ -519,7 +504,6 @@ class InvariantEngine(Protocol):
     @property
     def invariance(self) -> Mapping[str, str]:
         """The least grade along each declared axis, as `{"batch": "B", "neighbours": "S"}`."""
-        ...
 
 
 @runtime_checkable
@@ -533,7 +517,6 @@ class MaskingEngine(Protocol):
         then the fed tokens, row after row. If the model's layers differ in window, the mask is that
         of the first layer that has one.
         """
-        ...
 
 
 @runtime_checkable
@@ -542,7 +525,6 @@ class ClosableEngine(Protocol):
 
     def close(self) -> None:
         """Releases everything. The suite calls it once, after the last use."""
-        ...
 
 
 class DescribedEngine(Protocol):
@@ -551,18 +533,15 @@ class DescribedEngine(Protocol):
     @property
     def release(self) -> str:
         """Name and version, such as "mine 1.4.0": what a history of verdicts is sorted by."""
-        ...
 
     @property
     def notes(self) -> Sequence[str]:
         """Conventions and settings that a verdict should state, a sentence each."""
-        ...
 
     @property
     def counters(self) -> Mapping[str, int]:
         """How often what a verdict should count has happened since the engine was built, by name; read
         before it is closed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
