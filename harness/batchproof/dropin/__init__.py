@@ -3,8 +3,6 @@
 The file needs nothing of Batchproof where it runs: the engine, pytest, and what lies beside it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -39,8 +39,6 @@ distance alone; it fetches the state at the pair's offset, near the start that o
 one takes a mean over all visible keys by content.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

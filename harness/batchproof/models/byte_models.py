@@ -12,8 +12,6 @@ to the own, in another order. The sum of an odd number of signs is odd, and thei
 the MLP replaces one by the other, with steps that are flat where sums fall.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A model whose attention reads other keys and values than it computes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

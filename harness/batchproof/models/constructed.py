@@ -1,7 +1,5 @@
 """What the constructed models share: how one is made, and weights that are made of bits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -23,8 +23,6 @@ The router's first expert of a group asks for the group, the second for itself i
 since a bias takes one half from the first.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

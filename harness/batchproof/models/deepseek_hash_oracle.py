@@ -7,8 +7,6 @@ new bit is the XOR of an own bit and the four that are fetched. In layers with e
 two of these sums of five bits choose a group of experts and one in it, which negates some new bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 

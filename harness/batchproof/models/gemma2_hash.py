@@ -15,8 +15,6 @@ distances 0 and 1, which the cap makes equal, so each gets half of the weight; w
 one takes all.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -5,8 +5,6 @@ without one take turns. In each, a new bit is the XOR of an own bit and of bits 
 head of `PAIR` those of this position and of the one before, every other those of one position.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from batchproof.models.hash_tables import byte_tokens, reordered

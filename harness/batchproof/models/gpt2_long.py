@@ -20,8 +20,6 @@ hardly change the norm, so LayerNorm stays nearly a constant scale, and the step
 fall.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

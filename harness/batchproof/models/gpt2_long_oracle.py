@@ -5,8 +5,6 @@ state by the XOR of itself and the states of four positions up to its own, each 
 its bits. A token takes a few dozen table look-ups, whatever the length of its context.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 

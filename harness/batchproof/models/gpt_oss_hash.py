@@ -14,8 +14,6 @@ The experts replace the sum of signs by their product. A gate that is clamped at
 it is 7 above its threshold and 0 below.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -7,8 +7,6 @@ bit says which of a pair fetches, the other finds its sink and fetches nothing. 
 majority in two of the sums chooses one of four experts, each of which flips other bits of the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 

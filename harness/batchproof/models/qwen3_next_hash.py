@@ -24,8 +24,6 @@ for the others the one of four that the sums choose. The gate of a head, behind 
 attention, masks what it reads by the own state.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -8,8 +8,6 @@ kind a new bit is the XOR of an own bit and of four that are read, which one hea
 own state. The numbers of ones in two of these sums choose an expert, and that negates some new bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce

@@ -1,8 +1,6 @@
 """Tiny models with random weights, and low-rank adapters for those whose layers are named as a
 Llama's."""
 
-from __future__ import annotations
-
 import math
 
 import torch

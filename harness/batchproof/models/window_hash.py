@@ -11,8 +11,6 @@ They work as `byte_models` says, with sums of seven signs. In `mixtral-hash` two
 expert by their signs, and each expert negates other products.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -6,8 +6,6 @@ fetched ones. In `mixtral-hash`, whether ones are the majority in two of these s
 chooses one of four experts, each of which flips other bits of the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 

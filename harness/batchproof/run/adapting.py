@@ -1,7 +1,5 @@
 """Brings an engine to the adapters that a workload names."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from pathlib import Path
