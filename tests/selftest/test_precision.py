@@ -14,7 +14,7 @@ from batchproof_engines.reference import ReferenceEngine
 from tests.selftest.conftest import HEAD, RunSuite, oracle_of
 
 ROUNDING = """
-from batchproof.oracle.oracle import coarse
+from batchproof.oracle.rounding import coarse
 from batchproof.oracle.precision import Precision
 from batchproof.api import Capability, Completion
 from batchproof_engines.reference import ReferenceEngine
@@ -26,7 +26,7 @@ class Rounding(ReferenceEngine):
 
 
 def rounding(model, config):
-    return Rounding(coarse(model, Precision("bfloat16", True)), config)
+    return Rounding(coarse(model, Precision("bfloat16", "int8")), config)
 
 
 def lying(model, config):
