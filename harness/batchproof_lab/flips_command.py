@@ -43,7 +43,6 @@ from batchproof.workload.workloads import Workload
 NOISE = Precision("bfloat16")  # the unit
 PRECISIONS = (
     NOISE,
-    Precision("float16"),
     Precision("bfloat16", weights="int8"),
     Precision("bfloat16", weights="fp8"),
     Precision("bfloat16", weights="int4"),
@@ -149,7 +148,9 @@ def _flips_of(lab: Laboratory, name: str, arguments: argparse.Namespace) -> Mode
     shifts = {each: _shifts(subject, prompts, known, each) for each in PRECISIONS}
     unit = float(shifts[NOISE][0].square().mean().sqrt())
     flips = [
-        Flips(str(each), float(shift.square().mean().sqrt()) / unit, _rungs(known.margin, flipped, unit))
+        Flips(
+            str(each), float(shift.square().mean().sqrt()) / unit, _rungs(known.margin, flipped, unit)
+        )
         for each, (shift, flipped) in shifts.items()
     ]
     for text in arguments.engines:
