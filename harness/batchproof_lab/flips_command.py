@@ -1,9 +1,9 @@
 """`batchproof lab flips`: how often a precision changes a token, by the margin of the token.
 
 A greedy token is a comparator: noise flips it if the noise exceeds the margin, best logit minus second
-in float64. So a prompt of known margin measures the noise of whoever answers it. Margins are given in
-units of sigma, the root mean square of the shift of margins by bfloat16 arithmetic: the noise of an
-honest engine. A precision can be told apart by prompts whose margin bfloat16 does not reach and it does.
+in float64. So a prompt of known margin measures the noise of whoever answers it. Margins are in units of
+sigma, the root mean square of the shift of margins by bfloat16 arithmetic: the noise of an honest
+engine. Prompts whose margin bfloat16 does not reach, and a precision does, tell this precision.
 
 Simulated precisions (`oracle/rounding.py`) are read at every token of random prompts. Engines are asked
 for a few tokens after each prompt: the first comes from prefill, the others from decode.
@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -51,7 +52,9 @@ PRECISIONS = (
 )
 RUNGS = (0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, math.inf)  # in sigma
 NUM_TOKENS = 8  # after each prompt, of an engine
-RISK = 0.05
+RISK = 0.05  # at which the share of flips of bfloat16 is larger than its bound
+ALPHA, BETA = 0.001, 0.02  # chances of a wrong verdict on an honest engine, and on another
+LEAST_TOKENS = 20  # of a rung that is judged
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,7 @@ def _shifts(
 
 def _rungs(margin: Tensor, flipped: Tensor, unit: float) -> tuple[Rung, ...]:
     found = []
-    for low, high in zip(RUNGS, RUNGS[1:], strict=False):
+    for low, high in pairwise(RUNGS):
         there = (margin >= low * unit) & (margin < high * unit)
         found.append(Rung(int(there.sum()), int((there & flipped).sum())))
     return tuple(found)
@@ -235,7 +238,7 @@ def _lines(found: ModelFlips) -> Iterator[str]:
         f"logits of a step have a standard deviation of {found.spread:.3g}."
     )
     yield ""
-    ends = ["beyond" if high == math.inf else f"{low:g} to {high:g}" for low, high in _pairs()]
+    ends = ["beyond" if high == math.inf else f"{low:g} to {high:g}" for low, high in pairwise(RUNGS)]
     yield "| margin in sigma | shift | " + " | ".join(ends) + " |"
     yield "|---" * (len(ends) + 2) + "|"
     for each in found.flips:
@@ -245,29 +248,32 @@ def _lines(found: ModelFlips) -> Iterator[str]:
     yield from _telling(found)
 
 
-def _pairs() -> Iterator[tuple[float, float]]:
-    return zip(RUNGS, RUNGS[1:], strict=False)
-
-
 def _telling(found: ModelFlips) -> Iterator[str]:
-    """Says for each precision on which rung it differs most from the noise, and what that is worth."""
+    """Says for each source on which rung the fewest one-token requests tell it from bfloat16: those of a
+    sequential test, about ln((1 - beta) / alpha) over the divergence of the two shares of flips (A. Wald,
+    Annals of Mathematical Statistics 16, 1945). bfloat16 gets the upper bound of its share."""
     noise = found.flips[0]
     for each in found.flips[1:]:
-        best: tuple[float, str] | None = None
-        for (low, high), rung, quiet in zip(_pairs(), each.rungs, noise.rungs, strict=True):
-            if rung.tokens < 10:
+        ways = []
+        for (low, high), rung, quiet in zip(pairwise(RUNGS), each.rungs, noise.rungs, strict=True):
+            if rung.tokens < LEAST_TOKENS or not quiet.tokens:
                 continue
-            bound = share_bound(quiet.flips, quiet.tokens, RISK)
-            worth = rung.flips / rung.tokens - bound
-            words = (
-                f"{each.source}: at {low:g} to {high:g} sigma it flips {rung.share}, bfloat16 at most "
-                f"{bound:.2g}"
-            )
-            if best is None or worth > best[0]:
-                best = worth, words
-        if best is not None:
-            yield f"* {best[1]}"
+            usual, seen = share_bound(quiet.flips, quiet.tokens, RISK), rung.flips / rung.tokens
+            if seen > usual:
+                num = math.log((1 - BETA) / ALPHA) / _divergence(seen, usual)
+                ways.append(
+                    (num, f"{low:g} to {high:g} sigma, {rung.share} against {usual:.2g} at most")
+                )
+        num, where = min(ways, default=(math.inf, ""))
+        told = f"told by about {math.ceil(num)} tokens: {where}" if ways else "not told from bfloat16"
+        yield f"* {each.source}: {told}"
     yield ""
+
+
+def _divergence(seen: float, usual: float) -> float:
+    """Returns the Kullback-Leibler divergence, in nats, of two shares."""
+    others = (1 - seen) * math.log((1 - seen) / (1 - usual)) if seen < 1 else 0.0
+    return seen * math.log(seen / usual) + others
 
 
 def _page(record: FlipsRecord) -> str:

@@ -148,7 +148,7 @@ def divide(folder: Path) -> None:
 
 
 def in_4_bits() -> str:
-    """Lets the converter, which knows 8 bits, write 4 in their place; returns the type to ask it for."""
+    """Lets the converter, which knows 8 bits, write 4 instead; returns the type to ask it for."""
     types = gguf.GGMLQuantizationType
     quantize, add_tensor = gguf.quants.quantize, gguf.GGUFWriter.add_tensor
     shape_of = gguf.quant_shape_from_byte_shape
