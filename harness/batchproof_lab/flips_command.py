@@ -1,7 +1,7 @@
 """`batchproof lab flips`: how often a precision changes a token, by the margin of the token.
 
 A greedy token is a comparator: noise flips it if the noise exceeds the margin, best logit minus second
-in float64. So a prompt of known margin measures the noise of whoever answers it. Margins are in units of
+in float64. So a prompt of known margin measures the noise of whoever answers it. The unit of margins is
 sigma, the root mean square of the shift of margins by bfloat16 arithmetic: the noise of an honest
 engine. Prompts whose margin bfloat16 does not reach, and a precision does, tell this precision.
 
@@ -249,9 +249,9 @@ def _lines(found: ModelFlips) -> Iterator[str]:
 
 
 def _telling(found: ModelFlips) -> Iterator[str]:
-    """Says for each source on which rung the fewest one-token requests tell it from bfloat16: those of a
-    sequential test, about ln((1 - beta) / alpha) over the divergence of the two shares of flips (A. Wald,
-    Annals of Mathematical Statistics 16, 1945). bfloat16 gets the upper bound of its share."""
+    """Says for each source on which rung the fewest tokens tell it from bfloat16, whose share of flips
+    gets its upper bound: those of a sequential test, about ln((1 - beta) / alpha) over the divergence of
+    the two shares (A. Wald, Annals of Mathematical Statistics 16, 1945)."""
     noise = found.flips[0]
     for each in found.flips[1:]:
         ways = []
