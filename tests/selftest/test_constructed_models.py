@@ -29,7 +29,7 @@ from batchproof.models.catalogue import ModelUnderTest, load_model, moved
 from batchproof.models.embedded import EMBEDDED, KNOWN, VARIANTS_MODEL
 from batchproof.models.window_hash_oracle import WINDOW
 from batchproof.oracle.adequacy import LEAST_FLIP_RATE, measure_adequacy
-from batchproof.oracle.oracle import in_8_bits
+from batchproof.oracle.rounding import in_8_bits
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 from batchproof_engines.adapters.word_tokenizer import words_tokenizer
 from tests.selftest.conftest import LaboratoryFor

@@ -10,11 +10,13 @@ from batchproof.api import Completion, EngineConfig, Request
 from batchproof.checks.answers import logit_findings
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.oracle.oracle import Oracle
+from batchproof.oracle.precision import Precision
+from batchproof.oracle.rounding import coarse
 from batchproof_engines.reference import ReferenceEngine
 from tests.selftest.conftest import HEAD, RunSuite, oracle_of
 
 ROUNDING = """
-from batchproof.oracle.oracle import coarse
+from batchproof.oracle.rounding import coarse
 from batchproof.oracle.precision import Precision
 from batchproof.api import Capability, Completion
 from batchproof_engines.reference import ReferenceEngine
@@ -26,7 +28,7 @@ class Rounding(ReferenceEngine):
 
 
 def rounding(model, config):
-    return Rounding(coarse(model, Precision("bfloat16", True)), config)
+    return Rounding(coarse(model, Precision("bfloat16", "int8")), config)
 
 
 def lying(model, config):
@@ -65,6 +67,20 @@ def test_an_engine_that_rounds_is_judged_by_its_own_rounding(run_suite: RunSuite
     assert f"{path}:lying" in failed
     unsaid = run_suite(*asked, f"--engine={path}:rounding")
     assert "1 failed" in unsaid.output
+
+
+@pytest.mark.parametrize(("kind", "most"), [("fp8", 1 / 16), ("int8", 1 / 254), ("int4", 1 / 14)])
+def test_weights_are_rounded_in_the_layers_alone(kind: str, most: float) -> None:
+    model = oracle_of("gpt2-random").subject.model
+    rounded = coarse(model, Precision(weights=kind)).state_dict()
+    errors = {
+        name: float((rounded[name] - weight).abs().max() / weight.abs().max())
+        for name, weight in model.state_dict().items()
+    }
+    changed = {name for name, error in errors.items() if error > 0}
+    layers = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+    assert changed == {name for name in errors if name.endswith(layers)}
+    assert max(errors.values()) <= most * 1.001  # scales are rounded as well
 
 
 class _Amplifying(ReferenceEngine):

@@ -33,7 +33,7 @@ FEW_AND_SHORT = (
     (probes, "MOST_KEPT", 4),
     (configurations, "SMALL_VOCABULARY", 0),
     (configurations, "REPETITION_PENALTIES", (1.1,)),
-    (configurations, "COARSER", (Precision("bfloat16", is_cache_int8=True),)),
+    (configurations, "COARSER", (Precision("bfloat16", kv_cache="int8"),)),
     (oracle, "NUM_CALIBRATION_PROMPTS", 3),
 )
 

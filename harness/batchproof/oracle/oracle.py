@@ -26,14 +26,13 @@ from typing import Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from batchproof.api import EngineConfig, EngineFactory, FinishReason, Request
 from batchproof.errors import OracleError
-from batchproof.models.cached_states import read_as
-from batchproof.models.catalogue import ModelUnderTest, moved, resolve_dtype
+from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.choosing import is_plain, num_until_end, processed, sampling_of
 from batchproof.oracle.precision import AS_SERVED, Precision
+from batchproof.oracle.rounding import coarse
 from batchproof.statistics import share_bound
 
 LEAST_SHARE = 0.1  # of the steps of a calibration
@@ -185,14 +184,14 @@ class Oracle:
     def kappa(self) -> float:
         """The bound on logit errors in units of E."""
         kappa = KAPPA[self.precision.of(self.subject)]
-        return min(kappa, KAPPA_INT8) if self.precision.is_cache_int8 else kappa
+        return min(kappa, KAPPA_INT8) if self.precision.is_quantized else kappa
 
     @property
     def is_exact(self) -> bool:
         """Whether tokens are right or wrong without near-ties: with an integer oracle, or in float32,
         where near-ties are so rare that a few tokens contain none."""
         return self.subject.oracle is not None or (
-            self.precision.of(self.subject) == "float32" and not self.precision.is_cache_int8
+            self.precision.of(self.subject) == "float32" and not self.precision.is_quantized
         )
 
     def answer(self, prompt: Prompt, max_new_tokens: int) -> Answer:
@@ -380,31 +379,3 @@ def centred(logits: Tensor) -> Tensor:
     """Returns float64 logits on the CPU, minus their mean over the vocabulary; the shape stays."""
     logits = logits.detach().cpu().double()
     return logits - logits.mean(dim=-1, keepdim=True)
-
-
-NUM_LEVELS = 255  # steps between the ends of what 8 bits hold
-
-
-def coarse(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
-    """Returns the model under test, or a copy that rounds at this precision."""
-    if precision == AS_SERVED:
-        return model
-    dtype = resolve_dtype(precision.compute) if precision.compute else model.dtype
-    model = moved(copy.deepcopy(model), model.device, dtype)
-    if precision.is_cache_int8:
-        # Rounding once is the same as rounding at each step: the rounded values do not change.
-        read_as(model, "int8", in_8_bits)
-    return model
-
-
-def in_8_bits(states: Tensor) -> Tensor:
-    """Rounds `states`, `(..., head_dim)`, to the nearest of 256 values between the least and the
-    greatest of each token and head: asymmetric 8-bit quantization. The shape stays.
-
-    Their distance is kept in float16, as by llama.cpp's q8_0. In full precision the two values of a
-    constructed model, which are the ends, would be exact, and those of no engine are.
-    """
-    low, high = states.amin(-1, keepdim=True), states.amax(-1, keepdim=True)
-    unit = ((high - low) / NUM_LEVELS).half().clamp_min(torch.finfo(torch.float16).tiny)
-    unit = unit.to(states.dtype)
-    return ((states - low) / unit).round() * unit + low

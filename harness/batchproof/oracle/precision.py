@@ -23,10 +23,16 @@ KV_CACHES = ("auto", "int8")
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """`compute` is the name of a dtype; None: that of the model under test."""
+    """`compute` is the name of a dtype; None: that of the model under test. `kv_cache` and `weights`
+    are names of formats (`rounding.py`); None: what is computed in."""
 
     compute: str | None = None
-    is_cache_int8: bool = False
+    kv_cache: str | None = None
+    weights: str | None = None
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.kv_cache is not None or self.weights is not None
 
     def of(self, subject: ModelUnderTest) -> str:
         """Returns the name of the dtype whose rounding counts."""
@@ -34,8 +40,9 @@ class Precision:
 
     def __str__(self) -> str:
         """Empty for the model's own precision."""
-        cache = "int8 keys and values" if self.is_cache_int8 else ""
-        return ", ".join(filter(None, (self.compute, cache)))
+        cache = self.kv_cache and f"{self.kv_cache} keys and values"
+        weights = self.weights and f"{self.weights} weights"
+        return ", ".join(filter(None, (self.compute, weights, cache)))
 
 
 AS_SERVED = Precision()
@@ -46,4 +53,4 @@ def resolve_precision(compute: str | None, kv_cache: str) -> Precision:
     one_of("--kv-cache-dtype", kv_cache, KV_CACHES)
     if compute is not None:
         one_of("--compute-dtype", compute, DTYPES)
-    return Precision(compute, kv_cache == "int8")
+    return Precision(compute, None if kv_cache == "auto" else kv_cache)

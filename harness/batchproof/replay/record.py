@@ -239,7 +239,7 @@ def write(
         test=origin.test,
         time_limit_s=trial.lab.time_limit_s,
         compute_dtype=precision.compute,
-        kv_cache_dtype="int8" if precision.is_cache_int8 else "auto",
+        kv_cache_dtype=precision.kv_cache or "auto",
         is_shown_again=is_shown_again,
     )
     path.write_text(content.text(), encoding="utf-8")

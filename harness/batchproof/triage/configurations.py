@@ -30,9 +30,9 @@ LEAST_P_VALUE = 1e-3  # of draws that a temperature explains
 MOST_AT_ONCE = 4096  # tokens of one pass
 COARSER = (  # than the model as it is served; what an honest engine may compute in
     Precision("float16"),
-    Precision(None, is_cache_int8=True),
+    Precision(None, kv_cache="int8"),
     Precision("bfloat16"),
-    Precision("bfloat16", is_cache_int8=True),
+    Precision("bfloat16", kv_cache="int8"),
 )
 
 

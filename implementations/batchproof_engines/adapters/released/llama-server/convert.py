@@ -1,11 +1,11 @@
 """Converts a checkpoint to a GGUF file by llama.cpp's own converter, with one word per token.
 
-    python convert.py LLAMA_CPP CHECKPOINT FOLDER own|mended [TYPE]
+    python convert.py LLAMA_CPP CHECKPOINT FOLDER own|mended TYPE
 
-makes `model.gguf` in the folder, in float32, and from it `base.gguf` and `adapter.gguf`: a LoRA, and
-the model less its product, so that both together are the model again. Each adapter that lies beside
-the checkpoint becomes `adapter-N.gguf`, and is copied to `adapter-N`. With a TYPE, such as bf16, it
-makes the model alone, in that type.
+makes `model.gguf` in the folder, with weights of the type: f32, bf16, q8_0 or q4_0. From one in f32 it
+makes `base.gguf` and `adapter.gguf` as well: a LoRA, and the model less its product, so that both
+together are the model again. Each adapter that lies beside the checkpoint becomes `adapter-N.gguf`, and
+is copied to `adapter-N`.
 
 The converter knows the vocabularies of published models only, so another takes its place: the words of
 the checkpoint, none of them special. What published configurations have and transformers 5 no longer
@@ -23,7 +23,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-SOURCE, CHECKPOINT, FOLDER, HOW, *TYPE = sys.argv[1:]
+SOURCE, CHECKPOINT, FOLDER, HOW, TYPE = sys.argv[1:]
 sys.path[:0] = [SOURCE, str(Path(SOURCE, "gguf-py"))]
 
 import convert_hf_to_gguf  # noqa: E402
@@ -147,6 +147,24 @@ def divide(folder: Path) -> None:
     adapter.close()
 
 
+def in_4_bits() -> str:
+    """Lets the converter, which knows 8 bits, write 4 instead; returns the type to ask it for."""
+    types = gguf.GGMLQuantizationType
+    quantize, add_tensor = gguf.quants.quantize, gguf.GGUFWriter.add_tensor
+    shape_of = gguf.quant_shape_from_byte_shape
+
+    def smaller(kind: Any) -> Any:
+        return types.Q4_0 if kind == types.Q8_0 else kind
+
+    def add(writer: Any, name: str, data: Any, raw_dtype: Any = None, **more: Any) -> None:
+        add_tensor(writer, name, data, raw_dtype=smaller(raw_dtype), **more)
+
+    gguf.quants.quantize = lambda data, kind: quantize(data, smaller(kind))
+    gguf.quant_shape_from_byte_shape = lambda shape, kind: shape_of(shape, smaller(kind))
+    gguf.GGUFWriter.add_tensor = add
+    return "q8_0"
+
+
 PARTS = {  # of a Llama, by their names in llama.cpp
     "q_proj": "attn_q",
     "k_proj": "attn_k",
@@ -203,12 +221,12 @@ def main() -> None:
                 widened(Path(CHECKPOINT), source, config)
         (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
         file = str(target / "model.gguf")
-        kind = TYPE[0] if TYPE else "f32"
+        kind = in_4_bits() if TYPE == "q4_0" else TYPE
         sys.argv[1:] = [str(source), "--outfile", file, "--outtype", kind, "--no-lazy"]
         if architecture == "Qwen3NextForCausalLM" and HAS_MTP:  # there is no layer for it
             sys.argv.append("--no-mtp")
         convert_hf_to_gguf.main()
-    if not TYPE:
+    if TYPE == "f32":
         divide(target)
         for each in sorted(Path(CHECKPOINT, "adapters").glob("*")):
             convert_adapter(each, target / f"adapter-{each.name}.gguf", config)

@@ -1,0 +1,281 @@
+"""`batchproof lab flips`: how often a precision changes a token, by the margin of the token.
+
+A greedy token is a comparator: noise flips it if the noise exceeds the margin, best logit minus second
+in float64. So a prompt of known margin measures the noise of whoever answers it. The unit of margins is
+sigma, the root mean square of the shift of margins by bfloat16 arithmetic: the noise of an honest
+engine. Prompts whose margin bfloat16 does not reach, and a precision does, tell this precision.
+
+Simulated precisions (`oracle/rounding.py`) are read at every token of random prompts. Engines are asked
+for a few tokens after each prompt: the first comes from prefill, the others from decode.
+"""
+
+import argparse
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from batchproof.api import EngineConfig, Request
+from batchproof.cli import choices
+from batchproof.cli.result_files import write_result
+from batchproof.errors import UsageError
+from batchproof.models.catalogue import ModelUnderTest
+from batchproof.models.embedded import DTYPES
+from batchproof.oracle.oracle import Prompt, teacher_forced
+from batchproof.oracle.precision import Precision
+from batchproof.oracle.rounding import coarse
+from batchproof.records.file_kinds import FileKind
+from batchproof.records.provenance import Provenance, made_now
+from batchproof.requirements.promises import Promise
+from batchproof.run.devices import exact_device, num_threads
+from batchproof.run.laboratory import Laboratory
+from batchproof.run.registry import resolve_engine
+from batchproof.run.trial import Trial
+from batchproof.statistics import share_bound
+from batchproof.workload.workloads import Workload
+
+NOISE = Precision("bfloat16")  # the unit
+PRECISIONS = (
+    NOISE,
+    Precision("bfloat16", weights="int8"),
+    Precision("bfloat16", weights="fp8"),
+    Precision("bfloat16", weights="int4"),
+    Precision("bfloat16", kv_cache="int8"),
+    Precision("bfloat16", kv_cache="fp8"),
+)
+RUNGS = (0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, math.inf)  # in sigma
+NUM_TOKENS = 8  # after each prompt, of an engine
+RISK = 0.05  # at which the share of flips of bfloat16 is larger than its bound
+ALPHA, BETA = 0.001, 0.02  # chances of a wrong verdict on an honest engine, and on another
+LEAST_TOKENS = 20  # of a rung that is judged
+
+
+@dataclass(frozen=True)
+class Rung:
+    """Tokens whose margin lies between two rungs of the ladder."""
+
+    tokens: int
+    flips: int
+
+    @property
+    def share(self) -> str:
+        if not self.tokens:
+            return ""
+        return f"{self.flips / self.tokens:.2g} ({self.flips}/{self.tokens})"
+
+
+@dataclass(frozen=True)
+class Flips:
+    """One precision, or one engine in a phase. `shift` is the root mean square of the shift of margins,
+    in sigma; None where only tokens are known."""
+
+    source: str
+    shift: float | None
+    rungs: tuple[Rung, ...]
+
+
+@dataclass(frozen=True)
+class ModelFlips:
+    """`unit` is sigma in units of a logit, `spread` the standard deviation of the logits of a step."""
+
+    model: str
+    dtype: str
+    num_prompts: int
+    num_tokens: int
+    unit: float
+    spread: float
+    flips: tuple[Flips, ...]
+
+
+@dataclass(frozen=True)
+class FlipsRecord:
+    made: Provenance
+    seed: int
+    models: tuple[ModelFlips, ...]
+
+
+FLIPS = FileKind("record of flips", "batchproof.flips", 1, FlipsRecord)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    choices.add_engines(parser, "asked for a few tokens after each prompt, as for pytest --engine")
+    choices.add_repeatable(parser, "--model", "M", "an embedded model, a shape or a checkpoint")
+    parser.add_argument("--dtype", default="bfloat16", help=f"of the weights: {', '.join(DTYPES)}")
+    parser.add_argument("--prompts", type=int, default=16, help="random prompts (default: 16)")
+    parser.add_argument("--length", type=int, default=64, help="tokens of each (default: 64)")
+    choices.add_seed(parser)
+    parser.add_argument("--output", type=Path, default=Path("results"), help="where record and page go")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns 0. Raises `UsageError` for an unknown engine, model or dtype."""
+    for name in ("prompts", "length"):
+        if getattr(arguments, name) < 2:
+            raise UsageError(f"--{name} is {getattr(arguments, name)}, but must be at least 2")
+    found = []
+    with exact_device("cpu") as device, num_threads(torch.get_num_threads()):
+        lab = Laboratory(device, getattr(torch, arguments.dtype), 3600.0)
+        for name in arguments.model or ["tiny"]:
+            found.append(_flips_of(lab, name, arguments))
+            print("\n".join(_lines(found[-1])), flush=True)
+    record = FlipsRecord(made_now(), arguments.seed, tuple(found))
+    write_result(FLIPS, record, _page, choices.writable(arguments.output), "flips", is_whole=True)
+    return 0
+
+
+@dataclass(frozen=True)
+class _Margins:
+    """Of every predicted token, (prompts, tokens): the best in float64, the second, and the margin."""
+
+    best: Tensor
+    second: Tensor
+    margin: Tensor
+    spread: float
+
+
+def _flips_of(lab: Laboratory, name: str, arguments: argparse.Namespace) -> ModelFlips:
+    subject = lab.subject(name)
+    rng = random.Random(arguments.seed)
+    length = min(arguments.length, subject.context_len - NUM_TOKENS)
+    prompts = [
+        tuple(rng.choices(range(subject.vocab_size), k=length)) for _ in range(arguments.prompts)
+    ]
+    known = _exact_margins(subject, prompts)
+    shifts = {each: _shifts(subject, prompts, known, each) for each in PRECISIONS}
+    unit = float(shifts[NOISE][0].square().mean().sqrt())
+    flips = [
+        Flips(
+            str(each), float(shift.square().mean().sqrt()) / unit, _rungs(known.margin, flipped, unit)
+        )
+        for each, (shift, flipped) in shifts.items()
+    ]
+    for text in arguments.engines:
+        flips += _engine_flips(lab, text, subject, prompts, unit)
+    num_tokens = known.margin.numel()
+    return ModelFlips(
+        name, subject.dtype_name, len(prompts), num_tokens, unit, known.spread, tuple(flips)
+    )
+
+
+@torch.inference_mode()
+def _logits(model: Callable[..., object], prompts: Sequence[Prompt]) -> Iterator[Tensor]:
+    """Yields the logits (tokens, vocab) of each prompt, one at a time: vocabularies are large."""
+    for prompt in prompts:
+        yield model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0].double()  # type: ignore[attr-defined]
+
+
+def _exact_margins(subject: ModelUnderTest, prompts: Sequence[Prompt]) -> _Margins:
+    values, tokens, spreads = [], [], []
+    for logits in _logits(subject.exact, prompts):
+        top = logits.topk(2)
+        values.append(top.values)
+        tokens.append(top.indices)
+        spreads.append(float(logits.std(-1).mean()))
+    margin = -torch.stack(values).diff()[..., 0]
+    both = torch.stack(tokens)
+    return _Margins(both[..., 0], both[..., 1], margin, sum(spreads) / len(spreads))
+
+
+def _shifts(
+    subject: ModelUnderTest, prompts: Sequence[Prompt], known: _Margins, precision: Precision
+) -> tuple[Tensor, Tensor]:
+    """Returns the shift of each margin at this precision, and whether another token is the best."""
+    began = time.monotonic()
+    shifts, flipped = [], []
+    model = coarse(subject.model, precision)
+    for row, logits in enumerate(_logits(model, prompts)):
+        of_best = logits.gather(-1, known.best[row, :, None])[:, 0]
+        of_second = logits.gather(-1, known.second[row, :, None])[:, 0]
+        shifts.append(of_best - of_second - known.margin[row])
+        flipped.append(logits.argmax(-1) != known.best[row])
+    print(f"{subject.name}: {precision}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    return torch.stack(shifts), torch.stack(flipped)
+
+
+def _rungs(margin: Tensor, flipped: Tensor, unit: float) -> tuple[Rung, ...]:
+    found = []
+    for low, high in pairwise(RUNGS):
+        there = (margin >= low * unit) & (margin < high * unit)
+        found.append(Rung(int(there.sum()), int((there & flipped).sum())))
+    return tuple(found)
+
+
+def _engine_flips(
+    lab: Laboratory, text: str, subject: ModelUnderTest, prompts: Sequence[Prompt], unit: float
+) -> Iterator[Flips]:
+    """Yields the flips of an engine that is asked for one prompt at a time, given its own tokens."""
+    spec = resolve_engine(text)
+    oracle = lab.oracle(subject.name)
+    trial = Trial(lab, spec, oracle, lab.capabilities(spec, subject), Promise.P1)
+    phases: dict[str, list[tuple[float, bool]]] = {"prefill": [], "decode": []}
+    with trial.engine(EngineConfig()) as engine:
+        for number, prompt in enumerate(prompts):
+            request = Request(f"r{number}", prompt, NUM_TOKENS)
+            (completion,) = trial.run(Workload((request,)), engine).completions
+            tokens = completion.token_ids
+            (logits,) = teacher_forced(subject, [(prompt, tokens)])
+            margins = -logits.topk(2).values.diff()[:, 0]
+            for step, (token, margin) in enumerate(zip(tokens, margins, strict=True)):
+                is_flip = int(logits[step].argmax()) != token
+                phases["decode" if step else "prefill"].append((float(margin), is_flip))
+    for phase, answers in phases.items():
+        margin, flipped = (torch.tensor(each) for each in zip(*answers, strict=True))
+        yield Flips(f"{spec.name}, {phase}", None, _rungs(margin, flipped, unit))
+
+
+def _lines(found: ModelFlips) -> Iterator[str]:
+    yield f"## {found.model}, weights in {found.dtype}"
+    yield ""
+    yield (
+        f"{found.num_prompts} prompts, {found.num_tokens:,} tokens. Sigma is {found.unit:.3g}; the "
+        f"logits of a step have a standard deviation of {found.spread:.3g}."
+    )
+    yield ""
+    ends = ["beyond" if high == math.inf else f"{low:g} to {high:g}" for low, high in pairwise(RUNGS)]
+    yield "| margin in sigma | shift | " + " | ".join(ends) + " |"
+    yield "|---" * (len(ends) + 2) + "|"
+    for each in found.flips:
+        shift = "" if each.shift is None else f"{each.shift:.3g}"
+        yield f"| {each.source} | {shift} | " + " | ".join(r.share for r in each.rungs) + " |"
+    yield ""
+    yield from _telling(found)
+
+
+def _telling(found: ModelFlips) -> Iterator[str]:
+    """Says for each source on which rung the fewest tokens tell it from bfloat16, whose share of flips
+    gets its upper bound: those of a sequential test, about ln((1 - beta) / alpha) over the divergence of
+    the two shares (A. Wald, Annals of Mathematical Statistics 16, 1945)."""
+    noise = found.flips[0]
+    for each in found.flips[1:]:
+        ways = []
+        for (low, high), rung, quiet in zip(pairwise(RUNGS), each.rungs, noise.rungs, strict=True):
+            if rung.tokens < LEAST_TOKENS or not quiet.tokens:
+                continue
+            usual, seen = share_bound(quiet.flips, quiet.tokens, RISK), rung.flips / rung.tokens
+            if seen > usual:
+                num = math.log((1 - BETA) / ALPHA) / _divergence(seen, usual)
+                ways.append(
+                    (num, f"{low:g} to {high:g} sigma, {rung.share} against {usual:.2g} at most")
+                )
+        num, where = min(ways, default=(math.inf, ""))
+        told = f"told by about {math.ceil(num)} tokens: {where}" if ways else "not told from bfloat16"
+        yield f"* {each.source}: {told}"
+    yield ""
+
+
+def _divergence(seen: float, usual: float) -> float:
+    """Returns the Kullback-Leibler divergence, in nats, of two shares."""
+    others = (1 - seen) * math.log((1 - seen) / (1 - usual)) if seen < 1 else 0.0
+    return seen * math.log(seen / usual) + others
+
+
+def _page(record: FlipsRecord) -> str:
+    title = ["# Flips of tokens by margin and precision", "", *record.made.lines(), ""]
+    return "\n".join([*title, *(line for each in record.models for line in _lines(each))])
