@@ -250,8 +250,8 @@ def _lines(found: ModelFlips) -> Iterator[str]:
 
 def _telling(found: ModelFlips) -> Iterator[str]:
     """Says for each source on which rung the fewest tokens tell it from bfloat16, whose share of flips
-    gets its upper bound: those of a sequential test, about ln((1 - beta) / alpha) over the divergence of
-    the two shares (A. Wald, Annals of Mathematical Statistics 16, 1945)."""
+    gets its upper bound: those of a sequential test, about ln((1 - beta) / alpha) over the divergence
+    of the two shares (A. Wald, Annals of Mathematical Statistics 16, 1945)."""
     noise = found.flips[0]
     for each in found.flips[1:]:
         ways = []
