@@ -1,4 +1,4 @@
-"""Where an answer ends. Imports no torch, as schedulers import it."""
+"""Where an answer ends, and which may have drafts. Imports no torch, as schedulers import it."""
 
 from collections.abc import Sequence as Seq
 
@@ -18,3 +18,10 @@ def stops(request: Request, output_token_ids: Seq[int]) -> bool:
     if asked is None or len(output_token_ids) < asked.min_tokens:
         return False
     return any(tuple(output_token_ids[-len(each) :]) == each for each in asked.stop_token_sequences)
+
+
+def may_have_drafts(request: Request) -> bool:
+    """Returns whether a step may choose several of a request's tokens: logprobs are noted for one, and
+    a stop sequence is not looked for in drafts."""
+    asked = request.sampling
+    return asked is None or (asked.logprobs is None and not asked.stop_token_sequences)

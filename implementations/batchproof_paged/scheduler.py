@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from batchproof.api import EngineConfig, FinishReason, Limits, Request, duplicate_id
+from batchproof_engines.stopping import may_have_drafts
 from batchproof_paged.block_manager import BlockManager, Key
 from batchproof_paged.rows import Rows, Scheduled
 from batchproof_paged.sequence import Sequence
@@ -205,7 +206,7 @@ class Scheduler:
         budget = self._config.max_num_batched_tokens - sum(rows.query_lens)
         room: list[int] = []
         for sequence, context_len, query_len, is_sampled in rows:
-            is_drafted = is_sampled and query_len == 1 and sequence.may_have_drafts
+            is_drafted = is_sampled and query_len == 1 and may_have_drafts(sequence.request)
             num = min(most, budget, sequence.max_num_tokens - sequence.num_tokens - 1)
             num = max(num, 0) if is_drafted else 0
             while num and not self.blocks.can_hold(sequence, context_len + 1 + num):

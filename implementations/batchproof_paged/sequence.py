@@ -64,13 +64,6 @@ class Sequence:
         return len(self.prompt_logprobs) < self.num_prompt_tokens
 
     @property
-    def may_have_drafts(self) -> bool:
-        """May a step choose several of its tokens? Logprobs are noted for one, and a stop sequence is
-        not looked for in drafts."""
-        asked = self.request.sampling
-        return asked is None or (asked.logprobs is None and not asked.stop_token_sequences)
-
-    @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[len(self.request.prompt_token_ids) :]
 

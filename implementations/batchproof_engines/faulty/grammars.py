@@ -70,9 +70,9 @@ class RejectedDraftsStayInTheGrammar(Matcher):
 class ChoicesBehindDraftsAreFree(RaggedPagedEngine):
     """Of a row with drafts the first choice follows the grammar, and those behind drafts do not."""
 
-    def _verifying(self, sequence: Sequence, logits: Tensor) -> list[int]:
-        free: list[int] = logits.argmax(dim=-1).tolist()
-        return super()._verifying(sequence, logits)[:1] + free[1:]
+    def _verifying(self, sequence: Sequence, logits: Tensor) -> list[Choice]:
+        free = map(Choice, logits[1:].argmax(dim=-1).tolist())
+        return [*super()._verifying(sequence, logits)[:1], *free]
 
 
 class _Resumed(Matcher):

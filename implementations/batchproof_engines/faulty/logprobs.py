@@ -93,9 +93,9 @@ class LogprobsInBfloat16(Sampler):
 class AChunkHasLogprobsToo(RaggedEngine):
     """What stands behind a chunk of the prompt is noted as if it were a token of the answer."""
 
-    def _chosen_tokens(self, plan: SchedulerOutput, logits: Tensor) -> list[int]:
+    def _note_logprobs(self, plan: SchedulerOutput, choices: Seq[Choice]) -> None:
         rows = tuple(replace(row, is_sampled=True) for row in plan.rows)
-        return super()._chosen_tokens(replace(plan, rows=rows), logits)
+        super()._note_logprobs(replace(plan, rows=rows), choices)
 
 
 @planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm-gaudi#541")

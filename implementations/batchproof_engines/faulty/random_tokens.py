@@ -57,10 +57,10 @@ class ShiftedEngine(RaggedEngine):
     sampler_class: type[ShiftedSampler] = ShiftedSampler
     _sampler: ShiftedSampler
 
-    def _chosen_tokens(self, plan: SchedulerOutput, logits: Tensor) -> list[int]:
+    def _choices(self, plan: SchedulerOutput, logits: Tensor) -> list[Choice]:
         sequences = [each for each, _ in plan.scheduled if isinstance(each, ShiftedSequence)]
         self._sampler.shifts = [each.shift for each in sequences]
-        return super()._chosen_tokens(plan, logits)
+        return super()._choices(plan, logits)
 
 
 @planted(Promise.P19, Cause.SAMPLING, "vllm-project/vllm#1885")

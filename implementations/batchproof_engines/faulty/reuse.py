@@ -18,6 +18,7 @@ from batchproof_engines.faulty.fault import planted
 from batchproof_engines.faulty.placement import keys_and_values
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+from batchproof_engines.sampler import Choice
 
 
 @planted(Promise.P8, Cause.STALE, "waybarrios/vllm-mlx#384")
@@ -31,10 +32,10 @@ class SlotKeepsFormerKeys(RaggedEngine):
         self._former: dict[str, DynamicCache] = {}
 
     def _settle(
-        self, plan: SchedulerOutput, logits: Tensor
+        self, plan: SchedulerOutput, logits: Tensor, choices: Seq[Choice]
     ) -> tuple[list[TokenEvent], dict[str, Tensor]]:
         caches = dict(self._caches)
-        result = super()._settle(plan, logits)
+        result = super()._settle(plan, logits, choices)
         self._left += (caches[each] for each in self._trace[-1].finished)
         return result
 

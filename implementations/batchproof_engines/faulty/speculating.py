@@ -12,7 +12,7 @@ from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.drafting import NgramDrafter, Speculator
 from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
-from batchproof_engines.sampler import SampledRow
+from batchproof_engines.sampler import Choice, SampledRow
 
 
 @planted(Promise.P17, Cause.SPECULATION, "jaymody/speculative-sampling#3")
@@ -58,13 +58,13 @@ class DraftsAreNotCountedInTheBudget(PagedScheduler):
 
 
 class _Choosing(RaggedPagedEngine):
-    def _verifying(self, sequence: Sequence, logits: Tensor) -> list[int]:
+    def _verifying(self, sequence: Sequence, logits: Tensor) -> list[Choice]:
         has_parameters = sequence.request.sampling is not None and sequence.matcher is None
         if len(logits) == 1 or not has_parameters:
             return super()._verifying(sequence, logits)
         return self._choosing(sequence, logits)
 
-    def _choosing(self, sequence: Sequence, logits: Tensor) -> list[int]:
+    def _choosing(self, sequence: Sequence, logits: Tensor) -> list[Choice]:
         """Returns what is chosen where a request with parameters has drafts."""
         raise NotImplementedError
 
@@ -73,18 +73,18 @@ class _Choosing(RaggedPagedEngine):
 class DraftedRequestsLoseTheirParameters(_Choosing):
     """Requests with parameters of their own are drafted as well, and verified without them."""
 
-    def _choosing(self, sequence: Sequence, logits: Tensor) -> list[int]:  # noqa: ARG002
-        return list(logits.argmax(dim=-1).tolist())
+    def _choosing(self, sequence: Sequence, logits: Tensor) -> list[Choice]:  # noqa: ARG002
+        return [*map(Choice, logits.argmax(dim=-1).tolist())]
 
 
 @planted(Promise.P19, Cause.SPECULATION, "sgl-project/sglang#28242")
 class PenaltiesForgetTheDraftsOfAStep(_Choosing):
     """Tokens behind a draft are penalized as they were before the step."""
 
-    def _choosing(self, sequence: Sequence, logits: Tensor) -> list[int]:
+    def _choosing(self, sequence: Sequence, logits: Tensor) -> list[Choice]:
         before = sequence.output_token_ids[: -len(logits) + 1]
         row = SampledRow(sequence.request, before)
-        return [each.token_id for each in self._sampler.choose(logits, [row] * len(logits))]
+        return self._sampler.choose(logits, [row] * len(logits))
 
 
 @planted(Promise.P17, Cause.SPECULATION, "vllm-project/vllm-ascend#2280", shows_on="llama-hash")

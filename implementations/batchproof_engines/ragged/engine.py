@@ -43,7 +43,7 @@ from batchproof_engines.lora import Adapters, refusal_of
 from batchproof_engines.model_support import refuse_other_attention, refuse_unbatchable, sliding_window
 from batchproof_engines.pausing import Pausable
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
-from batchproof_engines.sampler import SampledRow, Sampler
+from batchproof_engines.sampler import Choice, SampledRow, Sampler
 from batchproof_engines.trial_batch import probe_logits
 from batchproof_engines.weights import Weights
 
@@ -94,15 +94,19 @@ class RaggedEngine(Pausable):
         plan = self._scheduler.schedule()
         for request_id in plan.preempted:
             self._caches.pop(request_id, None)
-        if not plan.scheduled:
-            return [], {}
-        return self._settle(plan, self._forward(plan))
+        return self._carry_out(plan) if plan.scheduled else ([], {})
+
+    def _carry_out(self, plan: SchedulerOutput) -> tuple[list[TokenEvent], dict[str, Tensor]]:
+        logits = self._forward(plan)
+        return self._settle(plan, logits, self._choices(plan, logits))
 
     def _settle(
-        self, plan: SchedulerOutput, logits: Tensor
+        self, plan: SchedulerOutput, logits: Tensor, choices: Seq[Choice]
     ) -> tuple[list[TokenEvent], dict[str, Tensor]]:
-        """Chooses the tokens of a step from its logits (rows, vocab), and records its outcome."""
-        events, record = self._scheduler.update(plan, self._chosen_tokens(plan, logits))
+        """Records the outcome of a step: what was chosen for each row, from its logits (rows,
+        vocab)."""
+        self._note_logprobs(plan, choices)
+        events, record = self._scheduler.update(plan, [choice.token_id for choice in choices])
         events = [each._replace(logprobs=self._logprobs.pop(each.request_id, None)) for each in events]
         for request_id in self._caches.keys() & set(record.finished):
             del self._caches[request_id]
@@ -110,16 +114,18 @@ class RaggedEngine(Pausable):
         sampled = zip(plan.rows, logits, strict=True)
         return events, {row.request_id: each[None] for row, each in sampled if row.is_sampled}
 
-    def _chosen_tokens(self, plan: SchedulerOutput, logits: Tensor) -> list[int]:
-        """Returns a token for each row, and keeps the logprobs of those that are sampled."""
+    def _choices(self, plan: SchedulerOutput, logits: Tensor) -> list[Choice]:
+        """Returns what is chosen for each row from its logits (rows, vocab)."""
         sequences = [sequence for sequence, _ in plan.scheduled]
         rows = [SampledRow(each.request, each.output_token_ids, each.matcher) for each in sequences]
-        choices = self._sampler.choose(logits, rows)
-        for sequence, choice, row in zip(sequences, choices, plan.rows, strict=True):
+        return self._sampler.choose(logits, rows)
+
+    def _note_logprobs(self, plan: SchedulerOutput, choices: Seq[Choice]) -> None:
+        """Keeps the logprobs of the rows that are sampled."""
+        for (sequence, _), choice, row in zip(plan.scheduled, choices, plan.rows, strict=True):
             if row.is_sampled and choice.logprobs is not None:
                 sequence.logprobs.append(choice.logprobs)
                 self._logprobs[row.request_id] = choice.logprobs
-        return [choice.token_id for choice in choices]
 
     @torch.inference_mode()
     def _forward(self, plan: SchedulerOutput) -> Tensor:

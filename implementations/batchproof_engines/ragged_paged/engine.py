@@ -21,7 +21,7 @@ from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.drafting import Speculator
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
-from batchproof_engines.sampler import SampledRow
+from batchproof_engines.sampler import Choice, SampledRow
 
 
 class KeyPool:
@@ -67,12 +67,9 @@ class RaggedPagedEngine(RaggedEngine):
         output = self._model.get_output_embeddings()
         return self.speculator_class(draft, most, output, self.hidden_states)
 
-    def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
-        plan = self._scheduler.schedule()
-        if not plan.scheduled:
-            return [], {}
+    def _carry_out(self, plan: SchedulerOutput) -> tuple[list[TokenEvent], dict[str, Tensor]]:
         if self._speculator is None:
-            return self._settle(plan, self._forward(plan))
+            return super()._carry_out(plan)
         return self._settle_drafts(self._speculator, self._speculator.drafted(plan, self._scheduler))
 
     @torch.inference_mode()
@@ -89,10 +86,12 @@ class RaggedPagedEngine(RaggedEngine):
         ]
         sequences = [sequence for sequence, _ in plan.scheduled]
         choices = list(map(self._verifying, sequences, verified))
-        kept = speculator.verified(sequences, choices)
+        tokens = [[choice.token_id for choice in of_row] for of_row in choices]
+        kept = speculator.verified(sequences, tokens)
         last = torch.stack([each[num - 1] for each, num in zip(verified, kept, strict=True)])
-        events, logits = self._settle(_settled(plan, kept), last)
-        for row, chosen, of_row, num in zip(plan.rows, choices, verified, kept, strict=True):
+        last_choices = [each[num - 1] for each, num in zip(choices, kept, strict=True)]
+        events, logits = self._settle(_settled(plan, kept), last, last_choices)
+        for row, chosen, of_row, num in zip(plan.rows, tokens, verified, kept, strict=True):
             if num > 1:
                 name = row.request_id
                 logits[name] = of_row[:num]
@@ -108,18 +107,16 @@ class RaggedPagedEngine(RaggedEngine):
         super().restart()
         self._scheduler.blocks.forget()
 
-    def _verifying(self, sequence: Sequence, logits: Tensor) -> list[int]:
+    def _verifying(self, sequence: Sequence, logits: Tensor) -> list[Choice]:
         """Returns what is chosen before each draft of a row and behind the last, from logits
         (drafts + 1, vocab). A grammar and penalties follow the drafts: behind one that a grammar does
         not allow it allows nothing."""
-        if sequence.matcher is None and sequence.request.sampling is None:
-            return list(logits.argmax(dim=-1).tolist())
         outputs, last = sequence.output_token_ids, len(logits) - 1
         rows = [
             SampledRow(sequence.request, outputs[: len(outputs) - last + place], sequence.matcher)
             for place in range(last + 1)
         ]
-        return [choice.token_id for choice in self._sampler.choose(logits, rows)]
+        return self._sampler.choose(logits, rows)
 
     def tables(self, plan: SchedulerOutput) -> list[list[int]]:
         known = self._scheduler.blocks.tables

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from batchproof.api import EngineConfig, Limits, SamplingParams, StepRecord, TokenEvent
+from batchproof.api import EngineConfig, Limits, StepRecord, TokenEvent
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.blocks import BlockManager
 from batchproof_engines.sampler import GREEDY
+from batchproof_engines.stopping import may_have_drafts
 
 
 class PagedScheduler(Scheduler):
@@ -63,8 +64,7 @@ class PagedScheduler(Scheduler):
         room: list[int] = []
         for (sequence, num_new), row in zip(plan.scheduled, plan.rows, strict=True):
             num_tokens = len(sequence.token_ids)
-            may_have = may_have_drafts(sequence.request.sampling)
-            is_drafted = row.is_sampled and num_new == 1 and may_have
+            is_drafted = row.is_sampled and num_new == 1 and may_have_drafts(sequence.request)
             left = sequence.request.max_new_tokens - len(sequence.output_token_ids) - 1
             num = max(min(most, budget, left), 0) if is_drafted else 0
             while num and not self.blocks.can_hold(sequence, num_tokens + num, []):
@@ -103,13 +103,3 @@ class PagedScheduler(Scheduler):
 
     def _num_free_blocks(self) -> int | None:
         return self.blocks.num_free_blocks
-
-
-def may_have_drafts(asked: SamplingParams | None) -> bool:
-    """Returns whether a step may choose several tokens of a request: what is drawn must be drawn alike
-    when the last is chosen again, logprobs are noted for one token, and a stop sequence is not looked
-    for in drafts."""
-    if asked is None:
-        return True
-    is_repeatable = asked.temperature == 0 or asked.seed is not None
-    return is_repeatable and asked.logprobs is None and not asked.stop_token_sequences
