@@ -102,7 +102,9 @@ class ReleasedEngine:
             return self._asked_over_http(self.library.server, python, release, model, config, options)
         given = {key: value for key, value in options.items() if value is not None}
         words = (python, str(self.library.program), json.dumps(given))
-        return factory_of(kept_program(self.name, words, os.getcwd()))(model, config)
+        engine: Any = factory_of(kept_program(self.name, words, os.getcwd()))(model, config)
+        engine.notes = (*self.library.notes, *engine.notes)
+        return engine
 
     def _asked_over_http(
         self,
@@ -140,7 +142,7 @@ class ReleasedEngine:
             f"of {places['release']}" if build else _installed_version(python, self.library.package)
         )
         engine.release = f"{self.library.title} {version}"
-        engine.notes = (*server.notes, *engine.notes)
+        engine.notes = (*self.library.notes, *engine.notes)
         local.counted(server.events)  # those of earlier engines
         started = local.said_at_start(server.started)
         engine.count_others = lambda: local.counted(server.events) | started

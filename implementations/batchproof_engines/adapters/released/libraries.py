@@ -69,7 +69,6 @@ class ServerCommand:
     command: tuple[str, ...]
     client: Mapping[str, str | bool]  # options of `openai`, some of which a user may set
     flags: Mapping[str, Flag]
-    notes: tuple[str, ...] = ()
     ready: str = ""  # the path that is answered with success once it can serve; "": any answer will do
     ready_s: float = 90.0  # for which that is waited
     variables: Mapping[str, str] = field(default_factory=dict)  # of its environment
@@ -91,6 +90,7 @@ class ReleasedLibrary:
     title: str  # as its maker writes it
     maker: str
     options: Mapping[str, str] = field(default_factory=dict)  # with what they mean
+    notes: tuple[str, ...] = ()  # what its verdict says of it, before what depends on options
     environment: str = ""  # the library in whose environment it is, if not in one of its own
     package: str = ""  # whose version is that of a server, unless it is compiled
     unwanted: tuple[str, ...] = ()  # dependencies that cannot be imported

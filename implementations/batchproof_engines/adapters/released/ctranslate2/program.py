@@ -62,21 +62,8 @@ class CTranslate2:
         )
         self.notes = [
             f"compute_type is {compute_type}; the cache holds its float type.",
-            "generate_batch gets all requests of a call, with batch_type examples and max_batch_size "
-            "from max_num_seqs; no other limit has a counterpart, so none is given.",
-            "max_length and end_token belong to a call: max_length is the largest cap, there is no "
-            "end_token, and the callback ends each row at its own cap or EOS, which stays in the "
-            "answer.",
-            "Temperature, top_k and top_p belong to a call: requests with the same ones are one call.",
-            "Logprobs are computed here from the logits of return_logits_vocab, which also has a row "
-            "for each token of a prompt that was fed by itself: the answer's are the last.",
-            "A request with a cap below 1 is a call of its own, since max_length belongs to a call.",
             prompts,
-            "An error fails a whole sub-batch and names no request: each of those is told of it.",
-            "A token id outside of the vocabulary is an unknown word, and there is no unknown token.",
             Length.note,
-            "There is no finish reason: it is derived from the last token.",
-            "Requests have no ids there: the later of two with one id is refused by the adapter.",
         ]
 
     def build(

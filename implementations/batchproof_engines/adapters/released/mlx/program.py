@@ -88,23 +88,10 @@ class MLXLM:
         )
         self.notes = [
             f"mlx {version('mlx')} on a CPU, where it computes with one thread",
-            "a step is one `next` of BatchGenerator, a decode and a part of the prompts, without HTTP",
             rope,
             "max_num_seqs is completion_batch_size; prefill_batch_size is the same, but at most "
             f"{prompts_at_once} ({PREFILL_BATCH_SIZE} by default)",
-            "max_num_batched_tokens, shared by the prompts that are fed at once, is prefill_step_size; "
-            "decodes come on top",
-            "keys and values have no pool: num_blocks has no counterpart there",
             Length.note,
-            "EOS ids are stop sequences of one token, and part of the answer",
-            "an id that is live is refused by the adapter: the library would take it",
-            "a number below the least that mlx_lm.server takes is refused by the adapter, in the "
-            "server's words: BatchGenerator does not check it",
-            "repetition_penalty reads the whole request (repetition_context_size), and 0 means none",
-            "logprobs are of what repetition_penalty and logit_bias leave of the logits",
-            "top_p and min_p choose before the temperature is applied, and the other two penalties "
-            "count the prompt: they are not declared",
-            "one random generator serves all requests, so there are no seeds",
         ]
 
     def build(self, folder: str, dtype: str, config: dict[str, Any], _: int) -> Engine:

@@ -46,14 +46,6 @@ class OnnxRuntimeGenAI:
         self.notes = [
             "Converted with precision fp32 for the CPU, where the cache holds float32, and with "
             f"windowed_kv_cache={windowed_kv_cache}, the builder's own choice being True.",
-            "The request Engine with static_batching.max_batch_size from max_num_seqs and "
-            "max_session_tokens from max_model_len; no other limit has a counterpart on a CPU.",
-            "A cap of 0 would unset the cap, as its documentation says: the adapter refuses it.",
-            "An EOS that ends an answer is not emitted, as its documentation says: the adapter appends "
-            "it where the finish reason is EOS.",
-            "A top_k of 1 is asked for as no sampling: beside a temperature the library refuses it.",
-            "A seed of a turn needs dynamic batching, which a CPU does not have: requests have none.",
-            "EOS ids belong to a model: requests with the same single EOS id share an engine.",
             f"A model has at least one EOS id: the others share an engine whose EOS is {SOME_ID}. One "
             "that does not end there goes on as a new request with what it has so far, and one that "
             "has reached an EOS of its own is ended by the adapter.",

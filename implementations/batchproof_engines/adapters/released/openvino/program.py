@@ -80,22 +80,9 @@ class OpenVinoGenAI:
         self.notes = [
             f"precision of the computation: {precision}, of the keys and values: {kv_cache}",
             f"the settings override each configuration: {', '.join(given)}",
-            "a pool is rounded up to blocks of 32 tokens; without num_blocks it grows as needed",
             Length.note,
-            "dynamic_split_fuse, the library's default, keeps no max_num_seqs; without it a step "
-            "has room for the longest prompt",
-            "each request names its own cap and EOS ids; one without EOS ids says ignore_eos, as the "
-            "library would add the model's; one below 0, which it refuses, is left out",
-            "an EOS is part of the output",
-            "the requests of a call are added one by one, so that each refusal has its own words, and "
-            "all of them before the first step",
-            "a request that the library ends as IGNORED, out of cache, is told as refused",
-            "an id is a number to the library, the same one when it is used again",
             "drafts come from a draft_model, or without one from prompt_lookup, with n-grams of up to "
             f"{NGRAM_SIZE} tokens; a draft has the library's default scheduler",
-            "an abort is the handle's cancel",
-            "a checkpoint of 256 tokens gets a tokenizer of bytes, for grammars: regex and ebnf, not "
-            "json_schema, as JSON may have any white space there",
         ]
         if adapters:
             # Blocks that prompts of several adapters share are so the library's own.

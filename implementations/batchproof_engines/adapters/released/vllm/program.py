@@ -139,26 +139,12 @@ class VLLM:
             self.capabilities.append("structured")
         self.notes = [
             _origin(),
-            "V1 engine in the process of the program: a step is one of LLMEngine, without HTTP",
             "compiled, as by default" if compiled else "enforce_eager: the model is not compiled",
             f"async_scheduling is {'on, as by default' if async_scheduling else 'off'}",
-            "chunked prefill is on; blocks are of 32 tokens or a multiple",
             "a pool has one block more than num_blocks, as vLLM counts the last token, which is never "
             f"fed, and with a sliding window another one; without num_blocks it is {kv_cache_mib} MiB",
-            "a request beyond max_model_len is refused by the adapter: vLLM's engine would cut the "
-            "answer, as its server does",
-            "an id that is live, or an adapter that is not loaded, is refused by this program",
-            "EOS ids are stop_token_ids, with ignore_eos; those that the vocabulary lacks, which vLLM "
-            "refuses, are left out",
-            "the number of threads is set for each engine: drafts from n-grams change it (a finding)",
-            "CpuPlatform.register_triton_kernel_overrides is called for the first engine of a process "
-            "alone: a second call fails once n-grams have loaded numba (a finding)",
             "drafts come from an EAGLE or MTP head if the model has one, or from a draft_model, or "
             f"without either from n-grams of up to {NGRAM_SIZE} tokens",
-            "with latent attention prompts are fed whole and not cached, in blocks of 16 tokens, as "
-            "on a CPU whatever is asked: there is no trace then",
-            "of Qwen3-Next, DeepSeek and models with a tied head or layers of several kinds drafts are "
-            "n-grams",
             "an engine is used again once it is idle, after reset_prefix_cache"
             if kept
             else "each engine is built anew",
