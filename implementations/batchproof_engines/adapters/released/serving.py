@@ -67,7 +67,8 @@ class Library(Protocol):
         "stepping", and `take_trace()`, which returns the records (`protocol.Step`, as dicts) of the
         steps since its last call, if it says "tracing", and `load_adapter(name, path)` and
         `unload_adapter(name)` if it says "adapters", and the methods of what it says of its lifecycle;
-        `update_weights(folder, names)` gets the folder of a checkpoint. It may have `take_counters()`:
+        `update_weights(model, names)` gets the folder of a checkpoint. Arguments are given by the names
+        of the protocol's fields. It may have `take_counters()`:
         what a verdict should count since the last call, by name. Its `lacks` are those of the library's
         capabilities that it has not with this model.
 
@@ -194,10 +195,15 @@ class Stepped:
         except self.refusals as error:
             self.undelivered.append(event_of(name, None, "error", str(error)))
 
+    @property
+    def has_work(self) -> bool:
+        """Returns whether the library has a step to run."""
+        return bool(self.live)
+
     def step(self) -> list[Event]:
         """Runs one step of the library, if it has work, and returns the events."""
         events, self.undelivered = self.undelivered, []
-        return events + (self.advance() if self.live else [])
+        return events + (self.advance() if self.has_work else [])
 
     def abort(self, request_id: str) -> None:
         """Ends a live request; an unknown id has no effect."""
@@ -205,7 +211,7 @@ class Stepped:
             self.cancel(self.live.pop(request_id))
 
     def has_unfinished(self) -> bool:
-        return bool(self.live or self.undelivered)
+        return self.has_work or bool(self.undelivered)
 
 
 def in_calls(
@@ -294,6 +300,8 @@ def serve(library: Callable[..., Library]) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
+# The field of an answer that is what the engine's method returns.
+RESULTS = {"generate": "completions", "step": "events", "has_unfinished": "has_unfinished"}
 _KINDS = {bool: "true or false", int: "a whole number", str: "a text"}
 
 
@@ -339,41 +347,16 @@ class _Dispatcher:
                 return {"unsupported": str(why)}
             lacks = getattr(self._engines[number], "lacks", ())
             return {"lacks": [*lacks]} if lacks else {}
-        if op == "close":
-            engine = self._engines.pop(number, None)
-            if engine is not None:
-                engine.close()
-            return {}
-        return self._engine_answer(self._engines[number], op, question)
-
-    def _news(self, engine: Any) -> dict[str, Any]:
-        is_traced = protocol.TRACING in self._library.capabilities
-        news = {"trace": engine.take_trace()} if is_traced else {}
-        return news | ({"counters": engine.take_counters()} if hasattr(engine, "take_counters") else {})
-
-    def _engine_answer(self, engine: Any, op: str, question: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = {}
-        if op == "generate":
-            answer["completions"] = engine.generate(question["requests"])
-            answer |= self._news(engine)
-        elif op == "add":
-            try:
-                engine.add(question["request"])
-            except Live:
-                answer["live"] = True
-        elif op == "step":
-            answer["events"] = engine.step()
-            answer |= self._news(engine)
-        elif op == "abort":
-            engine.abort(question["request_id"])
-        elif op == "load_adapter":
-            engine.load_adapter(question["name"], question["path"])
-        elif op == "unload_adapter":
-            engine.unload_adapter(question["name"])
-        elif op == "update_weights":
-            engine.update_weights(question["model"], question["names"])
-        elif op in ("pause", "resume", "sleep", "wake", "clear_cache"):
-            getattr(engine, op)()
-        elif op == "has_unfinished":
-            answer["has_unfinished"] = engine.has_unfinished()
+        engine = self._engines.pop(number) if op == "close" else self._engines[number]
+        given = {name: value for name, value in question.items() if name not in ("op", "engine")}
+        try:
+            result = getattr(engine, op)(**given)
+        except Live:
+            return {"live": True}
+        answer = {RESULTS[op]: result} if op in RESULTS else {}
+        if op in ("generate", "step"):
+            if protocol.TRACING in self._library.capabilities:
+                answer["trace"] = engine.take_trace()
+            if hasattr(engine, "take_counters"):
+                answer["counters"] = engine.take_counters()
         return answer

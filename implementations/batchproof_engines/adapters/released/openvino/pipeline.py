@@ -15,8 +15,8 @@ from serving import (
     Completion,
     Event,
     Length,
-    Live,
     Request,
+    Stepped,
     completion_of,
     event_of,
     in_calls,
@@ -34,12 +34,13 @@ PARAMETERS = {  # the protocol's name and the library's
 GRAMMARS = {"regex": "regex", "ebnf": "grammar"}  # the protocol's name and the library's
 REASONS = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
 GIVEN_UP = "the library gave the request up: GenerationStatus.IGNORED, out of cache"
-ERRORS = (RuntimeError, TypeError, ValueError, OverflowError)  # with which it refuses
 SILENCE = "the library gave no token and no status of it"
 
 
-class Pipeline:
-    """An engine; `_live` are the requests whose end has not been reported yet."""
+class Pipeline(Stepped):
+    """An engine; a handle is the library's own."""
+
+    refusals = (RuntimeError, TypeError, ValueError, OverflowError)
 
     def __init__(
         self,
@@ -48,14 +49,13 @@ class Pipeline:
         num_drafts: int | None,
         lacks: Sequence[str],
     ) -> None:
+        super().__init__()
         self._make, self._pipeline, self.lacks = make, make(), lacks
         self._num_drafts = num_drafts
         self._length = length
         self._numbers: dict[str, int] = {}
-        self._live: dict[str, genai.GenerationHandle] = {}
         # Held for a step, because dropping a handle stops its request.
         self._aborted: list[genai.GenerationHandle] = []
-        self._undelivered: list[Event] = []
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request, after adding all of them before the first step."""
@@ -64,53 +64,41 @@ class Pipeline:
             self._pipeline.step()
         return [_completion(request, handle) for request, handle in zip(requests, handles, strict=True)]
 
-    def add(self, request: Request) -> None:
-        """Adds a request. Raises `Live`: the library would accept a live id, but its events could not
-        be told apart."""
-        request_id = request["request_id"]
-        if request_id in self._live:
-            raise Live
-        handle = self._submitted(request)
-        if isinstance(handle, Exception):
-            self._undelivered.append(event_of(request_id, None, "error", str(handle)))
-        else:
-            self._live[request_id] = handle
+    def submit(self, request: Request) -> genai.GenerationHandle:
+        refusal = self._length.refusal(request)
+        if refusal is not None:
+            raise ValueError(refusal)
+        number = self._numbers.setdefault(request["request_id"], len(self._numbers))
+        return self._pipeline.add_request(number, _prompt(request), self._settings(request))
 
-    def step(self) -> list[Event]:
-        """Runs one step of the library, if it has work, and returns the events."""
-        events, self._undelivered = self._undelivered, []
+    def advance(self) -> list[Event]:
         if self._pipeline.has_non_finished_requests():
             self._pipeline.step()
         self._aborted.clear()
-        for request_id, handle in list(self._live.items()):
+        events = []
+        for request_id, handle in list(self.live.items()):
             events += _news(request_id, handle)
             if handle.get_status() != genai.GenerationStatus.RUNNING:
-                del self._live[request_id]
+                del self.live[request_id]
         return events
 
-    def abort(self, request_id: str) -> None:
-        """Ends a live request; an unknown id has no effect."""
-        handle = self._live.pop(request_id, None)
-        if handle is not None:
-            handle.cancel()
-            self._aborted.append(handle)
+    def cancel(self, handle: genai.GenerationHandle) -> None:
+        handle.cancel()
+        self._aborted.append(handle)
 
-    def has_unfinished(self) -> bool:
-        """Returns whether there is work; the library counts an aborted request until its next step."""
-        return bool(self._live or self._undelivered or self._pipeline.has_non_finished_requests())
+    @property
+    def has_work(self) -> bool:
+        """The library counts an aborted request until its next step."""
+        return super().has_work or self._pipeline.has_non_finished_requests()
 
     def close(self) -> None:
-        del self._live, self._aborted, self._pipeline, self._make
+        del self.live, self._aborted, self._pipeline, self._make
 
     def _submitted(self, request: Request) -> genai.GenerationHandle | Exception:
-        """Returns the library's handle of the request, or the error with which it was refused."""
-        refusal = self._length.refusal(request)
-        if refusal is not None:
-            return ValueError(refusal)
-        number = self._numbers.setdefault(request["request_id"], len(self._numbers))
+        """Returns the handle of the request, or the error with which it was refused."""
         try:
-            return self._pipeline.add_request(number, _prompt(request), self._settings(request))
-        except ERRORS as error:
+            return self.submit(request)
+        except self.refusals as error:
             return error
 
     def _settings(self, request: Request) -> genai.GenerationConfig:
@@ -182,7 +170,7 @@ class Adapted(Pipeline):
             for each in settings:
                 each.adapters = adapters
             return self._pipeline.generate([_prompt(each) for each in requests], settings)
-        except ERRORS as error:
+        except self.refusals as error:
             return [error] * len(requests)
 
 

@@ -195,11 +195,11 @@ class Engine(Stepped):
         """Forgets all; requests in flight are preempted, and computed anew."""
         self._engine.reset_prefix_cache(reset_running_requests=True)
 
-    def update_weights(self, folder: str, names: Sequence[str] | None) -> None:
+    def update_weights(self, model: str, names: Sequence[str] | None) -> None:
         """Reloads weights as vLLM does for who trains, and clears the prefix cache, as it asks of him.
         Of a layer that it makes of several, it must get all."""
         self._is_updated = True
-        tensors = load_file(Path(folder, "model.safetensors"))
+        tensors = load_file(Path(model, "model.safetensors"))
         wanted = {*tensors} if names is None else {*names}
         for fused in FUSED:
             for name in [each for each in wanted if any(part in each for part in fused)]:
