@@ -4,8 +4,9 @@ import json
 import sys
 
 import onnxruntime_genai as og
-from setup_onnxruntime import begun, built
+from setup_onnxruntime import begun, built_from, tiny
 
+built = built_from(tiny())
 is_wrong = False
 for size in (1, 2, 4, 8):
     settings = og.Config(built)

@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 
 import onnxruntime_genai as og
-import torch
-from setup_onnxruntime import begun, built, model
+from setup_onnxruntime import begun, built_from, greedy, tiny
 
-ids = model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=8, do_sample=False)
-right = ids[0, 3:].tolist()
+model = tiny()
+built, right = built_from(model), greedy(model, [1, 2, 3], 8)
 path = Path(built, "genai_config.json")
 content = json.loads(path.read_text())
 content["model"]["eos_token_id"] = right[4]

@@ -4,16 +4,10 @@ cap."""
 import sys
 
 import onnxruntime_genai as og
-import torch
-from setup_onnxruntime import begun, built, model
+from setup_onnxruntime import begun, built_from, greedy, tiny
 
-
-def greedy(prompt: list[int], num: int) -> list[int]:
-    ids = model.generate(torch.tensor([prompt]), max_new_tokens=num, do_sample=False)
-    return ids[0, len(prompt) :].tolist()
-
-
-engine = og.Engine(og.Model(built))
+model = tiny()
+engine = og.Engine(og.Model(built_from(model)))
 print("context_length is 64")
 is_wrong = False
 for num in (4, 10):
@@ -26,7 +20,7 @@ for num in (4, 10):
     while engine.has_pending_requests():
         events += engine.run(engine.create_event_buffer(16))
     tokens, reason = [event.token for event in events], events[-1].finish_reason.name
-    right = greedy([7] * 60, num) if num == 4 else "refused"
+    right = greedy(model, [7] * 60, num) if num == 4 else "refused"
     print(f"60 tokens and {num} more: {tokens}, {reason}; should be {right}")
     is_wrong |= len(tokens) < num
 sys.exit(is_wrong)

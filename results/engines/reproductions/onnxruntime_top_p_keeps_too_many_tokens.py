@@ -3,33 +3,21 @@
 The model has constant logits: token k has -k / 100, of 256.
 """
 
-import subprocess
 import sys
-import tempfile
 
 import numpy as np
 import onnxruntime_genai as og
 import torch
-import transformers
+from setup_onnxruntime import built_from, tiny
 
-shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
-heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-config = transformers.LlamaConfig(**shape, **heads, **special)
-model = transformers.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
-layer = model.model.layers[0]
-layer.self_attn.o_proj.weight.zero_()
-layer.mlp.down_proj.weight.zero_()
+model = tiny().requires_grad_(False)
+for layer in model.model.layers:
+    layer.self_attn.o_proj.weight.zero_()
+    layer.mlp.down_proj.weight.zero_()
 model.model.embed_tokens.weight.fill_(1)
 logits = -torch.arange(256) / 100
 model.lm_head.weight.copy_((logits / 64)[:, None].expand(256, 64))
-scratch = tempfile.TemporaryDirectory()
-given, built = f"{scratch.name}/given", f"{scratch.name}/built"
-model.save_pretrained(given)
-words = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "t")
-transformers.GPT2Tokenizer(vocab={"t": 0}, merges=[], **words).save_pretrained(given)
-builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-p", "fp32", "-e", "cpu"]
-subprocess.run([*builder, "-i", given, "-o", built, "-c", given], capture_output=True, check=True)
+built = built_from(model)
 
 
 def highest(top_k: int) -> int:

@@ -1,58 +1,20 @@
 """onnxruntime-genai 0.18.0: with a windowed cache, unequal prompts in one batch end the Engine."""
 
-import subprocess
 import sys
-import tempfile
 
-import numpy as np
 import onnxruntime_genai as og
-import torch
-import transformers
+from setup_onnxruntime import answered, built_from, greedy, tiny
+from transformers import Qwen2Config
 
-shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0, "initializer_range": 0.2}
-special |= {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 0}
-torch.manual_seed(0)
-config = transformers.Qwen2Config(**shape, **heads, **special)
-model = transformers.AutoModelForCausalLM.from_config(config).eval()
-scratch = tempfile.TemporaryDirectory()
-given, built = f"{scratch.name}/given", f"{scratch.name}/built"
-model.save_pretrained(given)
-words = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "t")
-transformers.GPT2Tokenizer(vocab={"t": 0}, merges=[], **words).save_pretrained(given)
-builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-p", "fp32", "-e", "cpu"]
-subprocess.run([*builder, "-i", given, "-o", built, "-c", given], capture_output=True, check=True)
-
-
-def greedy(prompt: list[int], num: int) -> list[int]:
-    ids = model.generate(torch.tensor([prompt]), max_new_tokens=num, do_sample=False)
-    return ids[0, len(prompt) :].tolist()
-
-
-def answered(engine: og.Engine, *prompts: list[int]) -> list:
-    requests, answers = [], [[] for _ in prompts]
-    try:
-        for prompt in prompts:
-            requests.append(engine.create_request())
-            options = og.TurnOptions(requests[-1])
-            options.set_max_generated_tokens(6)
-            requests[-1].begin_turn(np.array(prompt, dtype=np.int32), options)
-        while engine.has_pending_requests():
-            for event in engine.run(engine.create_event_buffer(16)):
-                token = event.error_code.name if event.token is None else event.token
-                answers[requests.index(event.request)].append(token)
-    except RuntimeError as error:
-        return [str(error)]
-    return answers
-
-
+windowed = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 0}
+model = tiny(Qwen2Config, pad_token_id=0, **windowed)
+built = built_from(model)
 is_wrong = False
 for lengths in ([12], [3], [4, 4], [12, 3]):
     prompts = [[(37 * i + 11 + length) % 255 + 1 for i in range(length)] for length in lengths]
-    engine, right = og.Engine(og.Model(built)), [greedy(prompt, 6) for prompt in prompts]
-    got = answered(engine, *prompts)
+    engine, right = og.Engine(og.Model(built)), [greedy(model, prompt, 6) for prompt in prompts]
+    got = answered(engine, 6, *prompts)
     print(f"prompts of {lengths}: {got}, should be {right}")
     is_wrong |= got != right
-print("another request, then:", *answered(engine, [1, 2, 3]))
+print("another request, then:", *answered(engine, 6, [1, 2, 3]))
 sys.exit(is_wrong)
