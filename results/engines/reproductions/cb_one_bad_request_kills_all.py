@@ -2,18 +2,10 @@
 
 import logging
 
-import torch
 import transformers
-from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
+from setup_cb import new_manager
 
 logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
-torch.manual_seed(0)
-model = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, initializer_range=0.2, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-    )
-).eval()
 bad = {
     "nothing bad": None,
     "a prompt beyond the pool": ("bad", list(range(90)) * 20),  # 1,800 tokens; the pool holds 4 x 256
@@ -23,10 +15,7 @@ bad = {
 
 
 def serve(request):
-    manager = model.init_continuous_batching(
-        GenerationConfig(do_sample=False, eos_token_id=-1),
-        ContinuousBatchingConfig(num_blocks=4, max_batch_tokens=512, allow_block_sharing=False),
-    )
+    manager = new_manager(num_blocks=4, max_batch_tokens=512, allow_block_sharing=False)
     for number in (1, 2):
         manager.add_request([number, 2, 3], request_id=f"good {number}", max_new_tokens=20)
     if request is not None:
