@@ -1,15 +1,16 @@
 """`.ci/gpu` runs where minutes are expensive, so its mistakes are found here, without a GPU."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -18,134 +19,121 @@ from batchproof.bench.spec_files import select_specs
 from batchproof.models.shapes import SHAPES
 from batchproof.places import ROOT
 from batchproof.run.registry import resolve_engine
-from tests.gpu import driver as driver_module
 from tests.gpu import smoke
-from tests.gpu.driver import Driver, Outcome
-from tests.gpu.plan import ENGINE, PART_S, RUNGS, UNPREPARED, Options, Plan, Setting, Step
 
-PARTS = "correct, figures"
-
-
-def run(*arguments: str, out: Path) -> subprocess.CompletedProcess[str]:
-    variables = os.environ | {"PYTHON": sys.executable, "OUT": str(out)}
-    command = [str(ROOT / ".ci" / "gpu"), *arguments]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-
-
-def step(name: str, code: str, *more: str, limit_s: int = 60, **facts: Any) -> Step:
-    return Step(name, limit_s, ("-c", code, *more), **facts)
-
-
-def outcomes(
-    out: Path, steps: Sequence[Step], rungs: Sequence[Options] = (), for_s: float = PART_S
-) -> list[Outcome]:
-    driver = Driver(out, rungs)
-    driver.run("part", steps, for_s)
-    return driver.outcomes
+# Stands in for Python: notes the arguments of each step, which fails if they hold one of `FAILING`.
+STUB = f"""#!{sys.executable}
+import json, os, sys, time
+if sys.argv[1] == "-c":
+    sys.exit(7 if "SystemExit" in sys.argv[2] else 0)
+with open(os.environ["CALLS"], "a") as calls:
+    print(json.dumps(sys.argv[1:]), file=calls)
+try:
+    time.sleep(60 if "versions" in sys.argv[2] and "HANGING" in os.environ else 0)
+finally:
+    print("the end of", sys.argv[2])
+sys.exit(any(each in sys.argv for each in os.environ.get("FAILING", "").split()))
+"""
 
 
-@pytest.fixture(params=[False, True], ids=["on a GPU", "dry"])
-def setting(request: pytest.FixtureRequest, tmp_path: Path) -> Setting:
-    return Setting(tmp_path, is_dry=request.param)
+class Ran:
+    """A run of the command with the stub: what it printed, and the arguments of its steps."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.stub, self.calls = tmp_path / "python", tmp_path / "calls.jsonl"
+        self.out = tmp_path / "out"
+        self.stub.write_text(STUB)
+        self.stub.chmod(0o755)
+
+    def begin(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        env = os.environ | {"PYTHON": self.stub, "OUT": self.out, "CALLS": self.calls} | variables
+        command, pipe = [ROOT / ".ci" / "gpu", *arguments], subprocess.PIPE
+        return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True)
+
+    def outcomes(self, *arguments: str, **variables: str) -> list[list[str]]:
+        """Returns the lines of the summary, word by word, but for the seconds."""
+        self.printed = self.begin(*arguments, **variables).communicate(timeout=60)[0]
+        lines = self.printed.partition("##### summary\n")[2].splitlines()[:-1]
+        return [re.split(r"\s{2,}", line) for line in lines]
+
+    def steps(self) -> list[list[str]]:
+        return [json.loads(line) for line in self.calls.read_text().splitlines()]
+
+    def values(self, flag: str) -> list[str]:
+        """Returns the argument after each `flag` of all steps."""
+        pairs = [pair for step in self.steps() for pair in pairwise(step)]
+        return [value for name, value in pairs if name == flag]
 
 
 @pytest.fixture
-def plan(setting: Setting) -> Plan:
-    on_first = setting.rungs[0]
-    return {part: tuple(each.on(on_first) for each in steps) for part, steps in setting.plan().items()}
+def ran(tmp_path: Path) -> Ran:
+    return Ran(tmp_path)
 
 
-def steps(plan: Plan) -> Iterator[Step]:
-    return (each for part in plan.values() for each in part)
+def test_an_unknown_part_is_one_error_that_names_the_choices(ran: Ran) -> None:
+    command = ran.begin("correctness", "--dry")
+    words = "error: part 'correctness' is unknown; choose from correct, figures, or --dry\n"
+    assert (command.communicate()[1], command.returncode) == (words, 2)
+    assert not ran.out.exists()
 
 
-def values(step: Step, flag: str) -> list[str]:
-    """Returns the argument after each `flag`."""
-    pairs = zip(step.arguments, step.arguments[1:], strict=False)
-    return [value for name, value in pairs if name == flag]
+@pytest.mark.parametrize("more", [[], ["--dry"]], ids=["on a GPU", "dry"])
+def test_what_the_steps_name_is_there_and_each_part_ends_in_time(ran: Ran, more: list[str]) -> None:
+    outcomes = ran.outcomes(*more)
+    assert {each[1] for each in outcomes} == {"ok"}
+    assert len(outcomes) == len(ran.steps()) == 11
+    assert all(find_spec(name) for name in ran.values("-m"))
+    assert all(name in SHAPES for name in ran.values("--shape"))
+    assert all(resolve_engine(name) for name in ran.values("--engine"))
+    assert select_specs(ran.values("--workload"), on_cpu=False)
+    # What is left over is passed on, so that the last step of a part may use all of it.
+    limits_s = list(map(int, re.findall(r"begins, at most (\d+) s", ran.printed)))
+    assert max(limits_s) <= 540
 
 
-def test_an_unknown_part_is_one_error_that_names_the_choices(tmp_path: Path) -> None:
-    ran = run("correctness", "--dry", out=tmp_path / "out")
-    assert ran.returncode == 2
-    assert ran.stderr == f"error: part 'correctness' is unknown; choose from {PARTS}, or --dry\n"
-    assert not (tmp_path / "out").exists()
+def test_steps_get_the_first_rung_that_passes(ran: Ran) -> None:
+    outcomes = ran.outcomes(FAILING="paged float16")
+    states = [each[:2] for each in outcomes]
+    assert states[:3] == [["versions", "ok"], ["smoke", "FAILED"], ["smoke", "ok"]]
+    assert states[7:9] == [["float16", "FAILED"], ["llama-8b", "ok"]], "the ladder is climbed once"
+    engines = {*ran.values("--engine")} - {"ragged", "static", "reference", "transformers-cb"}
+    assert engines == {"paged?compile=false", "paged?compile=false&prepare=false"}
+    outcomes = ran.outcomes("correct", FAILING="tests.gpu.smoke")
+    not_run = [name for name, state, *_ in outcomes if state == "not run"]
+    assert not_run == ["float32", "bfloat16", "float16"]
 
 
-def test_each_part_ends_within_nine_minutes(plan: Plan) -> None:
-    assert ", ".join(plan) == PARTS
-    assert PART_S <= 540
-    for part in plan.values():
-        assert sum(each.limit_s for each in part if not each.is_ladder) <= PART_S
-
-
-def test_what_the_steps_name_is_there(plan: Plan) -> None:
-    for each in steps(plan):
-        assert all(find_spec(name) for name in values(each, "-m"))
-        assert all(name in SHAPES for name in values(each, "--shape"))
-        assert all(resolve_engine(name) for name in values(each, "--engine"))
-        assert select_specs(values(each, "--workload"), on_cpu=False)
-
-
-def test_a_step_that_fails_or_hangs_stops_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(driver_module, "GRACE_S", 0.2)
-    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-    child = "import subprocess, sys, time; time.sleep(60)"
-    hangs = f"{deaf}; import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    found = outcomes(
-        tmp_path,
-        [
-            step("hangs", hangs, limit_s=1),
-            step("fails", "print('how far it came'); raise SystemExit(3)"),
-            step("is good", "print('1 passed')"),
-        ],
-        for_s=121.5,
-    )
-    states = [(each.state, each.finding) for each in found]
-    assert states == [("STOPPED", ""), ("FAILED", "how far it came"), ("ok", "1 passed")]
-    log, shown = (tmp_path / "part-log.txt").read_text(), capsys.readouterr().out
-    assert all(f"=== {each}" in text for each in found for text in (log, shown))
-
-
-def test_steps_get_the_first_rung_that_passes(tmp_path: Path) -> None:
-    tells = "import sys; print('figure of', sys.argv[1]); raise SystemExit(sys.argv[1] in sys.argv[2:])"
-    ladder = step("smoke", tells, ENGINE, "paged", "paged?graphs=false", is_ladder=True)
-    steps = [step("figures", tells, ENGINE), step("float32", tells, UNPREPARED)]
-    steps.append(step("kernels", "print('good')"))
-    found = outcomes(tmp_path, [ladder, ladder, *steps], RUNGS[2::-1])
-    assert [(each.name, each.state, each.finding) for each in found] == [
-        ("smoke", "FAILED", "figure of paged?graphs=false"),
-        ("smoke", "ok", "figure of paged?compile=false"),
-        ("figures", "ok", "figure of paged?compile=false"),
-        ("float32", "ok", "figure of paged?compile=false&prepare=false"),
-        ("kernels", "ok", "good"),
-    ]
-    found = outcomes(tmp_path, [ladder, *steps], RUNGS[:1])
-    assert [each.state for each in found] == ["FAILED", "not run", "not run", "ok"]
-
-
-def test_a_run_that_is_cut_off_ends_its_step_and_tells_what_it_has(tmp_path: Path) -> None:
-    wait = "import time\ntry: print('waits', flush=True); time.sleep(60)\nfinally: print('kept')"
-    code = (
-        "from tests.gpu import __main__ as main, plan\n"
-        "done = plan.Step('done', 9, ('-c', 'pass'))\n"
-        f"slow = plan.Step('slow', 60, ('-c', {wait!r}))\n"
-        "plan.Setting.plan = lambda self: {'correct': (done, slow)}\n"
-        "main.main([])"
-    )
-    environment = os.environ | {"OUT": str(tmp_path), "PYTHONPATH": f"harness:implementations:{ROOT}"}
-    run = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
-    )
-    log = tmp_path / "correct-log.txt"
-    while not (log.exists() and "\nwaits\n" in log.read_text()):
+def test_a_run_that_is_cut_off_ends_its_step_and_tells_what_it_has(ran: Ran) -> None:
+    run = ran.begin("correct", HANGING="1")
+    while not ran.calls.exists():
         time.sleep(0.05)
     run.send_signal(signal.SIGTERM)
-    _, done, slow, *_ = run.communicate(timeout=30)[0].partition("##### summary")[2].splitlines()
-    assert (done.split()[:2], slow.split()[:2]) == (["done", "ok"], ["slow", "STOPPED"])
-    assert "kept" in log.read_text()
+    (line, _) = run.communicate(timeout=30)[0].partition("##### summary\n")[2].splitlines()
+    assert line.split()[:2] == ["versions", "STOPPED"]
+    assert "the end of tests.gpu.versions" in (ran.out / "correct-log.txt").read_text()
+
+
+def test_a_step_that_fails_or_hangs_stops_no_other(tmp_path: Path) -> None:
+    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    child = "import time; time.sleep(60)"
+    hangs = f"{deaf}; import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    steps = {"hangs": (1, hangs), "fails": (9, "print('how far it came'); raise SystemExit(3)")}
+    steps |= {"is good": (9, "print('1 passed')"), "comes too late": (60, "")}
+    words = [f"step {name!r} {limit} -c {json.dumps(code)}" for name, (limit, code) in steps.items()]
+    script = "\n".join([". .ci/steps", "grace_s=0.2", "part some 10", *words, "summary"])
+    given = os.environ | {"out": tmp_path, "python": sys.executable}
+    ran = subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, env=given, capture_output=True, text=True, check=False
+    )
+    lines = [re.split(r"\s{2,}", line) for line in ran.stdout.splitlines()[-4:]]
+    assert [(name, state, finding) for name, state, _, finding in lines] == [
+        ("hangs", "STOPPED", ""),
+        ("fails", "FAILED", "how far it came"),
+        ("is good", "ok", "1 passed"),
+        ("comes too late", "no time left", ""),
+    ]
+    assert ran.returncode == 1
+    assert (tmp_path / "some-log.txt").read_text().endswith(ran.stdout[ran.stdout.index("#####", 9) :])
 
 
 def test_an_engine_that_has_given_up_an_option_fails_its_rung(monkeypatch: pytest.MonkeyPatch) -> None:
