@@ -1,9 +1,20 @@
 """What the checks of P23 grant an engine and what they do not, where no built-in engine shows it."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from batchproof.api import Completion, FinishReason, Request, RowRecord, StepRecord, TokenEvent
+import torch
+
+from batchproof.api import (
+    Completion,
+    FinishReason,
+    Request,
+    RowRecord,
+    SamplingParams,
+    StepRecord,
+    TokenEvent,
+)
 from batchproof.checks.lifecycle import Cuts, parts, standing_findings
 from batchproof.checks.prefixes import ComputedPrefixes
 from batchproof.checks.trace import LateEnds, position_findings
@@ -35,12 +46,29 @@ def outcome(*steps: int) -> Outcome:
 def oracle_of(weights: int) -> Any:
     """Returns an oracle that would choose 20 and more after the update, 10 and more before."""
     right = 20 if weights else 10
-    return SimpleNamespace(choices=lambda asked: (right + len(asked.prompt_token_ids) - 4,))
+
+    def score(prompt: tuple[int, ...], tokens: tuple[int, ...]) -> torch.Tensor:
+        ids = torch.arange(len(prompt), len(prompt) + len(tokens)) + right - 4
+        return torch.nn.functional.one_hot(ids, 32).double()
+
+    return SimpleNamespace(
+        choices=lambda asked: (right + len(asked.prompt_token_ids) - 4,), score=score, logit_bound=0.0
+    )
 
 
 def states(*steps: int, records: tuple[StepRecord, ...] = ()) -> list[tuple[int, tuple[int, ...]]]:
-    found = parts([(ASKED, ANSWER)], UPDATED, outcome(*steps), records, oracle_of)
-    return [(part.weights, part.completion.token_ids) for part in found]
+    """Returns the states that answer for a greedy request, and checks that they answer for one whose
+    draws leave one token, too."""
+    drawn = replace(ASKED, sampling=SamplingParams(temperature=3.0, top_k=1))
+    found, same = (
+        [
+            (part.weights, part.completion.token_ids)
+            for part in parts([(asked, ANSWER)], UPDATED, outcome(*steps), records, oracle_of)
+        ]
+        for asked in (ASKED, drawn)
+    )
+    assert found == same
+    return found
 
 
 def test_without_a_trace_the_first_step_behind_an_update_may_return_old_tokens() -> None:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 from batchproof.api import Completion, FinishReason, Request, StepRecord
+from batchproof.checks.answers import chosen_findings
 from batchproof.findings.finding import Finding, Rule, found
+from batchproof.oracle.choosing import is_drawn
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import PAUSE, RESUME, SLEEP, WAKE, Outcome, Workload
 
@@ -115,8 +117,12 @@ def parts(
 
 
 def _is_of(oracle: Oracle, request: Request, completion: Completion, place: int) -> bool:
+    """Returns whether the token is the right one in this state, or may be drawn in it."""
     asked = _behind(request, completion.token_ids[:place], 1)
-    return oracle.choices(asked) == completion.token_ids[place : place + 1]
+    token = completion.token_ids[place : place + 1]
+    if is_drawn(asked):
+        return next(chosen_findings(asked, token, oracle), None) is None
+    return oracle.choices(asked) == token
 
 
 def _part(weights: int, request: Request, completion: Completion, start: int, end: int | None) -> Part:
