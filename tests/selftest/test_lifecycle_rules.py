@@ -47,13 +47,15 @@ def oracle_of(weights: int) -> Any:
     """Returns an oracle that would choose 20 and more after the update, 10 and more before."""
     right = 20 if weights else 10
 
+    def choices(asked: Request) -> tuple[int, ...]:
+        assert asked.sampling is None, "a draw has no right answer"
+        return (right + len(asked.prompt_token_ids) - 4,)
+
     def score(prompt: tuple[int, ...], tokens: tuple[int, ...]) -> torch.Tensor:
         ids = torch.arange(len(prompt), len(prompt) + len(tokens)) + right - 4
         return torch.nn.functional.one_hot(ids, 32).double()
 
-    return SimpleNamespace(
-        choices=lambda asked: (right + len(asked.prompt_token_ids) - 4,), score=score, logit_bound=0.0
-    )
+    return SimpleNamespace(choices=choices, score=score, logit_bound=0.0)
 
 
 def states(*steps: int, records: tuple[StepRecord, ...] = ()) -> list[tuple[int, tuple[int, ...]]]:
