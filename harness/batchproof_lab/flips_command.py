@@ -85,6 +85,7 @@ class Flips:
 class ModelFlips:
     """`unit` is sigma in units of a logit, `spread` the standard deviation of the logits of a step."""
 
+    made: Provenance
     model: str
     dtype: str
     num_prompts: int
@@ -96,8 +97,8 @@ class ModelFlips:
 
 @dataclass(frozen=True)
 class FlipsRecord:
-    made: Provenance
-    seed: int
+    """One entry for each model, of the latest run that has measured it."""
+
     models: tuple[ModelFlips, ...]
 
 
@@ -119,14 +120,15 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("prompts", "length"):
         if getattr(arguments, name) < 2:
             raise UsageError(f"--{name} is {getattr(arguments, name)}, but must be at least 2")
-    found = []
+    output = choices.writable(arguments.output)
+    path = output / "flips.json"
+    found = {each.model: each for each in FLIPS.read(path).models} if path.exists() else {}
     with exact_device("cpu") as device, num_threads(torch.get_num_threads()):
         lab = Laboratory(device, getattr(torch, arguments.dtype), 3600.0)
         for name in arguments.model or ["tiny"]:
-            found.append(_flips_of(lab, name, arguments))
-            print("\n".join(_lines(found[-1])), flush=True)
-    record = FlipsRecord(made_now(), arguments.seed, tuple(found))
-    write_result(FLIPS, record, _page, choices.writable(arguments.output), "flips", is_whole=True)
+            found[name] = _flips_of(lab, name, arguments)
+            print("\n".join(_lines(found[name])), flush=True)
+    write_result(FLIPS, FlipsRecord((*found.values(),)), _page, output, "flips", is_whole=True)
     return 0
 
 
@@ -160,7 +162,14 @@ def _flips_of(lab: Laboratory, name: str, arguments: argparse.Namespace) -> Mode
         flips += _engine_flips(lab, text, subject, prompts, unit)
     num_tokens = known.margin.numel()
     return ModelFlips(
-        name, subject.dtype_name, len(prompts), num_tokens, unit, known.spread, tuple(flips)
+        made_now(),
+        name,
+        subject.dtype_name,
+        len(prompts),
+        num_tokens,
+        unit,
+        known.spread,
+        tuple(flips),
     )
 
 
@@ -231,8 +240,7 @@ def _engine_flips(
 
 
 def _lines(found: ModelFlips) -> Iterator[str]:
-    yield f"## {found.model}, weights in {found.dtype}"
-    yield ""
+    yield from (f"## {found.model}, weights in {found.dtype}", "", *found.made.lines(), "")
     yield (
         f"{found.num_prompts} prompts, {found.num_tokens:,} tokens. Sigma is {found.unit:.3g}; the "
         f"logits of a step have a standard deviation of {found.spread:.3g}."
@@ -277,5 +285,5 @@ def _divergence(seen: float, usual: float) -> float:
 
 
 def _page(record: FlipsRecord) -> str:
-    title = ["# Flips of tokens by margin and precision", "", *record.made.lines(), ""]
+    title = ["# Flips of tokens by margin and precision", "", *__doc__.splitlines()[2:], ""]
     return "\n".join([*title, *(line for each in record.models for line in _lines(each))])
