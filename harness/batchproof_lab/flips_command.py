@@ -257,24 +257,25 @@ def _lines(found: ModelFlips) -> Iterator[str]:
 
 
 def _telling(found: ModelFlips) -> Iterator[str]:
-    """Says for each source on which rung the fewest tokens tell it from bfloat16, whose share of flips
-    gets its upper bound: those of a sequential test, about ln((1 - beta) / alpha) over the divergence
-    of the two shares (A. Wald, Annals of Mathematical Statistics 16, 1945)."""
+    """Says for each source on which rung the fewest tokens tell it from bfloat16: those of a sequential
+    test, about ln((1 - beta) / alpha) over the divergence of the two shares of flips (A. Wald, Annals
+    of Mathematical Statistics 16, 1945). bfloat16 gets the upper bound of its share, and a rung counts
+    where the lower bound of the other is above it."""
     noise = found.flips[0]
     for each in found.flips[1:]:
+        pairs = zip(pairwise(RUNGS), each.rungs, noise.rungs, strict=True)
+        judged = [(ends, rung, quiet) for ends, rung, quiet in pairs if rung.tokens >= LEAST_TOKENS]
         ways = []
-        for (low, high), rung, quiet in zip(pairwise(RUNGS), each.rungs, noise.rungs, strict=True):
-            if rung.tokens < LEAST_TOKENS or not quiet.tokens:
-                continue
-            usual, seen = share_bound(quiet.flips, quiet.tokens, RISK), rung.flips / rung.tokens
-            if seen > usual:
-                num = math.log((1 - BETA) / ALPHA) / _divergence(seen, usual)
+        for (low, high), rung, quiet in judged:
+            usual = share_bound(quiet.flips, quiet.tokens, RISK)
+            if 1 - share_bound(rung.tokens - rung.flips, rung.tokens, RISK) > usual:
+                num = math.log((1 - BETA) / ALPHA) / _divergence(rung.flips / rung.tokens, usual)
                 ways.append(
                     (num, f"{low:g} to {high:g} sigma, {rung.share} against {usual:.2g} at most")
                 )
-        num, where = min(ways, default=(math.inf, ""))
-        told = f"told by about {math.ceil(num)} tokens: {where}" if ways else "not told from bfloat16"
-        yield f"* {each.source}: {told}"
+        num, where = min(ways, default=(0.0, ""))
+        told = "not told from bfloat16" if judged else "too few tokens to say"
+        yield f"* {each.source}: {f'told by about {math.ceil(num)} tokens: {where}' if ways else told}"
     yield ""
 
 
