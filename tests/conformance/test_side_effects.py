@@ -12,8 +12,9 @@ from batchproof.api import EngineConfig, Request, SteppingEngine
 from batchproof.checks.broken import broken
 from batchproof.checks.environment import require_same, world_of
 from batchproof.findings.finding import Rule
-from batchproof.generators.covering import calls_of, choices_for, covering, excluded_for
+from batchproof.generators.covering import calls_of, covering
 from batchproof.generators.strategies import requests, workloads
+from batchproof.run.meeting import Meetings
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload, assemble
 
@@ -30,9 +31,8 @@ def test_serving_leaves_the_world_as_it_was(trial: Trial, data: st.DataObject) -
 @pytest.mark.one_model
 def test_what_befalls_a_request_leaves_the_world_as_it_was(trial: Trial) -> None:
     """Preempts, cancels, feeds in chunks and shares prefixes, as far as the engine can."""
-    choices = choices_for(*trial.offer, trial.subject, trial.grammars)
-    excluded = excluded_for(trial.offer[1])
-    design = covering(choices, seed=0, excluded=excluded)
+    meetings = Meetings(trial, seed=0)
+    design = covering(meetings.choices, seed=0, excluded=meetings.excluded)
     for number, values in enumerate(design[: settings().max_examples]):
         fields = trial.offer[1]
         calls = calls_of(values, trial.oracle, trial.has_logits, number, trial.block_sizes, fields)
