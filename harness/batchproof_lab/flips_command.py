@@ -22,11 +22,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from batchproof.api import EngineConfig, Request
+from batchproof.api import EngineConfig, FinishReason, Request
 from batchproof.cli import choices
 from batchproof.cli.result_files import write_result
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import ModelUnderTest
+from batchproof.models.catalogue import ModelUnderTest, resolve_dtype
 from batchproof.models.embedded import DTYPES
 from batchproof.oracle.oracle import Prompt, teacher_forced
 from batchproof.oracle.precision import Precision
@@ -116,19 +116,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns 0. Raises `UsageError` for an unknown engine, model or dtype."""
+    """Returns 0. Raises `UsageError` for an unknown engine, model or dtype, and for prompts that are
+    too long for a model, or that an engine refuses."""
     for name in ("prompts", "length"):
         if getattr(arguments, name) < 2:
             raise UsageError(f"--{name} is {getattr(arguments, name)}, but must be at least 2")
+    dtype = resolve_dtype(arguments.dtype)
+    for engine in arguments.engines:
+        resolve_engine(engine)  # here, as its turn comes after minutes
     output = choices.writable(arguments.output)
     path = output / "flips.json"
     found = {each.model: each for each in FLIPS.read(path).models} if path.exists() else {}
     with exact_device("cpu") as device, num_threads(torch.get_num_threads()):
-        lab = Laboratory(device, getattr(torch, arguments.dtype), 3600.0)
+        lab = Laboratory(device, dtype, 3600.0)
         for name in arguments.model or ["tiny"]:
             found[name] = _flips_of(lab, name, arguments)
             print("\n".join(_lines(found[name])), flush=True)
-    write_result(FLIPS, FlipsRecord((*found.values(),)), _page, output, "flips", is_whole=True)
+            write_result(FLIPS, FlipsRecord((*found.values(),)), _page, output, "flips", is_whole=True)
     return 0
 
 
@@ -145,7 +149,9 @@ class _Margins:
 def _flips_of(lab: Laboratory, name: str, arguments: argparse.Namespace) -> ModelFlips:
     subject = lab.subject(name)
     rng = random.Random(arguments.seed)
-    length = min(arguments.length, subject.context_len - NUM_TOKENS)
+    length, most = arguments.length, subject.context_len - NUM_TOKENS
+    if length > most:
+        raise UsageError(f"--length is {length}, but must be at most {most} on {name}")
     prompts = [
         tuple(rng.choices(range(subject.vocab_size), k=length)) for _ in range(arguments.prompts)
     ]
@@ -228,6 +234,8 @@ def _engine_flips(
         for number, prompt in enumerate(prompts):
             request = Request(f"r{number}", prompt, NUM_TOKENS)
             (completion,) = trial.run(Workload((request,)), engine).completions
+            if completion.finish_reason is FinishReason.ERROR:
+                raise UsageError(f"engine {text!r} refuses a prompt: {completion.error}")
             tokens = completion.token_ids
             (logits,) = teacher_forced(subject, [(prompt, tokens)])
             margins = -logits.topk(2).values.diff()[:, 0]

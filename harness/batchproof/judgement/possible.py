@@ -81,7 +81,7 @@ def require_values(
     arguments: argparse.Namespace, axes: Axes, declared: Axes, wanted: Sequence[Settings]
 ) -> None:
     """Builds the engine with each value of its options that it does not declare itself. Raises
-    `UsageError` for one that it refuses in all of the wanted settings that have it."""
+    `UsageError` for one that none of the wanted settings has, or that it refuses in all that do."""
     tried = [
         (name, value)
         for name in axes
@@ -93,7 +93,9 @@ def require_values(
     # A process of its own takes along what engines leave behind: servers, memory of a GPU.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         for name, value in tried:
-            cells = (cell_of(arguments.engine, axes, each) for each in wanted if each[name] == value)
+            cells = [cell_of(arguments.engine, axes, each) for each in wanted if each[name] == value]
+            if not cells:
+                raise UsageError(f"--axis {name!r}: {value} may stand beside no value of the others")
             tasks = (CellTask(each, "", arguments.pytest, 1, ()).session(Path()) for each in cells)
             try:
                 refusals = (pool.submit(refusal_of, t.engine, t.options).result() for t in tasks)

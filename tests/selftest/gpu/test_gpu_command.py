@@ -86,9 +86,16 @@ def test_what_the_steps_name_is_there_and_each_part_ends_in_time(ran: Ran, more:
     assert all(name in SHAPES for name in ran.values("--shape"))
     assert all(resolve_engine(name) for name in ran.values("--engine"))
     assert select_specs(ran.values("--workload"), on_cpu=False)
-    # What is left over is passed on, so that the last step of a part may use all of it.
+    # What is left over is passed on, so that the last step of a part may use all of it. There is
+    # room for the own time of each.
     limits_s = list(map(int, re.findall(r"begins, at most (\d+) s", ran.printed)))
     assert max(limits_s) <= 540
+    written = (ROOT / ".ci" / "gpu").read_text()
+    for part in ("correct", "figures"):
+        steps = written.partition(f"\n{part}() {{")[2].partition("\n}")[0]
+        own_s = re.findall(r"(?:step|conformance|rows) (?:'.*?'|\S+) (\d+) ", steps)
+        assert len(own_s) >= 4
+        assert sum(map(int, own_s)) <= 540
 
 
 def test_steps_get_the_first_rung_that_passes(ran: Ran) -> None:
@@ -110,6 +117,7 @@ def test_a_run_that_is_cut_off_ends_its_step_and_tells_what_it_has(ran: Ran) -> 
     run.send_signal(signal.SIGTERM)
     (line, _) = run.communicate(timeout=30)[0].partition("##### summary\n")[2].splitlines()
     assert line.split()[:2] == ["versions", "STOPPED"]
+    assert run.returncode == 1
     assert "the end of tests.gpu.versions" in (ran.out / "correct-log.txt").read_text()
 
 
