@@ -35,8 +35,13 @@ def speculated(
         agreement = draw(st.sampled_from(mixed or [0.0]), label="draft_agreement")
     num = draw(st.integers(1, MOST_DRAFTS), label="num_speculative_tokens")
     budget = max(2, workload.config.max_num_batched_tokens)  # a single token has no room for a draft
+    # Which are right is not asked where a whole run of drafts passes the end of the context.
+    longest = None if agreement == 1.0 else workload.config.max_model_len
     return workload.with_config(
-        max_num_batched_tokens=budget, num_speculative_tokens=num, draft_agreement=agreement
+        max_num_batched_tokens=budget,
+        max_model_len=longest,
+        num_speculative_tokens=num,
+        draft_agreement=agreement,
     )
 
 
