@@ -47,6 +47,7 @@ from typing import Any
 import torch
 import vllm
 from vllm import EngineArgs, LLMEngine
+from vllm.distributed import parallel_state
 from vllm.platforms import current_platform
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `serving` lies
@@ -299,6 +300,9 @@ def _built(
     # It has done its work for the process. A second time it fails once numba is loaded, as n-grams do
     # (results/engines/reproductions/vllm_numba_and_a_second_engine.py).
     current_platform.register_triton_kernel_overrides = lambda: None
+    # Of one rank all groups are alike; this one is missing where the first model has no experts
+    # (vllm_experts_behind_a_model_without.py).
+    parallel_state._EP = parallel_state._EP or parallel_state._TP
     return engine
 
 
