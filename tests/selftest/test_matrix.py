@@ -93,7 +93,7 @@ def test_what_this_machine_or_the_engine_cannot_have_is_told_first() -> None:
         "pool": {"small": {}, "large": {BESIDE: {"kept": "yes"}}},
         "ranks": {"2": {"--device": "cuda:99"}},
     }
-    left, sentences = possible.had_here(axes)
+    left, sentences = possible.available(axes)
     assert left == {"graphs": {"off": {}}, "kept": {"no": {}}, "pool": {"small": {}}}
     assert chosen(left) == [{"graphs": "off", "kept": "no", "pool": "small"}]
     told = [each.partition(":")[0] for each in sentences]

@@ -33,7 +33,7 @@ from batchproof.judgement.deciding import (
 from batchproof.judgement.matrix_page import columns_of, matrix_page, summary_lines
 from batchproof.judgement.matrix_picture import matrix_picture
 from batchproof.judgement.output import RECORD, write_index
-from batchproof.judgement.possible import had_here, require_options, require_values
+from batchproof.judgement.possible import available, require_options, require_values
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.matrix import (
     BREAKS,
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     declared: Axes = resolve_engine(arguments.engine).axes
     left_out: Sequence[str] = ()
     if not arguments.axis and arguments.runner != RAY:
-        declared, left_out = had_here(declared)
+        declared, left_out = available(declared)
     axes = axes_of(declared, arguments.axis or (), arguments.engine)
     require_options(arguments, axes)
     wanted = chosen(axes)

@@ -37,7 +37,7 @@ def require_options(arguments: argparse.Namespace, axes: Axes) -> None:
         for value in axes[name]:
             cell = cell_of(arguments.engine, axes, {**base_of(axes), name: value})
             resolve_engine(cell.engine)
-            if arguments.runner != RAY and (why := lack_of(axes, name, value)):
+            if arguments.runner != RAY and (why := missing_device(axes, name, value)):
                 raise UsageError(
                     f"--axis {name!r}: {value} cannot be judged here: {why}; --axis names others"
                 )
@@ -49,10 +49,7 @@ def require_options(arguments: argparse.Namespace, axes: Axes) -> None:
                     raise UsageError(f"{written} is set by --axis {name!r} and by --pytest: choose one")
 
 
-Asked = tuple[tuple[str, str], ...]  # axes, each with a value
-
-
-def lack_of(axes: Axes, name: str, value: str, above: Asked = ()) -> str:
+def missing_device(axes: Axes, name: str, value: str, above: tuple[tuple[str, str], ...] = ()) -> str:
     """Returns which device is not here that a value of an axis is for, or one that it stands beside; an
     empty text if all are. `above`: values that need this one."""
     options, above = axes[name][value], (*above, (name, value))
@@ -62,18 +59,20 @@ def lack_of(axes: Axes, name: str, value: str, above: Asked = ()) -> str:
         except UsageError as error:
             return str(error)
     beside = [each for each in beside_of(options).items() if each[1] in axes.get(each[0], ())]
-    return next(filter(None, (lack_of(axes, *b, above) for b in beside if b not in above)), "")
+    return next(filter(None, (missing_device(axes, *b, above) for b in beside if b not in above)), "")
 
 
-def had_here(axes: Axes) -> tuple[Axes, tuple[str, ...]]:
+def available(axes: Axes) -> tuple[Axes, tuple[str, ...]]:
     """Returns the axes without the values that this machine cannot have, and a sentence for each of
     those."""
-    lacks = {(name, value): lack_of(axes, name, value) for name in axes for value in axes[name]}
+    missing = {
+        (name, value): missing_device(axes, name, value) for name in axes for value in axes[name]
+    }
     left = {
-        name: {value: options for value, options in values.items() if not lacks[name, value]}
+        name: {value: options for value, options in values.items() if not missing[name, value]}
         for name, values in axes.items()
     }
-    sentences = (f"{name}={value}: {why}" for (name, value), why in lacks.items() if why)
+    sentences = (f"{name}={value}: {why}" for (name, value), why in missing.items() if why)
     return {name: values for name, values in left.items() if values}, tuple(sentences)
 
 
