@@ -79,8 +79,8 @@ class VLLM:
     `compiled` is vLLM's default, and so is `async_scheduling`, which plans a step before the tokens of
     the one before are known, but beside n-grams: without a trace then. `kept` engines are used again.
     `guarded` mends six defects that hide others. `drafts` come from n-grams where a config asks for
-    none: so many a step. `kv_cache_mib` is the size of a pool whose number of blocks is not given. Up
-    to `n` requests are sent as one. With `stop_texts` there are stop sequences, as texts of words; then
+    none: so many a step. `kv_cache_mib` is the size of a pool whose number of blocks is not given, for
+    each 512 slots. Up to `n` requests are sent as one. With `stop_texts` there are stop sequences, as texts of words; then
     there are no grammars, whose texts are bytes.
     """
 
@@ -143,7 +143,8 @@ class VLLM:
             "compiled, as by default" if compiled else "enforce_eager: the model is not compiled",
             f"async_scheduling is {'on, as by default' if async_scheduling else 'off'}",
             "a pool has one block more than num_blocks, as vLLM counts the last token, which is never "
-            f"fed, and with a sliding window another one; without num_blocks it is {kv_cache_mib} MiB",
+            "fed, and with a sliding window another one; "
+            f"without num_blocks it is {kv_cache_mib} MiB for each 512 slots",
             "drafts come from an EAGLE or MTP head if the model has one, or from a draft_model, or "
             f"without either from n-grams of up to {NGRAM_SIZE} tokens",
             "an engine is used again once it is idle, after reset_prefix_cache"
@@ -190,7 +191,7 @@ class VLLM:
         fixed: dict[str, Any] = {
             "enforce_eager": not self._compiled,
             "async_scheduling": self._is_async,
-            "kv_cache_memory_bytes": self._kv_cache_mib << 20,
+            "kv_cache_memory_bytes": (self._kv_cache_mib << 20) * -(-config["max_num_seqs"] // 512),
         }
         texts = Path(folder) if self._has_stop_texts else Path(folder, "bytes")
         if texts.is_dir():  # of words, or of bytes for grammars; prompts are token ids
