@@ -80,8 +80,8 @@ class VLLM:
     the one before are known, but beside n-grams: without a trace then. `kept` engines are used again.
     `guarded` mends six defects that hide others. `drafts` come from n-grams where a config asks for
     none: so many a step. `kv_cache_mib` is the size of a pool whose number of blocks is not given, for
-    each 512 slots. Up to `n` requests are sent as one. With `stop_texts` there are stop sequences, as texts of words; then
-    there are no grammars, whose texts are bytes.
+    each 512 slots. Up to `n` requests are sent as one. With `stop_texts` there are stop sequences, as
+    texts of words; then there are no grammars, whose texts are bytes.
     """
 
     name = "vllm"
