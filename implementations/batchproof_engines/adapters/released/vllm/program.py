@@ -292,6 +292,9 @@ def _built(
         **limits,
         **fixed,
     )
+    # Of one rank all groups are alike; this one is missing where the first model has no experts
+    # (vllm_experts_behind_a_model_without.py).
+    parallel_state._EP = parallel_state._EP or parallel_state._TP
     try:
         engine = LLMEngine.from_engine_args(arguments)
     except (ValueError, NotImplementedError, AssertionError) as error:
@@ -301,9 +304,6 @@ def _built(
     # It has done its work for the process. A second time it fails once numba is loaded, as n-grams do
     # (results/engines/reproductions/vllm_numba_and_a_second_engine.py).
     current_platform.register_triton_kernel_overrides = lambda: None
-    # Of one rank all groups are alike; this one is missing where the first model has no experts
-    # (vllm_experts_behind_a_model_without.py).
-    parallel_state._EP = parallel_state._EP or parallel_state._TP
     return engine
 
 
