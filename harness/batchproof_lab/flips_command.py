@@ -28,7 +28,7 @@ from batchproof.cli.result_files import write_result
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import ModelUnderTest, resolve_dtype
 from batchproof.models.embedded import DTYPES
-from batchproof.oracle.oracle import Prompt, teacher_forced
+from batchproof.oracle.oracle import Prompt, margins
 from batchproof.oracle.precision import Precision
 from batchproof.oracle.rounding import coarse
 from batchproof.records.file_kinds import FileKind
@@ -39,6 +39,7 @@ from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.statistics import share_bound
+from batchproof.validation.values import at_least
 from batchproof.workload.workloads import Workload
 
 NOISE = Precision("bfloat16")  # the unit
@@ -119,8 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Returns 0. Raises `UsageError` for an unknown engine, model or dtype, and for prompts that are
     too long for a model, or that an engine refuses."""
     for name in ("prompts", "length"):
-        if getattr(arguments, name) < 2:
-            raise UsageError(f"--{name} is {getattr(arguments, name)}, but must be at least 2")
+        at_least(f"--{name}", getattr(arguments, name), 2)
     dtype = resolve_dtype(arguments.dtype)
     for engine in arguments.engines:
         resolve_engine(engine)  # here, as its turn comes after minutes
@@ -237,11 +237,10 @@ def _engine_flips(
             if completion.finish_reason is FinishReason.ERROR:
                 raise UsageError(f"engine {text!r} refuses a prompt: {completion.error}")
             tokens = completion.token_ids
-            (logits,) = teacher_forced(subject, [(prompt, tokens)])
-            margins = -logits.topk(2).values.diff()[:, 0]
-            for step, (token, margin) in enumerate(zip(tokens, margins, strict=True)):
-                is_flip = int(logits[step].argmax()) != token
-                phases["decode" if step else "prefill"].append((float(margin), is_flip))
+            logits = oracle.score(prompt, tokens)
+            steps = zip(tokens, logits.argmax(-1).tolist(), margins(logits).tolist(), strict=True)
+            for step, (token, best, margin) in enumerate(steps):
+                phases["decode" if step else "prefill"].append((margin, token != best))
     for phase, answers in phases.items():
         margin, flipped = (torch.tensor(each) for each in zip(*answers, strict=True))
         yield Flips(f"{spec.name}, {phase}", None, _rungs(margin, flipped, unit))

@@ -57,7 +57,7 @@ class ErrorUnit:
         """Returns E of these answers; `kappa` is the bound on errors in units of E."""
         error = torch.cat([logits - exact for _, logits, exact in answers])
         exact = torch.cat([exact for _, _, exact in answers])
-        margin = exact.topk(2).values.diff().abs().flatten()
+        margin = margins(exact)
         max_abs = error.abs().max().item()
         bound = 2 * kappa * max_abs
         return cls(
@@ -129,8 +129,7 @@ class Answer:
     logits: Tensor
 
     def margin(self, step: int) -> float:
-        best, second = self.logits[step].topk(2).values.tolist()
-        return float(best - second)
+        return float(margins(self.logits[step].double()))
 
 
 class Oracle:
@@ -373,6 +372,12 @@ def teacher_forced(subject: ModelUnderTest, answers: Sequence[Scored]) -> list[T
         logits[index, len(prompt) - 1 : len(prompt) - 1 + len(token_ids)].cpu()
         for index, (prompt, token_ids) in enumerate(answers)
     ]
+
+
+def margins(logits: Tensor) -> Tensor:
+    """Returns the best logit less the second of each row of `(..., vocab)`, `(...)`."""
+    best, second = logits.topk(2).values.unbind(-1)
+    return best - second
 
 
 def centred(logits: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from batchproof.checks.broken import require
 from batchproof.errors import BatchproofError, OracleError
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
-from batchproof.oracle.oracle import Oracle, Prompt
+from batchproof.oracle.oracle import Oracle, Prompt, margins
 from batchproof.records.texts import without_machine_paths
 from batchproof.replay.judge import is_shown_again
 from batchproof.replay.record import FailureOrigin, write
@@ -104,8 +104,7 @@ def _ladder(oracle: Oracle, candidates: list[Prompt], error_unit: float) -> tupl
     answers = [(prompt, oracle.answer(prompt, CAP).token_ids) for prompt in candidates]
     found: list[tuple[float, Prompt, int]] = []
     for (prompt, _), score in zip(answers, oracle.score_all(answers), strict=True):
-        margins = -score.topk(2).values.diff()[:, 0]
-        found += [(float(margin), prompt, step + 1) for step, margin in enumerate(margins)]
+        found += [(float(each), prompt, step + 1) for step, each in enumerate(margins(score))]
     rungs: dict[int, list[Request]] = {}
     for margin, prompt, cap in sorted(found):
         rung = next((k for k in range(NUM_RUNGS) if margin < FIRST_RUNG * 2**k * error_unit), None)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from batchproof.api import Request
-from batchproof.oracle.oracle import Prompt
+from batchproof.oracle.oracle import Prompt, margins
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, Verdict
 from batchproof.run.trial import Trial
 from batchproof.triage.configurations import (
@@ -127,7 +127,7 @@ class Triage:
         return drawn_configuration(self._trial.oracle, prompt, counts)
 
     def _first_margin(self, prompt: Prompt) -> float:
-        return -float(self._trial.oracle.score(prompt, (0,)).topk(2).values.diff())
+        return float(margins(self._trial.oracle.score(prompt, (0,))))
 
     def _unexplained(self) -> Decision:
         wrong = [each.worst > self._bounds.coarse for each in self._readings(self._alone)]
