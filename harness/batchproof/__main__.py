@@ -45,6 +45,10 @@ COMMANDS = {
         "batchproof.triage.triage_command",
         "say of a running engine whether its answers are corrupt, rounded, or set otherwise",
     ),
+    "probe-pack": Command(
+        "batchproof.triage.pack_command",
+        "make from weights what `triage --pack` asks an endpoint that serves them",
+    ),
     "invariance": Command(
         "batchproof.judgement.invariance_command",
         "grade how far answers depend on batch, neighbours, arrival, chunks, prefix hits and others",

@@ -12,9 +12,7 @@ for a few tokens after each prompt: the first comes from prefill, the others fro
 import argparse
 import math
 import random
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -29,8 +27,6 @@ from batchproof.errors import UsageError
 from batchproof.models.catalogue import ModelUnderTest, resolve_dtype
 from batchproof.models.embedded import DTYPES
 from batchproof.oracle.oracle import Prompt, margins
-from batchproof.oracle.precision import Precision
-from batchproof.oracle.rounding import coarse
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance, made_now
 from batchproof.requirements.promises import Promise
@@ -39,18 +35,10 @@ from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.statistics import share_bound
+from batchproof.triage.noise import NOISE, PRECISIONS, ranked, root_mean_square, rounded
 from batchproof.validation.values import at_least
 from batchproof.workload.workloads import Workload
 
-NOISE = Precision("bfloat16")  # the unit
-PRECISIONS = (
-    NOISE,
-    Precision("bfloat16", weights="int8"),
-    Precision("bfloat16", weights="fp8"),
-    Precision("bfloat16", weights="int4"),
-    Precision("bfloat16", kv_cache="int8"),
-    Precision("bfloat16", kv_cache="fp8"),
-)
 RUNGS = (0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, math.inf)  # in sigma
 NUM_TOKENS = 8  # after each prompt, of an engine
 RISK = 0.05  # at which the share of flips of bfloat16 is larger than its bound
@@ -136,16 +124,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class _Margins:
-    """Of every predicted token, (prompts, tokens): the best in float64, the second, and the margin."""
-
-    best: Tensor
-    second: Tensor
-    margin: Tensor
-    spread: float
-
-
 def _flips_of(lab: Laboratory, name: str, arguments: argparse.Namespace) -> ModelFlips:
     subject = lab.subject(name)
     rng = random.Random(arguments.seed)
@@ -155,14 +133,14 @@ def _flips_of(lab: Laboratory, name: str, arguments: argparse.Namespace) -> Mode
     prompts = [
         tuple(rng.choices(range(subject.vocab_size), k=length)) for _ in range(arguments.prompts)
     ]
-    known = _exact_margins(subject, prompts)
-    shifts = {each: _shifts(subject, prompts, known, each) for each in PRECISIONS}
-    unit = float(shifts[NOISE][0].square().mean().sqrt())
+    known = ranked(subject, prompts)
+    shifts = {each: rounded(subject, prompts, known, each) for each in PRECISIONS}
+    unit = root_mean_square(shifts[NOISE][0])
     flips = [
         Flips(
-            str(each), float(shift.square().mean().sqrt()) / unit, _rungs(known.margin, flipped, unit)
+            str(each), root_mean_square(shift) / unit, _rungs(known.margin, chosen != known.best, unit)
         )
-        for each, (shift, flipped) in shifts.items()
+        for each, (shift, chosen) in shifts.items()
     ]
     for text in arguments.engines:
         flips += _engine_flips(lab, text, subject, prompts, unit)
@@ -177,41 +155,6 @@ def _flips_of(lab: Laboratory, name: str, arguments: argparse.Namespace) -> Mode
         known.spread,
         tuple(flips),
     )
-
-
-@torch.inference_mode()
-def _logits(model: Callable[..., object], prompts: Sequence[Prompt]) -> Iterator[Tensor]:
-    """Yields the logits (tokens, vocab) of each prompt, one at a time: vocabularies are large."""
-    for prompt in prompts:
-        yield model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0].double()  # type: ignore[attr-defined]
-
-
-def _exact_margins(subject: ModelUnderTest, prompts: Sequence[Prompt]) -> _Margins:
-    values, tokens, spreads = [], [], []
-    for logits in _logits(subject.exact, prompts):
-        top = logits.topk(2)
-        values.append(top.values)
-        tokens.append(top.indices)
-        spreads.append(float(logits.std(-1).mean()))
-    margin = -torch.stack(values).diff()[..., 0]
-    both = torch.stack(tokens)
-    return _Margins(both[..., 0], both[..., 1], margin, sum(spreads) / len(spreads))
-
-
-def _shifts(
-    subject: ModelUnderTest, prompts: Sequence[Prompt], known: _Margins, precision: Precision
-) -> tuple[Tensor, Tensor]:
-    """Returns the shift of each margin at this precision, and whether another token is the best."""
-    began = time.monotonic()
-    shifts, flipped = [], []
-    model = coarse(subject.model, precision)
-    for row, logits in enumerate(_logits(model, prompts)):
-        of_best = logits.gather(-1, known.best[row, :, None])[:, 0]
-        of_second = logits.gather(-1, known.second[row, :, None])[:, 0]
-        shifts.append(of_best - of_second - known.margin[row])
-        flipped.append(logits.argmax(-1) != known.best[row])
-    print(f"{subject.name}: {precision}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    return torch.stack(shifts), torch.stack(flipped)
 
 
 def _rungs(margin: Tensor, flipped: Tensor, unit: float) -> tuple[Rung, ...]:

@@ -1,99 +1,228 @@
-"""Triage: each verdict has an engine that gets it, with what proves it."""
+"""Triage: each verdict has an engine that gets it, the chances that it states hold, and a pack is read
+back as it was made."""
 
+import math
+import random
 import threading
-from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from batchproof.__main__ import main
-from batchproof.api import EngineConfig, Request, SamplingParams
-from batchproof.oracle import oracle
-from batchproof.oracle.distributions import answer_probabilities
-from batchproof.oracle.precision import Precision
-from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, TRIAGE, EngineTriage
-from batchproof.run.registry import resolve_engine
-from batchproof.triage import configurations, probes
-from batchproof.triage import triage as triage_rule
-from batchproof.triage.configurations import Answered, measured_bounds
-from tests.selftest.adapters.stand_in_server import Handler, StandIn, answer
-from tests.selftest.conftest import oracle_of
-
-FEW_AND_SHORT = (
-    (probes, "LENGTHS", (1, 3, 7, 16)),
-    (probes, "LONG_CAP", 10),
-    (probes, "SHARED", (8,)),
-    (probes, "LONGEST_FILLED", 0),
-    (probes, "LADDER_LENGTHS", (5,)),
-    (probes, "PER_RUNG", 1),
-    (probes, "NUM_CANDIDATES", 6),
-    (triage_rule, "NUM_DRAWS", 150),
-    (probes, "SCENES", (((12,), 40, 3),)),
-    (probes, "MOST_KEPT", 4),
-    (configurations, "SMALL_VOCABULARY", 0),
-    (configurations, "REPETITION_PENALTIES", (1.1,)),
-    (configurations, "COARSER", (Precision("bfloat16", kv_cache="int8"),)),
-    (oracle, "NUM_CALIBRATION_PROMPTS", 3),
+from batchproof.api import Capability
+from batchproof.records.probe_packs import PROBE_PACK, PrecisionNoise, Probe, ProbePack, Step
+from batchproof.records.provenance import made_now
+from batchproof.records.triage import (
+    CLEAN,
+    CONFIG,
+    CORRUPT,
+    MIXED,
+    ROUNDING,
+    TRIAGE,
+    UNDECIDED,
+    EndpointTriage,
+    Verdict,
 )
+from batchproof.triage import making, pack_command
+from batchproof.triage.asking import Asked, Said, Scene, read
+from batchproof.triage.deciding import Rule, Triage
+from batchproof.triage.hypotheses import (
+    ALONE,
+    HONEST_SCALE,
+    Evidence,
+    Seen,
+    hypotheses,
+    noisy,
+    scale_of,
+)
+from tests.selftest.adapters.stand_in_server import StandIn
+
+
+IN_COMPANY = ("the scene 'together'", "not asked for alone")  # where leaks of a batch are seen
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name, value in FEW_AND_SHORT:
-        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(pack_command, "NUM_AT_HAND", 16)
+    monkeypatch.setattr(making, "LENGTHS", (5, 12))
+    monkeypatch.setattr(making, "NUM_NOISE_PROMPTS", 2)
 
 
-def triage(folder: Path, *arguments: str) -> tuple[int, EngineTriage]:
+def triage(folder: Path, *arguments: str) -> tuple[int, EndpointTriage]:
     code = main(["triage", "--output", str(folder), *arguments])
-    (found,) = TRIAGE.read(folder / "triage.json").engines
+    (found,) = TRIAGE.read(folder / "triage.json").found
     return code, found
 
 
-def test_corruption_is_shown_by_the_smallest_scene_and_replayed(
+@pytest.mark.parametrize(
+    ("engine", "verdict", "name", "code"),
+    [
+        ("static", CLEAN, "", 0),
+        ("coarse:bfloat16-reference", ROUNDING, "bfloat16", 4),
+        ("set:bos_0-reference", CONFIG, "token 0 stands before each prompt", 3),
+        ("set:repetition_1_1-reference", CONFIG, "repetition_penalty 1.", 3),
+        ("set:cut_at_5-reference", CONFIG, "cut at 5 tokens", 3),
+        ("set:temperature_1-reference", CONFIG, "about temperature 1", 3),
+    ],
+)
+def test_each_verdict_has_an_engine(
+    tmp_path: Path, engine: str, verdict: Verdict, name: str, code: int
+) -> None:
+    found = triage(tmp_path, engine, "--model=llama-twins", "--budget=60")
+    assert (found[0], found[1].verdict) == (code, verdict)
+    assert name in found[1].why
+
+
+def test_corruption_is_told_by_its_scene_and_replayed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, found = triage(tmp_path, "fault:eos_ids_of_the_whole_batch", "--model=gpt2-hash")
-    assert (code, found.verdict) == (1, CORRUPTION)
-    (model,) = found.models
-    assert "the same request alone is right" in model.evidence
-    assert any(each.startswith("2 requests") for each in model.evidence)
-    assert model.failure is not None
-    assert main(["replay", str(tmp_path / model.failure)]) == 1
+    assert (code, found.verdict) == (1, CORRUPT)
+    assert found.why.endswith(IN_COMPANY)
+    (failure,) = tmp_path.glob("p*.json")
+    assert main(["replay", str(failure)]) == 1
     assert "REPRODUCED" in capsys.readouterr().out
 
 
+STEPS = 4
+
+
+def pack_of(num: int, seed: int = 0) -> ProbePack:
+    """Near-ties in the first half, wide margins in the second. All tokens that noise may reach are
+    listed: those behind the ranked ones as well."""
+    rng = random.Random(seed)
+
+    def step(is_wide: bool) -> Step:
+        low, high = (60, 90) if is_wide else (0.5, 40)
+        behind = sorted(rng.uniform(low, high) for _ in range(23))
+        return Step(tuple(rng.sample(range(1000), 24)), (0.0, *behind))
+
+    probes = [
+        Probe((n,), tuple(step(n >= num // 2) for _ in range(STEPS)), under=(making.SAME,))
+        for n in range(num)
+    ]
+    precisions = (
+        PrecisionNoise("8 bits", 6.0, scale_of(6)),
+        PrecisionNoise("4 bits", 20.0, scale_of(20)),
+    )
+    return ProbePack(
+        made_now(), "made", "bfloat16", seed, 1000, 0.03, precisions, ("as it is",), tuple(probes)
+    )
+
+
+class Simulated:
+    """A door to an endpoint whose answers are drawn from the noise of each probe, once for each."""
+
+    capabilities: frozenset[Capability] = frozenset()
+    can_cut = False
+
+    def __init__(
+        self, pack: ProbePack, shift: float, seed: int, share: float = 1.0, leaks: float = 0.0
+    ) -> None:
+        self.pack, self.rng, self.share, self.leaks = pack, random.Random(seed), share, leaks
+        self.answers = [[self._drawn(probe, each) for probe in pack.probes] for each in (1.0, shift)]
+
+    def _drawn(self, probe: Probe, shift: float) -> tuple[int, ...]:
+        tokens = []
+        for step in probe.steps:
+            noise = [scale_of(shift) * math.log(self.rng.expovariate(1.0)) for _ in step.tokens]
+            gaps = [b + e for b, e in zip(step.behind, noise, strict=True)]
+            tokens.append(step.tokens[gaps.index(min(gaps))])
+        return tuple(tokens)
+
+    def ask(self, scene: Scene) -> list[Said]:
+        said = []
+        for asked in (each for call in scene.calls for each in call):
+            tokens = self.answers[self.rng.random() < self.share][asked.probe]
+            if scene.name != ALONE and self.rng.random() < self.leaks:
+                tokens = (999_999, *tokens[1:])
+            said.append(Said(tokens))
+        return said
+
+
+def verdict_on(door: Simulated, budget: int = 300) -> EndpointTriage:
+    return Triage(door, door.pack, Rule(budget=budget), is_ours=True).decide("simulated")
+
+
+def test_no_honest_endpoint_is_blamed() -> None:
+    pack = pack_of(64)
+    blamed = [
+        seed for seed in range(40) if verdict_on(Simulated(pack, 1.0, seed), 100).verdict != CLEAN
+    ]
+    assert not blamed
+
+
 @pytest.mark.parametrize(
-    ("engine", "model", "name"),
+    ("shift", "share", "leaks", "verdict", "name", "most"),
     [
-        ("set:bos_0-reference", "gpt2-hash", "token 0 stands before each prompt"),
-        ("set:repetition_1_1-reference", "llama-twins", "repetition_penalty 1.1"),
-        ("set:cut_at_5-reference", "gpt2-hash", "cut at 5 tokens"),
+        (20.0, 1.0, 0.0, ROUNDING, "4 bits", 60),
+        (6.0, 1.0, 0.0, ROUNDING, "8 bits", 100),
+        (20.0, 0.125, 0.0, MIXED, "4 bits", 250),
+        (1.0, 1.0, 0.05, CORRUPT, "0.03 of the tokens", 300),
     ],
 )
-def test_a_setting_is_named(engine: str, model: str, name: str) -> None:
-    known = oracle_of(model)
-    built = resolve_engine(engine).factory(known.subject.model, EngineConfig())
-    requests = [Request(f"r{i}", (5, 9, 17, 60)[: i + 1], 8) for i in range(4)]
-    answered = [Answered(each, *built.generate([each])) for each in requests]
-    found = configurations.explaining_configuration(known, measured_bounds(known), answered)
-    assert found is not None
-    assert name in found.name
+def test_a_cause_is_named_within_few_requests(
+    shift: float, share: float, leaks: float, verdict: Verdict, name: str, most: int
+) -> None:
+    found = verdict_on(Simulated(pack_of(64), shift, 3, share, leaks))
+    assert (found.verdict, found.num_requests <= most) == (verdict, True)
+    assert name in found.why
+    assert found.chance <= 0.001
 
 
-def test_tokens_that_are_drawn_are_a_setting(tmp_path: Path) -> None:
-    code, found = triage(tmp_path, "set:temperature_1-reference", "--model=gpt2-hash")
-    assert (code, found.verdict) == (3, CONFIG)
-    assert "temperature" in found.models[0].configuration
+def test_an_endpoint_that_may_read_a_hidden_prompt_is_not_called_corrupt() -> None:
+    door = Simulated(pack_of(64), 1.0, 3)
+    door.answers = [[(999_999,) * STEPS for _ in door.pack.probes]] * 2
+    found = Triage(door, door.pack, Rule(), is_ours=False).decide("simulated")
+    assert found.verdict == UNDECIDED
+    assert "hidden prompt" in found.why
 
 
-def test_coarse_arithmetic_is_rounding_and_measured(tmp_path: Path) -> None:
-    code, found = triage(tmp_path, "coarse:bfloat16-reference", "--model=llama-twins")
-    assert (code, found.verdict) == (0, ROUNDING)
-    (model,) = found.models
-    assert model.worst_alone is not None
-    assert model.worst_alone > 100, "far beyond float32"
-    assert model.as_coarse_as == "bfloat16, int8 keys and values"
+def test_the_mean_ratio_of_honest_answers_is_at_most_one() -> None:
+    """What bounds false alarms: answers with the shares of honest noise make it one, on average."""
+    pack, rng = pack_of(8), random.Random(1)
+    total, num = 0.0, 400
+    for _ in range(num):
+        evidence = Evidence(pack, [*hypotheses(pack, ())])
+        shares = noisy(pack.probes[0].steps[0], HONEST_SCALE)
+        (place,) = rng.choices(range(len(shares)), shares)
+        evidence.add(Seen(0, 0, place, ALONE))
+        total += math.exp(evidence.against_honest)
+    assert total / num < 1.2
+
+
+def test_noise_flips_with_the_share_of_its_distribution() -> None:
+    shares = noisy(Step((1, 2), (0.0, 1.0)), scale_of(1.0))
+    assert shares[1] / shares[0] == pytest.approx(math.exp(-math.pi / math.sqrt(3)))
+    assert sum(shares) == pytest.approx(1.0)
+
+
+WORDS = Probe(
+    (1,),
+    (
+        Step((1, 2, 3), (0.0, 1.0, 2.0), (" a", " an", " b")),
+        Step((4, 5), (0.0, 1.0), (" dog", "n")),
+        Step((6, 7), (0.0, 1.0), (" ends", "")),
+    ),
+    "text",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        (" a dog ends", (0, 0, 0)),
+        ("a dog ends", (0, 0, 0)),
+        (" b dog", (2,)),
+        (" an apple", (1,)),
+        (" zebra", (3,)),
+        (" a dog", (0, 0, 1)),
+    ],
+)
+def test_a_text_is_read_as_the_tokens_that_may_stand_there(text: str, places: tuple[int, ...]) -> None:
+    assert tuple(each.place for each in read(Asked(0), Said(text=text), WORDS, ALONE)) == places
 
 
 @pytest.fixture
@@ -104,27 +233,39 @@ def server() -> Iterator[StandIn]:
         running.shutdown()
 
 
-def test_a_server_is_found_by_its_url_and_given_words_if_it_takes_text_alone(
-    server: StandIn, tmp_path: Path
+def test_an_endpoint_is_asked_in_texts_what_a_pack_holds(
+    server: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As transformers serve."""
-
-    def text_alone(handler: Handler, body: dict[str, object]) -> None:
-        if isinstance(body["prompt"], str):
-            answer(handler, body)
-        else:
-            handler.say(422, {"detail": "prompt must be a string."})
-
-    server.behaviour = text_alone
-    code, found = triage(tmp_path, server.base_url.removesuffix("/v1"))
+    path = tmp_path / "gpt2.pack"
+    made = ["probe-pack", "gpt2-hash", str(path), "--dtype=float32", "--probes=8", "--candidates=16"]
+    assert main([*made, "--seed=3"]) == 0
+    pack = PROBE_PACK.read(path)
+    assert len(pack.probes) == 8
+    assert not path.with_name("gpt2.pack.part").exists()
+    code, found = triage(tmp_path, server.base_url, f"--pack={path}", "--budget=40", "--at-once=4")
     assert (code, found.verdict) == (0, CLEAN)
-    assert [each.model for each in found.models] == ["gpt2-hash"]
-    assert found.engine.endswith("&prompts=words")
+    assert any(isinstance(each["prompt"], str) for each in server.bodies)
+    assert server.most_running <= 4
+    # The same endpoint, of which a pack of other weights is claimed.
+    other = replace(pack, probes=tuple(replace(e, text=pack.probes[0].text) for e in pack.probes))
+    PROBE_PACK.write(other, path)
+    code, found = triage(tmp_path, server.base_url, f"--pack={path}", "--budget=40")
+    assert found.verdict in (CORRUPT, CONFIG, UNDECIDED)
+    capsys.readouterr()
 
 
-def test_a_temperature_explains_no_frequencies_but_those_of_draws() -> None:
-    known, prompt = oracle_of("gpt2-hash"), (5, 9, 17)
-    asked = Request("draw", prompt, 1, sampling=SamplingParams(temperature=1.0))
-    first, second = (each for each, _ in Counter(answer_probabilities(known, asked)).most_common(2))
-    for counts in ({first: 400}, {first: 200, second: 200}):
-        assert configurations.drawn_configuration(known, prompt, counts) is None
+def test_a_pack_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.pack"
+    asked = ["probe-pack", "gpt2-hash", str(path), "--dtype=float32", "--probes=4", "--candidates=16"]
+    real, starts = making.candidates, []
+
+    def counted(*given: object) -> list[making.Candidate]:
+        starts.append(given[-1])
+        if len(starts) == 2:
+            raise KeyboardInterrupt
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(making, "candidates", counted)
+    assert main(asked) == 130
+    assert main(asked) == 0
+    assert starts == [0, 8, 8]

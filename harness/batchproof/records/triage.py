@@ -6,54 +6,49 @@ from typing import Literal
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 
-# What the answers of an engine are, from what is fine to what is not.
-CLEAN: Literal["CLEAN"] = "CLEAN"  # every token is the best one
-ROUNDING: Literal["ROUNDING"] = "ROUNDING"  # every other token is a near-tie
-CONFIG: Literal["CONFIG"] = "CONFIG"  # every token is right under another configuration
-CORRUPTION: Literal["CORRUPTION"] = "CORRUPTION"  # a token depends on what it must not, or is wrong
-Verdict = Literal["CLEAN", "ROUNDING", "CONFIG", "CORRUPTION"]
-VERDICTS: tuple[Verdict, ...] = (CLEAN, ROUNDING, CONFIG, CORRUPTION)
+CLEAN: Literal["CLEAN"] = "CLEAN"  # as an honest engine at the precision that is claimed
+ROUNDING: Literal["ROUNDING"] = "ROUNDING"  # as one at a coarser precision
+CONFIG: Literal["CONFIG"] = "CONFIG"  # right under other settings than those that were asked for
+MIXED: Literal["MIXED"] = "MIXED"  # a share of the replicas is coarser
+CORRUPT: Literal["CORRUPT"] = "CORRUPT"  # tokens that no precision and no setting explains
+UNDECIDED: Literal["UNDECIDED"] = "UNDECIDED"  # not honest, but it is not known what; or no answers
+Verdict = Literal["CLEAN", "ROUNDING", "CONFIG", "MIXED", "CORRUPT", "UNDECIDED"]
+VERDICTS: tuple[Verdict, ...] = (CLEAN, ROUNDING, CONFIG, MIXED, UNDECIDED, CORRUPT)  # worst last
 
 
 @dataclass(frozen=True)
-class ModelTriage:
-    """One engine on one model. Margins are regrets in float64, in units of E: the best logit less that
-    of the token chosen. They are None on a constructed model without near-ties."""
+class EndpointTriage:
+    """One engine on one model. `chance` is the most that an honest one shows as much evidence with;
+    `belief` the share that the named cause has of the likelihood of all. `excluded` and `open` are the
+    causes that the answers speak against, and those that they leave possible."""
 
+    engine: str
     model: str
     dtype: str
     verdict: Verdict
     why: str
     evidence: tuple[str, ...] = ()
-    error_unit: float | None = None  # E
-    worst_alone: float | None = None
-    worst_batched: float | None = None
-    as_coarse_as: str = ""  # the finest precision whose bound covers both
-    configuration: str = ""
+    chance: float = 1.0
+    belief: float = 0.0
+    excluded: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
     num_requests: int = 0
     num_tokens: int = 0
-    num_scenes: int = 0
+    scenes: tuple[str, ...] = ()
     seconds: float = 0.0
-    failure: str | None = None  # the file for `batchproof replay`
-
-
-@dataclass(frozen=True)
-class EngineTriage:
-    """One engine. `verdict` is the worst of its models'; None if none could be served."""
-
-    engine: str
-    verdict: Verdict | None
-    models: tuple[ModelTriage, ...] = ()
-    refusals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class TriageRecord:
-    """A triage of engines, in the order in which they were given."""
+    """A triage of engines, in the order in which they were given. `refusals`: models that an engine
+    does not serve, and why."""
 
     made: Provenance
     seed: int
-    engines: tuple[EngineTriage, ...]
+    alpha: float
+    beta: float
+    found: tuple[EndpointTriage, ...]
+    refusals: tuple[str, ...] = ()
 
 
-TRIAGE = FileKind("triage record", "batchproof.triage", 1, TriageRecord)
+TRIAGE = FileKind("triage record", "batchproof.triage", 2, TriageRecord)

@@ -1,10 +1,12 @@
-"""`batchproof triage ENGINE...`: corruption, rounding, a configuration, or nothing found.
+"""`batchproof triage ENGINE...` or `triage URL --pack FILE`: does an engine answer as its weights do?
 
-Exit status: 1 if an engine is CORRUPTION, else 3 if one is CONFIG, else 2 if one answers nothing, else
-0: all are CLEAN or ROUNDING. 2 for wrong input, too.
+Exit status: that of the worst verdict: 1 CORRUPT, 2 UNDECIDED, 3 CONFIG, 4 ROUNDING, 5 MIXED, 0 if all
+are CLEAN. 2 for wrong input, too.
 """
 
 import argparse
+import math
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -15,36 +17,44 @@ import torch
 from batchproof.cli import choices
 from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.cli.result_files import write_result
-from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
+from batchproof.errors import EngineHang, OracleError, UnsupportedModelError, UsageError
 from batchproof.models.catalogue import resolve_dtype
 from batchproof.models.embedded import DTYPES, EMBEDDED
+from batchproof.records.probe_packs import PROBE_PACK, ProbePack
 from batchproof.records.provenance import made_now
 from batchproof.records.triage import (
     CLEAN,
     CONFIG,
-    CORRUPTION,
+    CORRUPT,
+    MIXED,
     ROUNDING,
     TRIAGE,
+    UNDECIDED,
     VERDICTS,
-    EngineTriage,
-    ModelTriage,
+    EndpointTriage,
     TriageRecord,
 )
+from batchproof.replay.judge import is_shown_again
+from batchproof.replay.record import FailureOrigin, write
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import exact_device, num_threads
 from batchproof.run.engine_names import has_own_process, parse_options
+from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, engines_module, resolve_engine
 from batchproof.run.trial import Trial
-from batchproof.triage.configurations import measured_bounds
-from batchproof.triage.probes import NoAnswerError, failure_file, seeded_probes
-from batchproof.triage.triage import Triage
+from batchproof.triage.asking import EngineDoor, NoAnswerError, Scene, UrlDoor
+from batchproof.triage.deciding import Rule, Triage
+from batchproof.triage.pack_command import pack_at_hand
+from batchproof.validation.values import at_least, require
 
 DEFAULT_MODELS = ("gpt2-hash", "llama-twins", "mistral-hash", "bamba-hash")
 ONE_MODEL = ("llama-twins",)  # of an engine whose server has a single checkpoint
-EXIT_CODES = {CLEAN: 0, ROUNDING: 0, CORRUPTION: 1, CONFIG: 3}
-UNKNOWN = 2
+EXIT_CODES = {CLEAN: 0, CORRUPT: 1, UNDECIDED: 2, CONFIG: 3, ROUNDING: 4, MIXED: 5}
 TIME_LIMIT_S = 300.0
+URL = ("http://", "https://")
+API_KEY = "OPENAI_API_KEY"  # the environment variable
+ORIGIN = FailureOrigin("batchproof triage", "triage")
 WHEN = "during triage"
 
 
@@ -52,17 +62,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices.add_engines(
         parser, f"as for pytest --engine, or the URL of a server (default: those of {OWN})"
     )
+    parser.add_argument(
+        "--pack", type=Path, metavar="FILE", help="what the server is asked (`batchproof probe-pack`)"
+    )
+    parser.add_argument("--served-as", metavar="NAME", help="of the model (default: the first listed)")
     choices.add_repeatable(
         parser,
         "--model",
         "M",
-        f"{', '.join(EMBEDDED)}, or a causal LM by hub id or path; repeatable (default: what a "
-        f"server's model is named after, else {', '.join(DEFAULT_MODELS)})",
+        f"without a pack: {', '.join(EMBEDDED)}, or a causal LM by hub id or path; repeatable "
+        f"(default: what a server's model is named after, else {', '.join(DEFAULT_MODELS)})",
     )
     parser.add_argument(
-        "--dtype", default="float32", metavar="D", help=f"of the model: {', '.join(DTYPES)}"
+        "--dtype", default="float32", metavar="D", help=f"without a pack: {', '.join(DTYPES)}"
     )
     parser.add_argument("--device", default="cpu", help="where the models are (default: cpu)")
+    add_rule(parser)
     choices.add_seed(parser)
     choices.add_time_limit(parser, TIME_LIMIT_S, "seconds for an engine")
     parser.add_argument(
@@ -74,30 +89,101 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_rule(parser: argparse.ArgumentParser) -> None:
+    """Adds the chances of error and what may be asked."""
+    parser.add_argument(
+        "--alpha", type=float, default=0.001, help="chance to blame an honest engine (default: 0.001)"
+    )
+    parser.add_argument(
+        "--beta",
+        type=float,
+        default=0.02,
+        help="chance to miss a cause that is excluded (default: 0.02)",
+    )
+    parser.add_argument("--budget", type=int, default=300, help="requests at most (default: 300)")
+    parser.add_argument(
+        "--at-once", type=int, default=32, metavar="N", help="requests under way (default: 32)"
+    )
+    parser.add_argument("--max-rate", type=float, metavar="R", help="requests a second (default: any)")
+
+
+def rule_of(arguments: argparse.Namespace, deadline: float = math.inf) -> Rule:
+    """Returns the rule. Raises `UsageError` for wrong numbers."""
+    for name in ("alpha", "beta"):
+        value = getattr(arguments, name)
+        require(0 < value < 0.5, f"--{name}", value, "above 0 and below 0.5")
+    at_least("--budget", arguments.budget, 1)
+    at_least("--at-once", arguments.at_once, 1)
+    rate = arguments.max_rate
+    require(rate is None or rate > 0, "--max-rate", rate, "above 0")
+    return Rule(
+        arguments.alpha, arguments.beta, arguments.budget, arguments.at_once, deadline, arguments.seed
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Returns the exit status. Raises `UsageError` for an unknown engine, model, dtype or device."""
+    """Returns the exit status. Raises `UsageError` for an unknown engine, model, dtype or device, a
+    wrong pack, and an endpoint that does not answer."""
+    rule_of(arguments)
     engines = arguments.engines or required_engines(find())
+    pack = PROBE_PACK.read(arguments.pack) if arguments.pack else None
     output = choices.writable(arguments.output)
-    found: list[EngineTriage] = []
+    found: list[EndpointTriage] = []
+    refusals: list[str] = []
     with exact_device(arguments.device) as device, num_threads(torch.get_num_threads()):
         # A call may take the whole time: a slow engine is not corrupt.
-        lab = Laboratory(device, resolve_dtype(arguments.dtype), arguments.time_limit)
-        texts = [_with_server(each) for each in dict.fromkeys(engines)]
-        for spec in [resolve_engine(each) for each in texts]:
-            models = arguments.model or _models_of(spec.name)
-            found.append(_on_models(lab, spec, models, arguments, output))
-            print("\n".join(_engine_lines(found[-1])), flush=True)
-    record = TriageRecord(made_now(), arguments.seed, tuple(found))
+        dtype = resolve_dtype(pack.dtype if pack else arguments.dtype)
+        lab = Laboratory(device, dtype, arguments.time_limit)
+        for text in dict.fromkeys(engines):
+            if pack is not None and text.startswith(URL):
+                found.append(_of_url(text, pack, arguments))
+                print("\n".join(lines_of(found[-1])), flush=True)
+                continue
+            spec = resolve_engine(_with_server(text))
+            models = [pack.model] if pack else arguments.model or _models_of(spec.name)
+            for each in _on_models(lab, spec, models, pack, arguments, output, refusals):
+                found.append(each)
+                print("\n".join(lines_of(each)), flush=True)
+    for refusal in refusals:
+        print(refusal)
+    record = TriageRecord(
+        made_now(), arguments.seed, arguments.alpha, arguments.beta, tuple(found), tuple(refusals)
+    )
     write_result(TRIAGE, record, _page, output, "triage", is_whole=True)
-    codes = {UNKNOWN if each.verdict is None else EXIT_CODES[each.verdict] for each in found}
-    return next(code for code in (1, 3, UNKNOWN, 0) if code in codes)
+    worst = max((each.verdict for each in found), key=VERDICTS.index, default=UNDECIDED)
+    return EXIT_CODES[worst]
+
+
+def door_to(url: str, pack: ProbePack, arguments: argparse.Namespace) -> UrlDoor:
+    """Returns the door to an endpoint. Raises `UsageError` if it lists no model, or another than is
+    named."""
+    openai = engines_module("adapters.openai")
+    server, names = openai.server_at(url, os.environ.get(API_KEY))
+    name = arguments.served_as or (names[0] if names else None)
+    if name is None:
+        raise UsageError(f"{url} lists no model; name it with --served-as")
+    return UrlDoor(server, name, pack, arguments.at_once, arguments.max_rate)
+
+
+def _of_url(url: str, pack: ProbePack, arguments: argparse.Namespace) -> EndpointTriage:
+    rule = rule_of(arguments, time.monotonic() + arguments.time_limit)
+    door = door_to(url, pack, arguments)
+    triage = Triage(door, pack, rule, is_ours=False, note=_note)
+    try:
+        return triage.decide(url)
+    except NoAnswerError as error:
+        raise UsageError(f"{url} answers nothing: {error}") from None
+
+
+def _note(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def _with_server(text: str) -> str:
     scheme, separator, _ = text.partition("://")
     if separator and "?" not in scheme and scheme not in ("http", "https"):
         raise UsageError(f"{text!r} begins with {scheme}://, but a server is http:// or https://")
-    if not text.startswith(("http://", "https://")):
+    if not text.startswith(URL):
         return text
     return str(engines_module("adapters.openai").text_for(text))
 
@@ -108,8 +194,8 @@ def _models_of(text: str) -> Sequence[str]:
         return (Path(str(served)).name,)
     if text.startswith("openai"):
         raise UsageError(
-            f"the server's model {served!r} is named after none of {', '.join(EMBEDDED)}: name its "
-            f"checkpoint with --model"
+            f"the server's model {served!r} is named after none of {', '.join(EMBEDDED)}: give a pack "
+            f"of it with --pack, or its checkpoint with --model"
         )
     return ONE_MODEL if has_own_process(text) else DEFAULT_MODELS
 
@@ -118,90 +204,83 @@ def _on_models(
     lab: Laboratory,
     spec: EngineSpec,
     models: Sequence[str],
+    pack: ProbePack | None,
     arguments: argparse.Namespace,
     output: Path,
-) -> EngineTriage:
-    """The verdict on an engine. Models that it does not serve are named; the first on which answers
-    are corrupt is the last."""
+    refusals: list[str],
+) -> Iterator[EndpointTriage]:
+    """Yields the verdict on each model; the first on which answers are corrupt is the last. Models that
+    the engine does not serve are added to `refusals`."""
     end = time.monotonic() + arguments.time_limit
-    found: list[ModelTriage] = []
-    refusals: list[str] = []
     for number, model in enumerate(models):
         now = time.monotonic()
         deadline = now + max(0.0, end - now) / (len(models) - number)
-        note = f"{model}: measuring here what rounding explains, then asking {spec.name}"
-        print(note, file=sys.stderr, flush=True)
+        print(f"{model}: ranking answers here, then asking {spec.name}", file=sys.stderr, flush=True)
+        found = None
         try:
-            found.append(_on_model(lab, spec, model, deadline, arguments.seed, output))
+            oracle = lab.oracle(model)
+            found = _on_model(
+                lab,
+                spec,
+                pack or pack_at_hand(oracle, arguments.seed),
+                rule_of(arguments, deadline),
+                output,
+            )
         except UnsupportedModelError as error:
-            refusals.append(f"{model}: it refuses the model: {error}")
+            refusals.append(f"{spec.name} refuses {model}: {error}")
         except (NoAnswerError, EngineHang) as error:
-            refusals.append(f"{model}: nothing can be said: {error}")
+            refusals.append(f"{spec.name} on {model}: nothing can be said: {error}")
+        if found is not None:
+            yield found
         lab.look_after(spec, lab.subject(model), WHEN)
-        if found and found[-1].verdict == CORRUPTION:
-            break
-    worst = max((each.verdict for each in found), key=VERDICTS.index, default=None)
-    return EngineTriage(spec.name, worst, tuple(found), tuple(refusals))
+        if found is not None and found.verdict == CORRUPT:
+            return
 
 
 def _on_model(
-    lab: Laboratory, spec: EngineSpec, model: str, deadline: float, seed: int, output: Path
-) -> ModelTriage:
-    oracle = lab.oracle(model)
+    lab: Laboratory, spec: EngineSpec, pack: ProbePack, rule: Rule, output: Path
+) -> EndpointTriage:
+    oracle = lab.oracle(pack.model)
     trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P1)
-    bounds = measured_bounds(oracle)
-    probes = seeded_probes(oracle, bounds.unit, seed)
-    triage, began = Triage(trial, bounds, probes, seed, deadline), time.monotonic()
-    decision = triage.decide()
-    seconds = round(time.monotonic() - began, 1)
-    is_measured = bounds.unit is not None and decision.verdict != CORRUPTION
-    regrets = {key: reading.worst for key, (reading, _) in triage.worst.items() if is_measured}
-    in_units = {key: each / (bounds.unit or 1.0) for key, each in regrets.items()}
-    return ModelTriage(
-        model=model,
-        dtype=trial.subject.dtype_name,
-        verdict=decision.verdict,
-        why=decision.why,
-        evidence=decision.lines,
-        error_unit=bounds.unit,
-        worst_alone=in_units.get(True),
-        worst_batched=in_units.get(False),
-        as_coarse_as=bounds.precision_of(max(regrets.values())) if regrets else "",
-        configuration=triage.configuration.name,
-        num_requests=triage.num_requests,
-        num_tokens=triage.num_tokens,
-        num_scenes=triage.num_scenes,
-        seconds=seconds,
-        failure=failure_file(trial, decision.scene, output) if decision.scene else None,
-    )
+    door = EngineDoor(trial, pack)
+    triage = Triage(door, pack, rule, is_ours=True)
+    found = triage.decide(spec.name)
+    if found.verdict == CORRUPT and triage.wrong_scene is not None:
+        _write_failure(trial, door, triage.wrong_scene, output)
+    return found
 
 
-def _engine_lines(found: EngineTriage) -> Iterator[str]:
-    yield f"{found.engine}: {found.verdict or 'no answer'}"
-    for each in found.models:
-        yield f"  {each.model} ({each.dtype}): {each.verdict}: {each.why}"
-        yield from (f"    {text}" for text in (*_facts(each), *each.evidence))
-        if each.failure:
-            yield f"    batchproof replay {each.failure}"
-    yield from (f"  {text}" for text in found.refusals)
+def _write_failure(trial: Trial, door: EngineDoor, scene: Scene, directory: Path) -> None:
+    """Judges the scene as the suite does, and writes what it finds for `batchproof replay`; nothing
+    where the suite finds nothing."""
+    judging = trial.renewed()
+    try:
+        with judging.engine(scene.config) as engine:
+            for call in door.workloads(scene):
+                judging.check(call, engine)
+    except (ConformanceFailure, HangFailure) as error:
+        is_shown = is_shown_again(judging, error.failure)
+        path = write(judging, error.failure, ORIGIN, directory, is_shown)
+        print(f"batchproof replay {path}", flush=True)
+    except OracleError:
+        return
 
 
-def _facts(found: ModelTriage) -> Iterator[str]:
-    if found.num_requests:
-        yield (
-            f"{found.num_requests:,} answers, {found.num_tokens:,} tokens, {found.num_scenes} scenes, "
-            f"{found.seconds:.0f} s"
-        )
-    if found.worst_alone is not None and found.worst_batched is not None and found.error_unit:
-        yield (
-            f"largest margin of a token not taken: {found.worst_alone:.3g} E alone, "
-            f"{found.worst_batched:.3g} E in batches (E {found.error_unit:.2g}); as coarse as "
-            f"{found.as_coarse_as}"
-        )
+def lines_of(found: EndpointTriage) -> Iterator[str]:
+    yield f"{found.engine}: {found.verdict}"
+    yield f"  {found.model} ({found.dtype}): {found.why}"
+    counts = f"{found.num_requests:,} requests, {found.num_tokens:,} tokens, {found.seconds:.0f} s"
+    yield f"    {counts}; scenes: {', '.join(found.scenes)}"
+    if found.verdict != CLEAN:
+        yield f"    an honest engine shows as much with a chance of at most {found.chance:.2g}"
+        yield f"    this cause has {found.belief:.0%} of the likelihood of all that were considered"
+    elif found.open:
+        yield f"    not told from it: {'; '.join(found.open[:6])}"
+    yield from (f"    {text}" for text in found.evidence)
 
 
 def _page(record: TriageRecord) -> str:
     lines = ["# Triage", "", *record.made.lines(), f"* seed {record.seed}", ""]
-    for engine in record.engines:
-        lines += ["```", *_engine_lines(engine), "```", ""]
-    return "\n".join(lines)
+    for each in record.found:
+        lines += ["```", *lines_of(each), "```", ""]
+    return "\n".join([*lines, *(f"* {each}" for each in record.refusals)])

@@ -36,10 +36,9 @@ def openai(model: PreTrainedModel, config: EngineConfig, /, **options: Any) -> E
 openai.__signature__ = signature_with(OPTIONS)  # type: ignore[attr-defined]
 
 
-def text_for(url: str) -> str:
-    """Returns `openai?base_url=...&model=...` with the first model that the server lists, and with
-    `prompts=words` if that refuses token ids; without a path in the URL, `/v1` is added. Raises
-    `UsageError` if it does not answer, or lists none."""
+def server_at(url: str, api_key: str | None = None) -> tuple[Server, list[str]]:
+    """Returns the server and the names of its models; without a path in the URL, `/v1` is added. Raises
+    `UsageError` if it does not answer."""
     parts = urlsplit(url)
     if not parts.netloc or parts.query or parts.fragment:
         raise UsageError(
@@ -48,14 +47,24 @@ def text_for(url: str) -> str:
     base = url.rstrip("/")
     if not parts.path.rstrip("/"):
         base += INTERFACE
-    server = Server(base, DISCOVERY_TIMEOUT_S)
-    named = f"name it: 'openai?base_url={base}&model=NAME&listed=false'"
+    server = Server(base, DISCOVERY_TIMEOUT_S, api_key)
     try:
-        names = _listed(server)
+        return server, _listed(server)
     except (EngineFailed, Refused) as error:
+        named = f"name it: 'openai?base_url={base}&model=NAME&listed=false'"
         raise UsageError(f"no model is listed there: {error}; if there is one, {named}") from None
+
+
+def text_for(url: str) -> str:
+    """Returns `openai?base_url=...&model=...` with the first model that the server lists, and with
+    `prompts=words` if that refuses token ids. Raises `UsageError` as `server_at` does, and if it lists
+    none."""
+    server, names = server_at(url)
+    base = server.base_url
     if not names:
-        raise UsageError(f"{base}/models lists no model; {named}")
+        raise UsageError(
+            f"{base}/models lists no model; name it: 'openai?base_url={base}&model=NAME&listed=false'"
+        )
     prompts = "" if _takes_token_ids(server, names[0]) else "&prompts=words"
     return f"openai?base_url={base}&model={names[0]}{prompts}"
 

@@ -25,7 +25,11 @@ NUM_SHOWN = 200  # characters of an invalid answer
 class EngineFailed(RuntimeError):
     """The server gave no answer or an unreadable one."""
 
-    has_answered = False  # at least with an HTTP status
+    status: int | None = None  # of HTTP, if it has answered with one
+
+    @property
+    def has_answered(self) -> bool:
+        return self.status is not None
 
 
 class Refused(Exception):
@@ -174,7 +178,7 @@ class Exchange:
     def failed(self, what: str) -> EngineFailed:
         """Returns an error that says what the server did, and reports the failure to the callback."""
         failure = EngineFailed(f"{self._where}: the server {what}")
-        failure.has_answered = self._response is not None
+        failure.status = None if self._response is None else self._response.status
         self._on_failure()
         return failure
 

@@ -1,0 +1,276 @@
+"""How probes are asked: an engine through its trial, or an endpoint by its URL; and how its answers are
+read: each token as its place among those that may stand there."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from batchproof.api import Capability, EngineConfig, FinishReason, Request
+from batchproof.checks.answers import order_findings
+from batchproof.checks.broken import require
+from batchproof.errors import BatchproofError
+from batchproof.findings.finding import Rule
+from batchproof.findings.finding_text import headline
+from batchproof.records.probe_packs import Probe, ProbePack, Step
+from batchproof.records.texts import without_machine_paths
+from batchproof.run.failures import ConformanceFailure, HangFailure
+from batchproof.run.registry import engines_module
+from batchproof.run.trial import Trial
+from batchproof.triage.hypotheses import Seen
+from batchproof.workload.workloads import Workload
+
+COMPLETIONS, CHAT = "/completions", "/chat/completions"
+NUM_TRIES, FIRST_WAIT_S = (
+    6,
+    1.0,
+)  # of a request that a server has no room for; each wait is twice as long
+BUSY = (429, 503)  # HTTP statuses
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A probe by its number. `end`: the step at which its answer is to end, by an EOS; None: at the
+    cap, its last step."""
+
+    probe: int
+    end: int | None = None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Calls to one engine or endpoint, one after another; the requests of a call are sent together.
+    `cut` are probes whose answers are cut off before the calls."""
+
+    name: str
+    calls: tuple[tuple[Asked, ...], ...]
+    config: EngineConfig = field(default_factory=EngineConfig)
+    cut: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer, as ids or as a text. `num_prompt` is how many tokens the endpoint says that it read;
+    None where it does not say so. `error` stands in place of an answer."""
+
+    token_ids: tuple[int, ...] | None = None
+    text: str = ""
+    num_prompt: int | None = None
+    error: str | None = None
+
+
+class NoAnswerError(BatchproofError):
+    """Raised if an engine raises, hangs, or answers other requests than those it was asked."""
+
+
+class Door(Protocol):
+    """What can be asked."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What scenes it allows beyond requests that are sent together."""
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether answers can be cut off."""
+
+    def ask(self, scene: Scene) -> list[Said]:
+        """Returns the answers of all calls, in order. Raises `NoAnswerError`."""
+
+
+class EngineDoor:
+    """An engine that a trial builds, a fresh one for each scene."""
+
+    can_cut = False
+
+    def __init__(self, trial: Trial, pack: ProbePack) -> None:
+        self._trial, self._probes = trial, pack.probes
+        self.capabilities = trial.capabilities
+
+    def workloads(self, scene: Scene) -> list[Workload]:
+        """Returns the calls as the suite makes them."""
+        return [
+            Workload(tuple(self._request(i, each) for i, each in enumerate(call)), scene.config)
+            for call in scene.calls
+        ]
+
+    def _request(self, number: int, asked: Asked) -> Request:
+        probe = self._probes[asked.probe]
+        eos = () if asked.end is None else (probe.steps[asked.end].tokens[0],)
+        return Request(f"r{number}", probe.prompt, len(probe.steps), frozenset(eos))
+
+    def ask(self, scene: Scene) -> list[Said]:
+        found: list[Said] = []
+        calls = self.workloads(scene)
+        try:
+            with (
+                self._trial.reporting(calls[0], Rule.RAISED),
+                self._trial.engine(scene.config) as engine,
+            ):
+                for call in calls:
+                    completions = self._trial.run(call, engine).completions
+                    with self._trial.reporting(call):
+                        require(order_findings(call.requests, completions))
+                    for each in completions:
+                        is_refused = each.finish_reason is FinishReason.ERROR
+                        error = f"refused: {each.error}" if is_refused else None
+                        found.append(Said(each.token_ids, error=error))
+        except (ConformanceFailure, HangFailure) as failure:
+            words = without_machine_paths(headline(failure.failure.finding))
+            raise NoAnswerError(words) from failure
+        return found
+
+
+class UrlDoor:
+    """An endpoint with OpenAI's interface of completions, or of chats, which is asked in texts.
+
+    At most `most_at_once` requests are under way, and at most `max_rate` begin in a second. A server
+    that is busy is asked again later. Extra fields of a body come from `body`.
+    """
+
+    capabilities: frozenset[Capability] = frozenset()
+    can_cut = True
+
+    def __init__(
+        self,
+        server: Any,
+        model: str,
+        pack: ProbePack,
+        most_at_once: int,
+        max_rate: float | None = None,
+        body: dict[str, Any] | None = None,
+    ) -> None:
+        self._server, self._pack = server, pack
+        self._body = {"model": model, "temperature": 0, **(body or {})}
+        self._path = CHAT if pack.is_chat else COMPLETIONS
+        self._most_at_once = most_at_once
+        self._gap_s = 1 / max_rate if max_rate else 0.0
+        self._lock = threading.Lock()
+        self._next = 0.0
+
+    def ask(self, scene: Scene) -> list[Said]:
+        for probe in scene.cut:
+            self._cut(probe)
+        found: list[Said] = []
+        with ThreadPoolExecutor(self._most_at_once) as pool:
+            for call in scene.calls:
+                found += pool.map(self._answer, call)
+        return found
+
+    def _fields(self, probe: Probe, num_tokens: int) -> dict[str, Any]:
+        if self._pack.is_chat:
+            prompt: dict[str, Any] = {"messages": [{"role": "user", "content": probe.text}]}
+        else:
+            prompt = {"prompt": probe.text}
+        return {**self._body, **prompt, "max_tokens": num_tokens}
+
+    def _answer(self, asked: Asked) -> Said:
+        client = engines_module("adapters.openai.client")
+        probe = self._pack.probes[asked.probe]
+        body = self._fields(probe, len(probe.steps))
+        wait_s = FIRST_WAIT_S
+        for trial in range(NUM_TRIES):
+            self._take_turn()
+            try:
+                return _said(self._server.ask("POST", self._path, body))
+            except client.Refused as error:
+                raise NoAnswerError(f"the endpoint refuses a prompt: {error}") from None
+            except client.EngineFailed as error:
+                if error.status not in BUSY or trial == NUM_TRIES - 1:
+                    raise NoAnswerError(str(error)) from None
+            time.sleep(wait_s)
+            wait_s *= 2
+        raise AssertionError
+
+    def _take_turn(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            begin = max(now, self._next)
+            self._next = begin + self._gap_s
+        time.sleep(begin - now)
+
+    def _cut(self, number: int) -> None:
+        """Begins an answer and cuts it off at its first token."""
+        client = engines_module("adapters.openai.client")
+        body = self._fields(self._pack.probes[number], 1000) | {"stream": True}
+        self._take_turn()
+        try:
+            with closing(self._server.exchange("POST", self._path, body)) as exchange:
+                next(exchange.read_events(), None)
+                exchange.cut()
+        except (client.Refused, client.EngineFailed, client.Cut):
+            return  # what is judged is what comes after it
+
+
+def _said(answer: Any) -> Said:
+    """Returns what is said in the JSON of a completion or a chat. Raises `NoAnswerError`."""
+    try:
+        (choice,) = answer["choices"]
+        text = choice["text"] if "text" in choice else choice["message"]["content"]
+        usage = answer.get("usage") or {}
+        num = usage.get("prompt_tokens")
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise NoAnswerError(f"an answer is no completion: {str(answer)[:200]}") from None
+    return Said(text=text or "", num_prompt=num if isinstance(num, int) else None)
+
+
+def read(asked: Asked, said: Said, probe: Probe, scene: str) -> Iterator[Seen]:
+    """Yields the tokens of an answer up to the first that is not the best. What is no token of a step,
+    or missing, or behind the end, has no place."""
+    if said.token_ids is None:
+        yield from _read_text(asked.probe, said.text, probe, scene)
+        return
+    last = len(probe.steps) - 1
+    if asked.end is not None:
+        eos = probe.steps[asked.end].tokens[0]
+        last = next(i for i, step in enumerate(probe.steps) if step.tokens[0] == eos)
+    for number in range(last + 1):
+        step = probe.steps[number]
+        token = said.token_ids[number] if number < len(said.token_ids) else None
+        place = step.tokens.index(token) if token in step.tokens else len(step.tokens)
+        if place == 0 and number == last and len(said.token_ids) > last + 1:
+            place = len(step.tokens)  # it went on behind its end
+        yield Seen(asked.probe, number, place, scene)
+        if place:
+            return
+
+
+def _read_text(number: int, text: str, probe: Probe, scene: str) -> Iterator[Seen]:
+    rest = text
+    for place, step in enumerate(probe.steps):
+        best = step.texts[0]
+        if place == 0:  # servers drop the blank before the first word, or do not
+            rest, best = rest.lstrip(), best.lstrip()
+        if not rest.startswith(best) or _is_longer(step, rest, best, place == 0):
+            yield Seen(number, place, _place_of(step, rest, place == 0), scene)
+            return
+        yield Seen(number, place, 0, scene)
+        rest = rest[len(best) :]
+
+
+def _place_of(step: Step, rest: str, is_first: bool) -> int:
+    """Returns the place of the longest token that the text begins with."""
+    texts = [each.lstrip() if is_first else each for each in step.texts]
+    fitting = [(len(each), -i) for i, each in enumerate(texts) if each and rest.startswith(each)]
+    if fitting:
+        return -max(fitting)[1]
+    return texts.index("") if not rest and "" in texts else len(texts)
+
+
+def _is_longer(step: Step, rest: str, best: str, is_first: bool) -> bool:
+    """Returns whether the text begins with a longer token than the best: which of two that begin alike
+    was meant, the longer one says."""
+    return any(
+        len(each) > len(best) and rest.startswith(each)
+        for each in ([t.lstrip() for t in step.texts[1:]] if is_first else step.texts[1:])
+    )
+
+
+def seen_in(scene: Scene, answers: Sequence[Said], pack: ProbePack) -> Iterator[Seen]:
+    """Yields all tokens of the answers to a scene."""
+    asked = [each for call in scene.calls for each in call]
+    for each, said in zip(asked, answers, strict=True):
+        yield from read(each, said, pack.probes[each.probe], scene.name)

@@ -1,0 +1,244 @@
+"""The rule of decision: answers are weighed as they come, and asking ends as soon as it is known.
+
+1. Each scene's tokens multiply the likelihood ratio of what may be wrong against an honest endpoint
+   (`hypotheses.Evidence`). Above 1 / alpha the endpoint is not honest, with a chance of alpha at most
+   that an honest one shows so much, however often one looks.
+2. Then the wrong answers are asked for again, alone: whether they stay, come and go, or need company
+   tells what is wrong. The cause is named once it has nearly all of the likelihood.
+3. If every cause has become unlikely by a factor of beta, the endpoint is CLEAN. If some are left when
+   the budget is spent, it is CLEAN as well, and they are named.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from batchproof.records.probe_packs import ProbePack
+from batchproof.records.triage import CLEAN, CONFIG, CORRUPT, UNDECIDED, EndpointTriage, Verdict
+from batchproof.triage.asking import Asked, Door, NoAnswerError, Said, Scene, seen_in
+from batchproof.triage.hypotheses import ALONE, HONEST_SCALE, Evidence, Seen, hypotheses, noisy
+from batchproof.triage.scenes import alone, names_of, schedule
+
+BELIEF = 0.95  # share of the likelihood at which a verdict is given
+SHARP, NUM_MORE = 0.8, 40  # that of one cause among those of the verdict, or requests spent on it
+LIKELY = 1e-3  # an answer with less than this chance of an honest endpoint is asked for again
+NUM_AGAIN, TIMES_AGAIN = 6, 3  # such answers, and how often
+NUM_SHOWN = 5  # of them
+HIDDEN = "answers are those to other prompts: a hidden prompt and corruption look the same"
+HIDDEN_SHARE = 0.3  # of wrong answers alone, from which on the endpoint may read other prompts
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`alpha` and `beta` are the chances of a wrong verdict on an honest endpoint, and on another.
+    `budget`: requests. `deadline`: a time of `time.monotonic`."""
+
+    alpha: float = 0.001
+    beta: float = 0.02
+    budget: int = 300
+    most_at_once: int = 32
+    deadline: float = math.inf
+    seed: int = 0
+
+
+@dataclass
+class Triage:
+    """Decides about one endpoint that is asked through a door. `is_ours`: its settings are known, so
+    that answers that nothing explains are corrupt; else it may read a prompt of its own before ours."""
+
+    door: Door
+    pack: ProbePack
+    rule: Rule
+    is_ours: bool
+    note: Callable[[str], None] = lambda _: None
+    num_requests: int = 0
+    wrong_scene: Scene | None = None  # the first with an answer that is not honest
+    _answers: list[tuple[Scene, Asked, Said]] = field(default_factory=list)
+    _scenes: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.evidence = Evidence(self.pack, [*hypotheses(self.pack, names_of(self.door))])
+
+    def decide(self, engine: str) -> EndpointTriage:
+        """Returns the verdict. Raises `NoAnswerError` if the first requests get no answer."""
+        began = time.monotonic()
+        found, error = self._weighed()
+        verdict, why, belief = found or (UNDECIDED, f"requests get no answer: {error}", 0.0)
+        against = self.evidence.against_honest
+        excluded = self.evidence.excluded(self.rule.beta)
+        return EndpointTriage(
+            engine=engine,
+            model=self.pack.model,
+            dtype=self.pack.dtype,
+            verdict=verdict,
+            why=why,
+            evidence=tuple(self._lines()),
+            chance=min(1.0, math.exp(-against)),
+            belief=belief,
+            excluded=tuple(each.name for each in excluded),
+            open=tuple(each.name for each in self.evidence.known if each not in excluded),
+            num_requests=self.num_requests,
+            num_tokens=sum(map(len, self.evidence.seen.values())),
+            scenes=tuple(self._scenes),
+            seconds=round(time.monotonic() - began, 1),
+        )
+
+    def _weighed(self) -> tuple[tuple[Verdict, str, float] | None, str]:
+        """Returns verdict, cause and belief; None and an error where the endpoint stops answering."""
+        num_told: int | None = None  # requests when it was known not to be honest
+        for scene in schedule(self.pack, self.door, self.rule.most_at_once, self.rule.seed):
+            try:
+                self._ask(scene)
+                if self._is_honest() and not self._is_settled() and not self._is_spent():
+                    continue
+                if not self._is_honest() and num_told is None:
+                    num_told = self.num_requests
+                    for again in self._again():
+                        self._ask(again)
+            except NoAnswerError as error:
+                if not self.num_requests:
+                    raise
+                if self.is_ours:
+                    self.wrong_scene = self.wrong_scene or scene
+                    return (CORRUPT, f"requests {scene.name} get no answer: {error}", 1.0), ""
+                return None, str(error)
+            if self._is_honest():
+                if self._is_settled() or self._is_spent():
+                    return (CLEAN, self._clean_words(), 0.0), ""
+                continue
+            verdict, name, belief, is_sharp = self._cause()
+            is_sharp = is_sharp or self.num_requests >= (num_told or 0) + NUM_MORE
+            if (belief >= BELIEF and is_sharp) or self._is_spent():
+                return self._named(verdict, name, belief), ""
+        raise AssertionError("a schedule has no end")
+
+    def _ask(self, scene: Scene) -> None:
+        said = self.door.ask(scene)
+        self.num_requests += len(said)
+        self._scenes[scene.name] += 1
+        asked = [each for call in scene.calls for each in call]
+        self._answers += [(scene, each, one) for each, one in zip(asked, said, strict=True)]
+        for each in seen_in(scene, said, self.pack):
+            self.evidence.add(each)
+            if self._chance(each) < LIKELY and self.wrong_scene is None:
+                self.wrong_scene = scene
+        odds = self.evidence.against_honest / math.log(10)
+        self.note(
+            f"{self.num_requests} requests, {scene.name}: 1e{odds:+.1f} to 1 that it is not honest"
+        )
+
+    def _is_honest(self) -> bool:
+        return self.evidence.against_honest < -math.log(self.rule.alpha)
+
+    def _is_settled(self) -> bool:
+        return len(self.evidence.excluded(self.rule.beta)) == len(self.evidence.known)
+
+    def _is_spent(self) -> bool:
+        return self.num_requests >= self.rule.budget or time.monotonic() > self.rule.deadline
+
+    def _chance(self, seen: Seen) -> float:
+        step = self.pack.probes[seen.probe].steps[seen.step]
+        return noisy(step, HONEST_SCALE)[seen.place]
+
+    def _flipped(self) -> list[Seen]:
+        """Returns the tokens that are not the best, the least likely of an honest endpoint first."""
+        all_of = [each for group in self.evidence.seen.values() for each in group]
+        return sorted((each for each in all_of if each.place), key=self._chance)
+
+    def _unlikely(self) -> list[Seen]:
+        return [each for each in self._flipped() if self._chance(each) < LIKELY]
+
+    def _again(self) -> Iterator[Scene]:
+        probes = list(dict.fromkeys(each.probe for each in self._flipped()))[:NUM_AGAIN]
+        for _ in range(TIMES_AGAIN):
+            yield alone(probes)
+
+    def _cause(self) -> tuple[Verdict, str, float, bool]:
+        """Returns the likeliest verdict, its likeliest cause, the belief in the verdict, and whether
+        that cause stands out."""
+        posteriors = self.evidence.posteriors()
+        beliefs: dict[Verdict, float] = {}
+        for each, share in posteriors.items():
+            beliefs[each.verdict] = beliefs.get(each.verdict, 0.0) + share
+        verdict = max(beliefs, key=lambda each: beliefs[each])
+        best = next(each for each in posteriors if each.verdict == verdict)
+        return verdict, best.name, beliefs[verdict], posteriors[best] >= SHARP * beliefs[verdict]
+
+    def _named(self, verdict: Verdict, name: str, belief: float) -> tuple[Verdict, str, float]:
+        if (ends := self._own_end()) is not None:
+            return CONFIG, ends, 1.0
+        if verdict != CORRUPT:
+            return verdict, name, belief
+        if (more := self._more_tokens()) is not None:
+            return CONFIG, more, 1.0
+        is_hidden = self._share_wrong_alone() > HIDDEN_SHARE and not self._knows_lengths()
+        if not self.is_ours and is_hidden:
+            return UNDECIDED, HIDDEN, belief
+        return verdict, name, belief
+
+    def _clean_words(self) -> str:
+        if self._is_settled():
+            return "nothing that was looked for is left possible"
+        return "as an honest endpoint; some causes are too slight to be told in this budget"
+
+    def _of_alone(self) -> list[tuple[Asked, Said]]:
+        return [(asked, said) for scene, asked, said in self._answers if scene.name == ALONE]
+
+    def _share_wrong_alone(self) -> float:
+        asked = {each.probe for each, _ in self._of_alone()}
+        wrong = {each.probe for each in self._unlikely() if each.scene == ALONE}
+        return len(wrong) / max(1, len(asked))
+
+    def _knows_lengths(self) -> bool:
+        return all(said.num_prompt is not None for _, said in self._of_alone())
+
+    def _more_tokens(self) -> str | None:
+        """Says by how many tokens the prompts that the endpoint reads are longer, if always so."""
+        more = {
+            said.num_prompt - len(self.pack.probes[asked.probe].prompt)
+            for asked, said in self._of_alone()
+            if said.num_prompt is not None
+        }
+        if len(more) != 1 or more == {0}:
+            return None
+        (num,) = more
+        which = "more" if num > 0 else "fewer"
+        return f"it reads {abs(num)} tokens {which} than each prompt has: a prompt or BOS of its own"
+
+    def _own_end(self) -> str | None:
+        """Says where all answers end before their cap, if they do at one length or one token."""
+        given = [(asked, said.token_ids) for asked, said in self._of_alone() if said.token_ids]
+        cut = [t for asked, t in given if len(t) < len(self.pack.probes[asked.probe].steps)]
+        if len(cut) < 2:
+            return None
+        if all(len(a) == len(b) for a, b in pairwise(cut)):
+            return f"every answer is cut at {len(cut[0])} tokens, a limit of the engine's own"
+        if all(a[-1] == b[-1] for a, b in pairwise(cut)):
+            return f"every answer also stops at token {cut[0][-1]}, an EOS of the engine's own"
+        return None
+
+    def _lines(self) -> Iterator[str]:
+        scenes: dict[str, list[Seen]] = {}
+        for group in self.evidence.seen.values():
+            for each in group:
+                scenes.setdefault(each.scene, []).append(each)
+        for name, seen in scenes.items():
+            wrong = sum(self._chance(each) < LIKELY for each in seen)
+            flips = sum(each.place > 0 for each in seen)
+            yield f"{name}: of {len(seen)} tokens {flips} are not the best, {wrong} beyond honest noise"
+        yield from list(dict.fromkeys(map(self._words, self._unlikely())))[:NUM_SHOWN]
+
+    def _words(self, seen: Seen) -> str:
+        probe = self.pack.probes[seen.probe]
+        step = probe.steps[seen.step]
+        where = (
+            f"probe {seen.probe} ({len(probe.prompt)} prompt tokens), {seen.scene}, token {seen.step}"
+        )
+        if seen.place == len(step.tokens):
+            return f"{where}: none of the {len(step.tokens)} tokens that may stand there"
+        return (
+            f"{where}: {step.tokens[seen.place]} is {step.behind[seen.place]:.3g} sigma behind the best"
+        )

@@ -1,0 +1,260 @@
+"""How a probe pack is made from the weights: prompts are drawn and answered greedily, the tokens are
+ranked in float64, and those prompts are kept that tell most.
+
+    draw -> answer (reference) -> rank (float64) -> choose (by what each tells) -> configurations
+
+Prompts are drawn from a seed, so that nobody who has not the seed knows them; from the model itself
+where tokens have words, so that they look like what users send.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import add, itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from batchproof.api import Request, SamplingParams
+from batchproof.models.catalogue import ModelUnderTest
+from batchproof.oracle.choosing import processed
+from batchproof.oracle.oracle import Oracle, Prompt
+from batchproof.oracle.precision import Precision
+from batchproof.records.probe_packs import NUM_RANKED, SAME, PrecisionNoise, Probe, ProbePack, Step
+from batchproof.records.provenance import made_now
+from batchproof.triage.hypotheses import HONEST_SCALE, noisy, scale_of
+from batchproof.triage.noise import PRECISIONS, ranked, root_mean_square, rounded
+from batchproof.triage.texts import Texts
+
+LENGTHS = (12, 33, 64, 130)  # tokens of prompts
+CAP = 16  # tokens of an answer
+NUM_NOISE_PROMPTS, NOISE_LENGTH = 8, 64  # on which noise is measured
+FITTED = tuple(2 ** (each / 4) for each in range(-12, 5))
+MOST_FLIPS = 0.9  # of tokens; what flips more is no precision in which the model can be served
+ROUND = 8  # candidates that are ranked in one pass
+LAST_TOKENS = (8, 16, 32, 64)  # of a prompt that is cut
+REPETITION_PENALTIES = (1.05, 1.1, 1.2, 1.3)
+SPECIAL_TOKENS = 3  # from 0 on, besides those that the model names
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A prompt and the ranked tokens of its answer, `behind` in units of a logit."""
+
+    prompt: Prompt
+    text: str | None
+    steps: tuple[Step, ...]
+
+
+def noise_of(subject: ModelUnderTest, seed: int) -> tuple[float, tuple[PrecisionNoise, ...]]:
+    """Returns sigma of the arithmetic in the model's own dtype, in units of a logit, and how much
+    coarser each precision is, in sigma, the finest first."""
+    length = min(NOISE_LENGTH, subject.context_len)
+    prompts = [
+        _random_prompt(subject, random.Random(seed + i), length) for i in range(NUM_NOISE_PROMPTS)
+    ]
+    known = ranked(subject, prompts)
+    own = Precision(subject.dtype_name)
+    unit = root_mean_square(rounded(subject, prompts, known, own)[0])
+    steps = [
+        Step(tuple(tokens), tuple(each / unit for each in behind))
+        for tokens, behind in zip(
+            known.tokens.flatten(0, 1).tolist(), known.behind.flatten(0, 1).tolist(), strict=True
+        )
+    ]
+    found = []
+    for each in PRECISIONS:
+        if each == own or subject.oracle is not None:  # none bridges the margins of a constructed model
+            continue
+        moved, chosen = rounded(subject, prompts, known, each)
+        shift = root_mean_square(moved) / unit
+        if shift > 1 and float((chosen != known.best).double().mean()) < MOST_FLIPS:
+            scale = _fitted_scale(steps, chosen.flatten().tolist(), scale_of(shift))
+            found.append(PrecisionNoise(str(each), shift, scale, int(each.kv_cache is not None)))
+    return unit, tuple(sorted(found, key=lambda each: each.shift))
+
+
+def _fitted_scale(steps: Sequence[Step], chosen: Sequence[int], start: float) -> float:
+    """Returns the scale of noise that makes the choices of a precision likeliest, within `FITTED` times
+    of that of its shift."""
+    places = [
+        step.tokens.index(token) if token in step.tokens else len(step.tokens)
+        for step, token in zip(steps, chosen, strict=True)
+    ]
+
+    def fit(scale: float) -> float:
+        return sum(math.log(noisy(s, scale)[p]) for s, p in zip(steps, places, strict=True))
+
+    return max((start * each for each in FITTED), key=fit)
+
+
+def candidates(oracle: Oracle, texts: Texts, seed: int, start: int) -> list[Candidate]:
+    """Returns the candidates `start` and following, `ROUND` of them at most: a prompt that its text
+    does not name, or that has no answer, is left out."""
+    subject, rng = oracle.subject, random.Random(f"{seed} {start}")
+    lengths = [each for each in LENGTHS if each + CAP <= subject.context_len]
+    length = lengths[start // ROUND % len(lengths)]
+    drawn = texts.drawn(subject, rng, length, ROUND)
+    answers = [(prompt, oracle.answer(prompt, CAP).token_ids) for prompt, _ in drawn]
+    found = []
+    for (prompt, text), (_, tokens), logits in zip(
+        drawn, answers, oracle.score_all(answers), strict=True
+    ):
+        steps = tuple(_steps(tokens, logits))
+        if texts.are_used:
+            steps = texts.with_texts(prompt, steps)
+        if steps:
+            found.append(Candidate(prompt, text, steps))
+    return found
+
+
+def _steps(tokens: Sequence[int], logits: Tensor) -> Iterator[Step]:
+    """Yields steps up to the first at which the reference does not take the best token."""
+    top = logits.topk(min(NUM_RANKED, logits.shape[-1]))
+    for token, values, best in zip(tokens, top.values, top.indices, strict=True):
+        behind = (values[0] - values).tolist()
+        yield Step(tuple(best.tolist()), tuple(behind))
+        if int(best[0]) != token:
+            return
+
+
+def _random_prompt(subject: ModelUnderTest, rng: random.Random, length: int) -> Prompt:
+    alphabet = [each for each in range(subject.vocab_size) if subject.has_answer((each,))]
+    return tuple(rng.choices(alphabet, k=length))
+
+
+def chosen(
+    found: Sequence[Candidate], unit: float, precisions: Sequence[PrecisionNoise], num: int
+) -> tuple[Probe, ...]:
+    """Returns the probes that tell most: a half those with the widest margins, which no rounding
+    crosses, and a half in turn for each precision by the divergence from honest noise."""
+    probes = [
+        Probe(each.prompt, tuple(_in_sigma(step, unit) for step in each.steps), each.text)
+        for each in found
+    ]
+
+    def wide(probe: Probe) -> float:
+        return math.prod(noisy(step, HONEST_SCALE)[0] for step in probe.steps)
+
+    orders = [sorted(probes, key=partial(telling, precision=each), reverse=True) for each in precisions]
+    orders = orders or [probes]
+    near: dict[Prompt, Probe] = {}
+    for place in range(len(probes)):
+        for order in orders:
+            if len(near) < num // 2:
+                near.setdefault(order[place].prompt, order[place])
+    rest = sorted((each for each in probes if each.prompt not in near), key=wide, reverse=True)
+    return (*near.values(), *rest[: num - len(near)])
+
+
+def _in_sigma(step: Step, unit: float) -> Step:
+    return replace(step, behind=tuple(float(f"{each / unit:.4g}") for each in step.behind))
+
+
+def telling(probe: Probe, precision: PrecisionNoise) -> float:
+    """Returns the divergence (Kullback and Leibler, in nats) of the answers to a probe at a precision
+    from honest ones."""
+    scale, honest = math.hypot(precision.scale, HONEST_SCALE), HONEST_SCALE
+    total, reached = 0.0, 1.0
+    for number, step in enumerate(probe.steps):
+        usual = noisy(step, honest)
+        coarse = noisy(step, scale) if number >= precision.from_step else usual
+        total += reached * sum(c * math.log(c / u) for c, u in zip(coarse, usual, strict=True))
+        reached *= coarse[0]
+    return total
+
+
+def configured(
+    oracle: Oracle, texts: Texts, probes: Sequence[Probe], unit: float
+) -> tuple[tuple[str, ...], tuple[Probe, ...]]:
+    """Returns the names of the configurations, and the probes with what each of them changes."""
+    known = configurations(oracle.subject, texts)
+    changed = [_with_answers(oracle, each, [*known.values()], unit) for each in probes]
+    if texts.are_used:
+        changed = [replace(each, steps=texts.of_all(each)) for each in changed]
+    return tuple(known), tuple(changed)
+
+
+def _with_answers(
+    oracle: Oracle, probe: Probe, asked: Sequence[Callable[[Request], Request]], unit: float
+) -> Probe:
+    """Returns the probe with the first token that each configuration changes of its answer."""
+    path = tuple(step.tokens[0] for step in probe.steps)
+    usual = oracle.score(probe.prompt, path)
+    steps, under = list(probe.steps), []
+    for each in asked:
+        request = each(Request("probe", probe.prompt, len(path)))
+        logits = processed(oracle.score(request.prompt_token_ids, path), request, path)
+        best = logits.argmax(-1).tolist()
+        place = next((i for i, (a, b) in enumerate(zip(best, path, strict=True)) if a != b), None)
+        if place is None:
+            under.append(SAME)
+            continue
+        step, token = steps[place], best[place]
+        if token not in step.tokens:
+            behind = float(usual[place].max() - usual[place, token]) / unit
+            step = replace(step, tokens=(*step.tokens, token), behind=(*step.behind, behind))
+            steps[place] = step
+        under.append((place, step.tokens.index(token)))
+    return replace(probe, steps=tuple(steps), under=tuple(under))
+
+
+def configurations(subject: ModelUnderTest, texts: Texts) -> Mapping[str, Callable[[Request], Request]]:
+    """Returns settings that an engine may have beside what it is asked, by name, each as the request
+    that its answers are right answers to."""
+    found: dict[str, Callable[[Request], Request]] = {}
+    for token in _special_tokens(subject):
+        name = f"token {token} stands before each prompt (BOS)"
+        found[name] = partial(_fed, partial(add, (token,)))
+    for length in LAST_TOKENS:
+        found[f"only the last {length} tokens of a prompt are read"] = partial(
+            _fed, itemgetter(slice(-length, None))
+        )
+    for name, change in texts.configurations(subject).items():
+        found[name] = partial(_fed, change)
+    for penalty in REPETITION_PENALTIES:
+        asked = SamplingParams(repetition_penalty=penalty)
+        found[f"repetition_penalty {penalty:g} by default"] = partial(replace, sampling=asked)
+    return found
+
+
+def _fed(change: Callable[[Prompt], Prompt], request: Request) -> Request:
+    return replace(request, prompt_token_ids=change(request.prompt_token_ids))
+
+
+def _special_tokens(subject: ModelUnderTest) -> Sequence[int]:
+    config: Any = subject.model.config.get_text_config()
+    named = [getattr(config, f"{each}_token_id", None) for each in ("bos", "eos", "pad")]
+    flat = [t for each in named for t in (each if isinstance(each, list) else [each])]
+    known = (*flat, *range(SPECIAL_TOKENS))
+    return [*dict.fromkeys(t for t in known if isinstance(t, int) and subject.has_answer((t,)))]
+
+
+def pack_of(
+    oracle: Oracle,
+    texts: Texts,
+    seed: int,
+    num: int,
+    noise: tuple[float, tuple[PrecisionNoise, ...]],
+    found: Sequence[Candidate],
+) -> ProbePack:
+    """Returns the pack of the best `num` of these candidates."""
+    subject, (unit, precisions) = oracle.subject, noise
+    probes = chosen(found, unit, precisions, num)
+    with torch.inference_mode():
+        names, probes = configured(oracle, texts, probes, unit)
+    return ProbePack(
+        made=made_now(),
+        model=subject.name,
+        dtype=subject.dtype_name,
+        seed=seed,
+        vocab_size=subject.vocab_size,
+        unit=unit,
+        precisions=precisions,
+        configurations=names,
+        probes=probes,
+        is_chat=texts.is_chat,
+    )

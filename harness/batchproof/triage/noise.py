@@ -1,0 +1,80 @@
+"""What a precision moves margins by, measured on a model."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from batchproof.models.catalogue import ModelUnderTest
+from batchproof.oracle.oracle import Prompt
+from batchproof.oracle.precision import Precision
+from batchproof.oracle.rounding import coarse
+from batchproof.records.probe_packs import NUM_RANKED
+
+NOISE = Precision("bfloat16")  # of an honest engine
+PRECISIONS = (
+    NOISE,
+    Precision("bfloat16", weights="int8"),
+    Precision("bfloat16", weights="fp8"),
+    Precision("bfloat16", weights="int4"),
+    Precision("bfloat16", kv_cache="int8"),
+    Precision("bfloat16", kv_cache="fp8"),
+)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Of every predicted token the best ones in float64, (prompts, tokens, ranks), and how far each is
+    behind the best, in units of a logit. `spread` is the standard deviation of the logits of a step."""
+
+    tokens: Tensor
+    behind: Tensor
+    spread: float
+
+    @property
+    def margin(self) -> Tensor:
+        return self.behind[..., 1]
+
+    @property
+    def best(self) -> Tensor:
+        return self.tokens[..., 0]
+
+
+@torch.inference_mode()
+def _logits(model: Callable[..., object], prompts: Sequence[Prompt]) -> Iterator[Tensor]:
+    """Yields the logits (tokens, vocab) of each prompt, one at a time: vocabularies are large."""
+    for prompt in prompts:
+        yield model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0].double()  # type: ignore[attr-defined]
+
+
+def ranked(subject: ModelUnderTest, prompts: Sequence[Prompt]) -> Ranked:
+    """Returns those of prompts of one length."""
+    tokens, behind, spreads = [], [], []
+    for logits in _logits(subject.exact, prompts):
+        top = logits.topk(min(NUM_RANKED, logits.shape[-1]))
+        tokens.append(top.indices)
+        behind.append(top.values[:, :1] - top.values)
+        spreads.append(float(logits.std(-1).mean()))
+    return Ranked(torch.stack(tokens), torch.stack(behind), sum(spreads) / len(spreads))
+
+
+def rounded(
+    subject: ModelUnderTest, prompts: Sequence[Prompt], known: Ranked, precision: Precision
+) -> tuple[Tensor, Tensor]:
+    """Returns the shift of each margin at this precision, and the token that it makes the best."""
+    began = time.monotonic()
+    shifts, chosen = [], []
+    model = coarse(subject.model, precision)
+    for row, logits in enumerate(_logits(model, prompts)):
+        of_best, of_second = logits.gather(-1, known.tokens[row, :, :2]).unbind(-1)
+        shifts.append(of_best - of_second - known.margin[row])
+        chosen.append(logits.argmax(-1))
+    print(f"{subject.name}: {precision}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    return torch.stack(shifts), torch.stack(chosen)
+
+
+def root_mean_square(shift: Tensor) -> float:
+    return float(shift.square().mean().sqrt())

@@ -1,0 +1,142 @@
+"""`batchproof probe-pack MODEL FILE`: makes, where the weights are, what `batchproof triage` asks.
+
+What was computed is kept in FILE.part: the same command goes on where it was stopped.
+"""
+
+import argparse
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from batchproof.cli import choices
+from batchproof.cli.progress import Progress
+from batchproof.errors import UsageError
+from batchproof.models.catalogue import resolve_dtype
+from batchproof.models.embedded import DTYPES
+from batchproof.oracle.oracle import Oracle
+from batchproof.records.file_kinds import FileKind
+from batchproof.records.probe_packs import PROBE_PACK, PrecisionNoise, ProbePack
+from batchproof.run.devices import exact_device, num_threads
+from batchproof.run.laboratory import Laboratory
+from batchproof.triage import making
+from batchproof.triage.making import Candidate
+from batchproof.triage.texts import Texts
+from batchproof.validation.values import at_least
+
+NUM_PROBES, CANDIDATES_PER_PROBE = 96, 4
+NUM_AT_HAND = 64  # probes, all candidates, where there is no pack
+LARGE = 50_000_000  # parameters, from which on there are half as many
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a command has computed before it was stopped. `of` is what it was asked for."""
+
+    of: tuple[str, ...]
+    unit: float
+    precisions: tuple[PrecisionNoise, ...]
+    candidates: tuple[Candidate, ...]
+    num_rounds: int
+
+
+WORK = FileKind("part of a probe pack", "batchproof.probe-pack-part", 1, Work)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", metavar="MODEL", help="a causal LM by path or hub id, or an embedded one"
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="the pack to write")
+    parser.add_argument("--dtype", default="bfloat16", help=f"that is claimed: {', '.join(DTYPES)}")
+    parser.add_argument("--device", default="cpu", help="where the weights are (default: cpu)")
+    parser.add_argument(
+        "--probes", type=int, default=NUM_PROBES, metavar="N", help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--candidates",
+        type=int,
+        metavar="N",
+        help=f"prompts to choose them from (default: {CANDIDATES_PER_PROBE} for each)",
+    )
+    parser.add_argument("--chat", action="store_true", help="prompts are chats of one turn")
+    parser.add_argument(
+        "--seed", type=int, help="of the prompts (default: a random one, which nobody else knows)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns 0. Raises `UsageError` for an unknown model, dtype or device, and for wrong numbers."""
+    at_least("--probes", arguments.probes, 2)
+    num = arguments.candidates or CANDIDATES_PER_PROBE * arguments.probes
+    at_least("--candidates", num, arguments.probes)
+    path: Path = arguments.file
+    choices.writable(path.parent)
+    part = path.with_name(f"{path.name}.part")
+    asked = (arguments.model, arguments.dtype, str(arguments.chat), str(arguments.probes), str(num))
+    seed = arguments.seed
+    if seed is None:
+        seed = _seed_of(part, asked)
+    with exact_device(arguments.device) as device, num_threads(torch.get_num_threads()):
+        lab = Laboratory(device, resolve_dtype(arguments.dtype), 3600.0)
+        oracle = lab.oracle(arguments.model)
+        pack = _made(oracle, Texts.of(oracle.subject, arguments.chat), seed, num, part, asked)
+    if pack is None:
+        raise UsageError(f"no prompt of {arguments.model} could be used: none is named by its text")
+    PROBE_PACK.write(pack, path)
+    part.unlink(missing_ok=True)
+    print(
+        f"{path}: {len(pack.probes)} probes, {path.stat().st_size / 1000:.0f} kB, sigma {pack.unit:.3g}"
+    )
+    for each in pack.precisions:
+        told = sum(making.telling(probe, each) for probe in pack.probes)
+        print(
+            f"  {each.name}: shifts margins by {each.shift:.3g} sigma; all probes tell {told:.0f} nats"
+        )
+    return 0
+
+
+def _seed_of(part: Path, asked: tuple[str, ...]) -> int:
+    """Returns the seed of the work that goes on, else a new one."""
+    if part.exists() and (work := WORK.read(part)).of[1:] == asked:
+        return int(work.of[0])
+    return random.SystemRandom().getrandbits(32)
+
+
+def _made(
+    oracle: Oracle, texts: Texts, seed: int, num: int, part: Path, asked: tuple[str, ...]
+) -> ProbePack | None:
+    of = (str(seed), *asked)
+    known = WORK.read(part) if part.exists() else None
+    if known is None or known.of != of:
+        unit, precisions = making.noise_of(oracle.subject, seed)
+        known = Work(of, unit, precisions, (), 0)
+        WORK.write(known, part)
+    bar = Progress("candidates", "prompt", num)
+    bar.step(known.num_rounds * making.ROUND)
+    while known.num_rounds * making.ROUND < num:
+        new = making.candidates(oracle, texts, seed, known.num_rounds * making.ROUND)
+        found = (*known.candidates, *new)
+        known = replace(known, candidates=found, num_rounds=known.num_rounds + 1)
+        WORK.write(known, part)
+        bar.step(making.ROUND)
+    bar.close()
+    noise = known.unit, known.precisions
+    if not known.candidates:
+        return None
+    return making.pack_of(oracle, texts, seed, int(asked[3]), noise, known.candidates)
+
+
+def pack_at_hand(oracle: Oracle, seed: int) -> ProbePack:
+    """Returns a pack of a model in this process, for an engine that gets the model itself."""
+    is_large = oracle.subject.model.num_parameters() > LARGE
+    texts = replace(Texts.of(oracle.subject, False), are_used=False)
+    noise = making.noise_of(oracle.subject, seed)
+    num = NUM_AT_HAND // 2 if is_large else NUM_AT_HAND
+    found = [
+        each
+        for start in range(0, num, making.ROUND)
+        for each in making.candidates(oracle, texts, seed, start)
+    ]
+    return making.pack_of(oracle, texts, seed, num, noise, found)

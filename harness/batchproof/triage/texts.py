@@ -1,0 +1,151 @@
+"""Prompts and answers as texts, for endpoints that take and return no token ids."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
+from operator import itemgetter
+from typing import Any, Self
+
+import torch
+
+from batchproof.errors import UsageError
+from batchproof.models.catalogue import ModelUnderTest
+from batchproof.oracle.oracle import Prompt
+from batchproof.records.probe_packs import Probe, Step
+from batchproof.run.registry import engines_module
+
+UNREADABLE = "\ufffd"  # stands for bytes that are a part of a character
+TOP_P = 0.95  # of the tokens that prompts are drawn from
+SYSTEM_PROMPTS = ("You are a helpful assistant.", "")
+MOST_DRAWS = 4  # of prompts for each that is wanted: some are not named by their text
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A tokenizer. `is_natural`: its tokens are parts of words. `is_chat`: a prompt is a chat of one
+    turn, and its text is that turn."""
+
+    tokenizer: Any
+    is_natural: bool
+    is_chat: bool = False
+    are_used: bool = True
+
+    @classmethod
+    def of(cls, subject: ModelUnderTest, is_chat: bool) -> Self:
+        """Returns the checkpoint's own, else words as `batchproof checkpoint` writes them. Raises
+        `UsageError` for chats without a template."""
+        if is_chat and not getattr(subject.tokenizer, "chat_template", None):
+            raise UsageError(
+                f"--chat needs a chat template, which the tokenizer of {subject.name} lacks"
+            )
+        if subject.tokenizer is not None:
+            return cls(subject.tokenizer, True, is_chat)
+        words = engines_module("adapters.word_tokenizer").words_tokenizer(subject.vocab_size)
+        return cls(words, False)
+
+    def drawn(
+        self, subject: ModelUnderTest, rng: random.Random, length: int, num: int
+    ) -> list[tuple[Prompt, str | None]]:
+        """Returns up to `num` prompts of about so many tokens, with their texts."""
+        found: list[tuple[Prompt, str | None]] = []
+        for _ in range(MOST_DRAWS):
+            for ids in self._ids(subject, rng, length, num):
+                text = self._decode(ids)
+                if UNREADABLE in text or len(found) == num:
+                    continue
+                prompt = self._prompt(text)
+                if self.is_natural or prompt == ids:
+                    found.append((prompt, text))
+        return found
+
+    def _prompt(self, text: str) -> Prompt:
+        """Returns the ids that a server reads."""
+        if not self.is_chat:
+            return tuple(self.tokenizer.encode(text))
+        return self._turn([{"role": "user", "content": text}])
+
+    def _turn(self, chat: Sequence[Mapping[str, str]]) -> Prompt:
+        ids = self.tokenizer.apply_chat_template(
+            list(chat), add_generation_prompt=True, return_dict=False
+        )
+        return tuple(ids)
+
+    def _ids(self, subject: ModelUnderTest, rng: random.Random, length: int, num: int) -> list[Prompt]:
+        alphabet = [each for each in range(subject.vocab_size) if subject.has_answer((each,))]
+        if not self.is_natural:
+            return [tuple(rng.choices(alphabet, k=length)) for _ in range(num)]
+        starts = [rng.choice(alphabet) for _ in range(num)]
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(rng.getrandbits(63))
+            drawn = subject.model.generate(
+                torch.tensor([[each] for each in starts], device=subject.model.device),
+                attention_mask=torch.ones(num, 1, dtype=torch.long, device=subject.model.device),
+                max_new_tokens=length - 1,
+                do_sample=True,
+                temperature=1.0,
+                top_k=0,
+                top_p=TOP_P,
+                pad_token_id=0,
+            )
+        special = set(self.tokenizer.all_special_ids)
+        return [tuple(t for t in row if t not in special) for row in drawn.tolist()]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(
+            self.tokenizer.decode(
+                list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        )
+
+    def with_texts(self, prompt: Prompt, steps: Sequence[Step]) -> tuple[Step, ...]:
+        """Returns the steps with the texts of their tokens, up to the first that texts do not tell: a
+        part of a character, or an end."""
+        found = self._with_texts(prompt, steps)
+        told = (len(each.texts[0]) > 0 and UNREADABLE not in each.texts[0] for each in found)
+        return tuple(each for each, _ in takewhile(itemgetter(1), zip(found, told, strict=True)))
+
+    def of_all(self, probe: Probe) -> tuple[Step, ...]:
+        """Returns the steps of a probe with the texts of all their tokens."""
+        return tuple(self._with_texts(probe.prompt, probe.steps))
+
+    def _with_texts(self, prompt: Prompt, steps: Sequence[Step]) -> list[Step]:
+        best = [step.tokens[0] for step in steps]
+        return [self._step((*prompt, *best[:i]), step) for i, step in enumerate(steps)]
+
+    def _step(self, path: Prompt, step: Step) -> Step:
+        before = self._decode(path)
+        texts = [self._decode((*path, each)) for each in step.tokens]
+        return replace(
+            step, texts=tuple(t[len(before) :] if t.startswith(before) else UNREADABLE for t in texts)
+        )
+
+    def configurations(self, subject: ModelUnderTest) -> Mapping[str, Callable[[Prompt], Prompt]]:
+        """Returns what templates may make of a prompt, by name."""
+        found: dict[str, Callable[[Prompt], Prompt]] = {}
+        if self.is_chat:
+            for each in SYSTEM_PROMPTS:
+                found[f"the system prompt {each!r} stands before each chat"] = partial(
+                    self._with_system, each
+                )
+        elif getattr(self.tokenizer, "chat_template", None):
+            found["the tokenizer's chat template surrounds each prompt"] = self._as_chat
+        first = subject.model.config.get_text_config().bos_token_id
+        if isinstance(first, int) and self.is_natural:
+            found[f"token {first} (BOS) does not stand before prompts"] = partial(_without, first)
+        return found
+
+    def _as_chat(self, prompt: Prompt) -> Prompt:
+        return self._turn([{"role": "user", "content": self._decode(prompt)}])
+
+    def _with_system(self, system: str, prompt: Prompt) -> Prompt:
+        chat = [
+            {"role": "system", "content": system},
+            {"role": "user", "content": self._decode(prompt)},
+        ]
+        return self._turn(chat)
+
+
+def _without(first: int, prompt: Prompt) -> Prompt:
+    return prompt[1:] if prompt[:1] == (first,) and len(prompt) > 1 else prompt
