@@ -39,7 +39,6 @@ from batchproof.triage.hypotheses import (
 )
 from tests.selftest.adapters.stand_in_server import StandIn
 
-
 IN_COMPANY = ("the scene 'together'", "not asked for alone")  # where leaks of a batch are seen
 
 
