@@ -5,13 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from batchproof.api import Completion, EngineConfig, Request
 from batchproof.checks.answers import logit_findings
 from batchproof.checks.broken import BrokenPromise, require
+from batchproof.models import catalogue
+from batchproof.models.by_module import ByModule
 from batchproof.oracle.oracle import Oracle
 from batchproof.oracle.precision import Precision
-from batchproof.oracle.rounding import coarse
+from batchproof.oracle.rounding import coarse, coarse_to_score
 from batchproof_engines.reference import ReferenceEngine
 from tests.selftest.conftest import HEAD, RunSuite, oracle_of
 
@@ -81,6 +84,29 @@ def test_weights_are_rounded_in_the_layers_alone(kind: str, most: float) -> None
     layers = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
     assert changed == {name for name in errors if name.endswith(layers)}
     assert max(errors.values()) <= most * 1.001  # scales are rounded as well
+
+
+@pytest.mark.parametrize(
+    "precision",
+    [
+        Precision("bfloat16", weights="fp8"),
+        Precision("float16", weights="int4"),
+        Precision("bfloat16", kv_cache="fp8"),
+    ],
+)
+def test_a_large_model_is_scored_without_a_copy_to_the_bit(
+    precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = oracle_of("llama-random", torch.bfloat16).subject
+    ids = torch.arange(40)[None]
+    with torch.inference_mode():
+        wanted = coarse(subject.model, precision)(input_ids=ids).logits
+        exact = subject.exact(input_ids=ids, use_cache=False).logits
+        assert torch.equal(ByModule(subject.model, torch.float64)(input_ids=ids).logits, exact)
+        own = {name: each.clone() for name, each in subject.model.state_dict().items()}
+        monkeypatch.setattr(catalogue, "MAX_PARAMETERS_OF_COPIES", 0)
+        assert torch.equal(coarse_to_score(subject, precision)(input_ids=ids).logits, wanted)
+    assert all(torch.equal(own[name], each) for name, each in subject.model.state_dict().items())
 
 
 class _Amplifying(ReferenceEngine):

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from transformers import (
@@ -25,6 +25,7 @@ from transformers.utils import logging
 
 from batchproof.decoding.adapters import merge, register_adapters, save_adapter
 from batchproof.errors import UsageError
+from batchproof.models.by_module import ByModule
 from batchproof.models.embedded import DEVICES, DTYPES, KNOWN, IntegerOracle
 from batchproof.models.llama_hash_oracle import ROLL
 from batchproof.models.shapes import SHAPES
@@ -32,6 +33,7 @@ from batchproof.validation.values import one_of
 
 NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")  # in configs
 MAX_PARAMETERS_IN_FLOAT64 = 4_000_000_000
+MAX_PARAMETERS_OF_COPIES = 1_000_000_000
 NUM_BYTES = 256
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)  # owner/name
 BROKEN = (OSError, ValueError, KeyError)
@@ -104,6 +106,19 @@ class ModelUnderTest:
         exact = moved(copy.deepcopy(self.model), device, dtype)
         exact.set_experts_implementation("eager")  # the grouped kernels know no float64
         return exact
+
+    @cached_property
+    def scorer(self) -> Callable[..., Any]:
+        """The same function as `exact` to score with, without a copy of a large model."""
+        if not self.is_large:
+            return self.exact
+        return ByModule(self.model, torch.float32)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it has 16-bit weights of which no copy is made."""
+        is_16_bit = self.model.dtype in (torch.bfloat16, torch.float16)
+        return is_16_bit and self.model.num_parameters() > MAX_PARAMETERS_OF_COPIES
 
     @property
     def has_texts(self) -> bool:

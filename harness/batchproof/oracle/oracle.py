@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -364,7 +364,7 @@ def teacher_forced(subject: ModelUnderTest, answers: Sequence[Scored]) -> list[T
     Returns for each answer the logits `(len(token_ids), vocab)` its tokens should be chosen from, on
     the CPU. Shorter rows are padded at the end, where causal attention does not look.
     """
-    model = subject.exact
+    model: Any = subject.scorer
     rows = [torch.tensor((*prompt, *token_ids[:-1])) for prompt, token_ids in answers]
     input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(model.device)
     logits = model(input_ids=input_ids, use_cache=False).logits

@@ -6,15 +6,19 @@ what engines do who quantise while they load; calibrated weights (GPTQ, AWQ) rou
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from batchproof.models.cached_states import read_as
-from batchproof.models.catalogue import moved, resolve_dtype
+from batchproof.models.by_module import ByModule
+from batchproof.models.cached_states import read_as, reading
+from batchproof.models.catalogue import ModelUnderTest, moved, resolve_dtype
 from batchproof.oracle.precision import AS_SERVED, Precision
 
 NUM_LEVELS = 255  # steps between the ends of what 8 bits hold
@@ -29,28 +33,66 @@ def coarse(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
         return model
     dtype = resolve_dtype(precision.compute) if precision.compute else model.dtype
     model = moved(copy.deepcopy(model), model.device, dtype)
-    if precision.weights is not None:
-        _round_weights(model, WEIGHTS[precision.weights], precision.weights == "fp8")
+    ends = _ends(model)
+    with torch.no_grad():
+        for module in model.modules() if precision.weights else ():
+            for weight in module.parameters(recurse=False):
+                weight.copy_(_rounded(module, weight, precision, ends))
+    _round_inputs(model, precision, ends)
     if precision.kv_cache is not None:
         # Rounding once is the same as rounding at each step: the rounded values do not change.
         read_as(model, precision.kv_cache, CACHES[precision.kv_cache])
     return model
 
 
-@torch.no_grad()
-def _round_weights(model: PreTrainedModel, rounds: Format, are_inputs_rounded: bool) -> None:
-    """Rounds the matrices of all layers but embeddings and head; with `are_inputs_rounded` what is
-    multiplied with them as well, token by token."""
-    ends = {id(each) for each in (model.get_input_embeddings(), model.get_output_embeddings())}
-    for module in model.modules():
-        if id(module) in ends or isinstance(module, nn.Embedding):
-            continue
-        is_transposed = isinstance(module, Conv1D)  # (in, out)
-        for weight in module.parameters(recurse=False):
-            if weight.ndim > 1:
-                weight.copy_(rounds(weight.T).T if is_transposed else rounds(weight))
-        if are_inputs_rounded and isinstance(module, nn.Linear | Conv1D):
-            module.register_forward_pre_hook(lambda _, given: (_in_fp8(given[0]), *given[1:]))
+def coarse_to_score(subject: ModelUnderTest, precision: Precision) -> Callable[..., Any]:
+    """Returns what scores at this precision, as `coarse` does, without a copy of a large model."""
+    if not subject.is_large:
+        return coarse(subject.model, precision)
+    dtype = resolve_dtype(precision.compute) if precision.compute else subject.model.dtype
+    ends = _ends(subject.model)
+
+    def change(module: nn.Module, weight: Tensor) -> Tensor:
+        return _rounded(module, weight.to(dtype), precision, ends)
+
+    @contextmanager
+    def within(model: PreTrainedModel) -> Iterator[None]:
+        with ExitStack() as stack:
+            if precision.kv_cache is not None:
+                stack.enter_context(reading(model, CACHES[precision.kv_cache]))
+            for hook in _round_inputs(model, precision, ends):
+                stack.enter_context(hook)
+            yield
+
+    return ByModule(subject.model, dtype, change, within)
+
+
+def _ends(model: PreTrainedModel) -> frozenset[int]:
+    """Returns the identities of embeddings and head, which no format rounds."""
+    return frozenset(id(each) for each in (model.get_input_embeddings(), model.get_output_embeddings()))
+
+
+def _rounded(module: nn.Module, weight: Tensor, precision: Precision, ends: Collection[int]) -> Tensor:
+    """Returns a weight of a module: rounded, if it is a matrix of a layer."""
+    is_end = id(module) in ends or isinstance(module, nn.Embedding)
+    if precision.weights is None or weight.ndim < 2 or is_end:
+        return weight
+    rounds = WEIGHTS[precision.weights]
+    is_transposed = isinstance(module, Conv1D)  # (in, out)
+    return rounds(weight.T).T if is_transposed else rounds(weight)
+
+
+def _round_inputs(
+    model: PreTrainedModel, precision: Precision, ends: Collection[int]
+) -> list[RemovableHandle]:
+    """Lets each layer of FP8 weights round what it multiplies with them as well, token by token."""
+    if precision.weights != "fp8":
+        return []
+    return [
+        module.register_forward_pre_hook(lambda _, given: (_in_fp8(given[0]), *given[1:]))
+        for module in model.modules()
+        if isinstance(module, nn.Linear | Conv1D) and id(module) not in ends
+    ]
 
 
 def in_8_bits(states: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Prompt
 from batchproof.oracle.precision import Precision
-from batchproof.oracle.rounding import coarse
+from batchproof.oracle.rounding import coarse_to_score
 from batchproof.records.probe_packs import NUM_RANKED
 
 NOISE = Precision("bfloat16")  # of an honest engine
@@ -53,7 +53,7 @@ def _logits(model: Callable[..., object], prompts: Sequence[Prompt]) -> Iterator
 def ranked(subject: ModelUnderTest, prompts: Sequence[Prompt]) -> Ranked:
     """Returns those of prompts of one length."""
     tokens, behind, spreads = [], [], []
-    for logits in _logits(subject.exact, prompts):
+    for logits in _logits(subject.scorer, prompts):
         top = logits.topk(min(NUM_RANKED, logits.shape[-1]))
         tokens.append(top.indices)
         behind.append(top.values[:, :1] - top.values)
@@ -67,7 +67,7 @@ def rounded(
     """Returns the shift of each margin at this precision, and the token that it makes the best."""
     began = time.monotonic()
     shifts, chosen = [], []
-    model = coarse(subject.model, precision)
+    model = coarse_to_score(subject, precision)
     for row, logits in enumerate(_logits(model, prompts)):
         of_best, of_second = logits.gather(-1, known.tokens[row, :, :2]).unbind(-1)
         shifts.append(of_best - of_second - known.margin[row])
