@@ -98,7 +98,8 @@ def candidates(oracle: Oracle, texts: Texts, seed: int, start: int) -> list[Cand
     lengths = [each for each in LENGTHS if each + CAP <= subject.context_len]
     length = lengths[start // ROUND % len(lengths)]
     drawn = texts.drawn(subject, rng, length, ROUND)
-    answers = [(prompt, oracle.answer(prompt, CAP).token_ids) for prompt, _ in drawn]
+    paths = _paths(subject, [prompt for prompt, _ in drawn])
+    answers = [(prompt, paths[prompt]) for prompt, _ in drawn]
     found = []
     for (prompt, text), (_, tokens), logits in zip(
         drawn, answers, oracle.score_all(answers), strict=True
@@ -108,6 +109,25 @@ def candidates(oracle: Oracle, texts: Texts, seed: int, start: int) -> list[Cand
             steps = texts.with_texts(prompt, steps)
         if steps:
             found.append(Candidate(prompt, text, steps))
+    return found
+
+
+@torch.inference_mode()
+def _paths(subject: ModelUnderTest, prompts: Sequence[Prompt]) -> Mapping[Prompt, tuple[int, ...]]:
+    """Returns a greedy answer to each prompt, in batches of one length. It only proposes tokens, which
+    are then ranked in float64."""
+    found: dict[Prompt, tuple[int, ...]] = {}
+    for length in {len(each) for each in prompts}:
+        rows = [each for each in prompts if len(each) == length]
+        ids = torch.tensor(rows, device=subject.model.device)
+        answers = subject.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=CAP,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        found |= zip(rows, map(tuple, answers[:, length:].tolist()), strict=True)
     return found
 
 
@@ -172,34 +192,49 @@ def configured(
 ) -> tuple[tuple[str, ...], tuple[Probe, ...]]:
     """Returns the names of the configurations, and the probes with what each of them changes."""
     known = configurations(oracle.subject, texts)
-    changed = [_with_answers(oracle, each, [*known.values()], unit) for each in probes]
+    changed: list[Probe] = []
+    for start in range(0, len(probes), ROUND):
+        changed += _with_answers(oracle, probes[start : start + ROUND], [*known.values()], unit)
     if texts.are_used:
         changed = [replace(each, steps=texts.of_all(each)) for each in changed]
     return tuple(known), tuple(changed)
 
 
 def _with_answers(
-    oracle: Oracle, probe: Probe, asked: Sequence[Callable[[Request], Request]], unit: float
-) -> Probe:
-    """Returns the probe with the first token that each configuration changes of its answer."""
-    path = tuple(step.tokens[0] for step in probe.steps)
-    usual = oracle.score(probe.prompt, path)
-    steps, under = list(probe.steps), []
-    for each in asked:
-        request = each(Request("probe", probe.prompt, len(path)))
-        logits = processed(oracle.score(request.prompt_token_ids, path), request, path)
-        best = logits.argmax(-1).tolist()
-        place = next((i for i, (a, b) in enumerate(zip(best, path, strict=True)) if a != b), None)
-        if place is None:
-            under.append(SAME)
-            continue
-        step, token = steps[place], best[place]
-        if token not in step.tokens:
-            behind = float(usual[place].max() - usual[place, token]) / unit
-            step = replace(step, tokens=(*step.tokens, token), behind=(*step.behind, behind))
-            steps[place] = step
-        under.append((place, step.tokens.index(token)))
-    return replace(probe, steps=tuple(steps), under=tuple(under))
+    oracle: Oracle, probes: Sequence[Probe], asked: Sequence[Callable[[Request], Request]], unit: float
+) -> list[Probe]:
+    """Returns the probes with the first token that each configuration changes of their answers."""
+    paths = [tuple(step.tokens[0] for step in each.steps) for each in probes]
+    plain = [Request("", p.prompt, len(path)) for p, path in zip(probes, paths, strict=True)]
+
+    def scores(requests: Sequence[Request]) -> list[Tensor]:
+        prompts = (each.prompt_token_ids for each in requests)
+        return oracle.score_all([*zip(prompts, paths, strict=True)])
+
+    usual = scores(plain)
+    found = list(probes)
+    for change in asked:
+        requests = [change(each) for each in plain]
+        for place, logits in enumerate(scores(requests)):
+            best = processed(logits, requests[place], paths[place]).argmax(-1).tolist()
+            found[place] = _answering(found[place], best, usual[place], unit)
+    return found
+
+
+def _answering(probe: Probe, best: Sequence[int], usual: Tensor, unit: float) -> Probe:
+    """Returns the probe with one more configuration, whose best tokens these are. `usual` are the
+    logits without it."""
+    number = next((i for i, s in enumerate(probe.steps) if best[i] != s.tokens[0]), None)
+    if number is None:
+        return replace(probe, under=(*probe.under, SAME))
+    steps, token = list(probe.steps), best[number]
+    step = steps[number]
+    if token not in step.tokens:
+        behind = float(usual[number].max() - usual[number, token]) / unit
+        step = replace(step, tokens=(*step.tokens, token), behind=(*step.behind, behind))
+        steps[number] = step
+    under = (*probe.under, (number, step.tokens.index(token)))
+    return replace(probe, steps=tuple(steps), under=under)
 
 
 def configurations(subject: ModelUnderTest, texts: Texts) -> Mapping[str, Callable[[Request], Request]]:
