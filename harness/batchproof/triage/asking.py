@@ -125,10 +125,11 @@ class EngineDoor:
 
 
 class UrlDoor:
-    """An endpoint with OpenAI's interface of completions, or of chats, which is asked in texts.
+    """An endpoint with OpenAI's interface of completions, or of chats, which answers in texts. It is
+    asked in texts as well, or in ids where it takes them.
 
     At most `most_at_once` requests are under way, and at most `max_rate` begin in a second. A server
-    that is busy is asked again later. Extra fields of a body come from `body`.
+    that is busy is asked again later.
     """
 
     capabilities: frozenset[Capability] = frozenset()
@@ -141,10 +142,10 @@ class UrlDoor:
         pack: ProbePack,
         most_at_once: int,
         max_rate: float | None = None,
-        body: dict[str, Any] | None = None,
+        takes_ids: bool = False,
     ) -> None:
-        self._server, self._pack = server, pack
-        self._body = {"model": model, "temperature": 0, **(body or {})}
+        self._server, self._pack, self._takes_ids = server, pack, takes_ids
+        self._body = {"model": model, "temperature": 0}
         self._path = CHAT if pack.is_chat else COMPLETIONS
         self._most_at_once = most_at_once
         self._gap_s = 1 / max_rate if max_rate else 0.0
@@ -164,7 +165,7 @@ class UrlDoor:
         if self._pack.is_chat:
             prompt: dict[str, Any] = {"messages": [{"role": "user", "content": probe.text}]}
         else:
-            prompt = {"prompt": probe.text}
+            prompt = {"prompt": [*probe.prompt] if self._takes_ids else probe.text}
         return {**self._body, **prompt, "max_tokens": num_tokens}
 
     def _answer(self, asked: Asked) -> Said:

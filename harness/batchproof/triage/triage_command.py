@@ -162,7 +162,8 @@ def door_to(url: str, pack: ProbePack, arguments: argparse.Namespace) -> UrlDoor
     name = arguments.served_as or (names[0] if names else None)
     if name is None:
         raise UsageError(f"{url} lists no model; name it with --served-as")
-    return UrlDoor(server, name, pack, arguments.at_once, arguments.max_rate)
+    takes_ids = not pack.is_chat and openai.takes_token_ids(server, name)
+    return UrlDoor(server, name, pack, arguments.at_once, arguments.max_rate, takes_ids)
 
 
 def _of_url(url: str, pack: ProbePack, arguments: argparse.Namespace) -> EndpointTriage:

@@ -65,11 +65,11 @@ def text_for(url: str) -> str:
         raise UsageError(
             f"{base}/models lists no model; name it: 'openai?base_url={base}&model=NAME&listed=false'"
         )
-    prompts = "" if _takes_token_ids(server, names[0]) else "&prompts=words"
+    prompts = "" if takes_token_ids(server, names[0]) else "&prompts=words"
     return f"openai?base_url={base}&model={names[0]}{prompts}"
 
 
-def _takes_token_ids(server: Server, model: str) -> bool:
+def takes_token_ids(server: Server, model: str) -> bool:
     """Returns whether a prompt of token ids is answered. A server that fails at it is judged later."""
     body = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 0}
     try:
