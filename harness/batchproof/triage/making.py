@@ -40,6 +40,9 @@ REPETITION_PENALTIES = (1.05, 1.1, 1.2, 1.3)
 SPECIAL_TOKENS = 3  # from 0 on, besides those that the model names
 
 
+Configured = Callable[[Probe], Request]
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A prompt and the ranked tokens of its answer, `behind` in units of a logit."""
@@ -201,20 +204,19 @@ def configured(
 
 
 def _with_answers(
-    oracle: Oracle, probes: Sequence[Probe], asked: Sequence[Callable[[Request], Request]], unit: float
+    oracle: Oracle, probes: Sequence[Probe], asked: Sequence[Configured], unit: float
 ) -> list[Probe]:
     """Returns the probes with the first token that each configuration changes of their answers."""
     paths = [tuple(step.tokens[0] for step in each.steps) for each in probes]
-    plain = [Request("", p.prompt, len(path)) for p, path in zip(probes, paths, strict=True)]
 
     def scores(requests: Sequence[Request]) -> list[Tensor]:
         prompts = (each.prompt_token_ids for each in requests)
         return oracle.score_all([*zip(prompts, paths, strict=True)])
 
-    usual = scores(plain)
+    usual = scores([_request(each) for each in probes])
     found = list(probes)
     for change in asked:
-        requests = [change(each) for each in plain]
+        requests = [change(each) for each in probes]
         for place, logits in enumerate(scores(requests)):
             best = processed(logits, requests[place], paths[place]).argmax(-1).tolist()
             found[place] = _answering(found[place], best, usual[place], unit)
@@ -237,27 +239,36 @@ def _answering(probe: Probe, best: Sequence[int], usual: Tensor, unit: float) ->
     return replace(probe, steps=tuple(steps), under=under)
 
 
-def configurations(subject: ModelUnderTest, texts: Texts) -> Mapping[str, Callable[[Request], Request]]:
+def configurations(subject: ModelUnderTest, texts: Texts) -> Mapping[str, Configured]:
     """Returns settings that an engine may have beside what it is asked, by name, each as the request
-    that its answers are right answers to."""
-    found: dict[str, Callable[[Request], Request]] = {}
+    that its answers to a probe are right answers to."""
+    found: dict[str, Configured] = {}
     for token in _special_tokens(subject):
         name = f"token {token} stands before each prompt (BOS)"
-        found[name] = partial(_fed, partial(add, (token,)))
+        found[name] = partial(_request, feed=partial(add, (token,)))
     for length in LAST_TOKENS:
-        found[f"only the last {length} tokens of a prompt are read"] = partial(
-            _fed, itemgetter(slice(-length, None))
-        )
-    for name, change in texts.configurations(subject).items():
-        found[name] = partial(_fed, change)
+        last = itemgetter(slice(-length, None))
+        found[f"only the last {length} tokens of a prompt are read"] = partial(_request, feed=last)
+    for name, feed in texts.configurations(subject).items():
+        found[name] = partial(_request, feed=feed)
+    for name, rendered in texts.templates().items():
+        found[name] = partial(_rendered, rendered)
     for penalty in REPETITION_PENALTIES:
         asked = SamplingParams(repetition_penalty=penalty)
-        found[f"repetition_penalty {penalty:g} by default"] = partial(replace, sampling=asked)
+        found[f"repetition_penalty {penalty:g} by default"] = partial(_request, sampling=asked)
     return found
 
 
-def _fed(change: Callable[[Prompt], Prompt], request: Request) -> Request:
-    return replace(request, prompt_token_ids=change(request.prompt_token_ids))
+def _request(
+    probe: Probe,
+    feed: Callable[[Prompt], Prompt] = lambda prompt: prompt,
+    sampling: SamplingParams | None = None,
+) -> Request:
+    return Request("", feed(probe.prompt), len(probe.steps), sampling=sampling)
+
+
+def _rendered(render: Callable[[str], Prompt], probe: Probe) -> Request:
+    return Request("", render(probe.text or ""), len(probe.steps))
 
 
 def _special_tokens(subject: ModelUnderTest) -> Sequence[int]:

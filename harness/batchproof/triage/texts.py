@@ -51,20 +51,18 @@ class Texts:
         """Returns up to `num` prompts of about so many tokens, with their texts."""
         found: list[tuple[Prompt, str | None]] = []
         for _ in range(MOST_DRAWS):
-            for ids in self._ids(subject, rng, length, num):
+            for ids in self._ids(subject, rng, length, num - len(found)):
                 text = self._decode(ids)
-                if UNREADABLE in text or len(found) == num:
-                    continue
                 prompt = self._prompt(text)
-                if self.is_natural or prompt == ids:
+                if UNREADABLE not in text and (self.is_natural or prompt == ids):
                     found.append((prompt, text))
+            if len(found) == num:
+                break
         return found
 
     def _prompt(self, text: str) -> Prompt:
         """Returns the ids that a server reads."""
-        if not self.is_chat:
-            return tuple(self.tokenizer.encode(text))
-        return self._turn([{"role": "user", "content": text}])
+        return self._as_chat(text) if self.is_chat else tuple(self.tokenizer.encode(text))
 
     def _turn(self, chat: Sequence[Mapping[str, str]]) -> Prompt:
         ids = self.tokenizer.apply_chat_template(
@@ -122,28 +120,28 @@ class Texts:
         )
 
     def configurations(self, subject: ModelUnderTest) -> Mapping[str, Callable[[Prompt], Prompt]]:
-        """Returns what templates may make of a prompt, by name."""
-        found: dict[str, Callable[[Prompt], Prompt]] = {}
-        if self.is_chat:
-            for each in SYSTEM_PROMPTS:
-                found[f"the system prompt {each!r} stands before each chat"] = partial(
-                    self._with_system, each
-                )
-        elif getattr(self.tokenizer, "chat_template", None):
-            found["the tokenizer's chat template surrounds each prompt"] = self._as_chat
+        """Returns what a tokenizer may make of a prompt otherwise, by name."""
         first = subject.model.config.get_text_config().bos_token_id
-        if isinstance(first, int) and self.is_natural:
-            found[f"token {first} (BOS) does not stand before prompts"] = partial(_without, first)
-        return found
+        if not self.is_natural or not isinstance(first, int):
+            return {}
+        return {f"token {first} (BOS) does not stand before prompts": partial(_without, first)}
 
-    def _as_chat(self, prompt: Prompt) -> Prompt:
-        return self._turn([{"role": "user", "content": self._decode(prompt)}])
+    def templates(self) -> Mapping[str, Callable[[str], Prompt]]:
+        """Returns what templates may make of a text otherwise, by name."""
+        if self.is_chat:
+            return {
+                f"the system prompt {each!r} stands before each chat": partial(self._with_system, each)
+                for each in SYSTEM_PROMPTS
+            }
+        if not getattr(self.tokenizer, "chat_template", None):
+            return {}
+        return {"the tokenizer's chat template surrounds each prompt": self._as_chat}
 
-    def _with_system(self, system: str, prompt: Prompt) -> Prompt:
-        chat = [
-            {"role": "system", "content": system},
-            {"role": "user", "content": self._decode(prompt)},
-        ]
+    def _as_chat(self, text: str) -> Prompt:
+        return self._turn([{"role": "user", "content": text}])
+
+    def _with_system(self, system: str, text: str) -> Prompt:
+        chat = [{"role": "system", "content": system}, {"role": "user", "content": text}]
         return self._turn(chat)
 
 
