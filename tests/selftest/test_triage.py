@@ -1,12 +1,16 @@
 """Triage: each verdict has an engine that gets it, the chances that it states hold, and a pack is read
 back as it was made."""
 
+import json
 import math
+import os
 import random
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +26,7 @@ from batchproof.records.triage import (
     ROUNDING,
     TRIAGE,
     UNDECIDED,
+    WATCH_STATE,
     EndpointTriage,
     Verdict,
 )
@@ -30,6 +35,7 @@ from batchproof.triage.asking import Asked, Said, Scene, read
 from batchproof.triage.deciding import Rule, Triage
 from batchproof.triage.hypotheses import (
     ALONE,
+    HONEST,
     HONEST_SCALE,
     Evidence,
     Seen,
@@ -37,7 +43,8 @@ from batchproof.triage.hypotheses import (
     noisy,
     scale_of,
 )
-from tests.selftest.adapters.stand_in_server import StandIn
+from batchproof.triage.watching import YEAR_S, Watch, opened
+from tests.selftest.adapters.stand_in_server import Handler, StandIn, answer
 
 IN_COMPANY = ("the scene 'together'", "not asked for alone")  # where leaks of a batch are seen
 
@@ -268,3 +275,95 @@ def test_a_pack_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest
     assert main(asked) == 130
     assert main(asked) == 0
     assert starts == [0, 8, 8]
+
+
+class Redrawn(Simulated):
+    """Each answer has noise of its own."""
+
+    def ask(self, scene: Scene) -> list[Said]:
+        for asked in (each for call in scene.calls for each in call):
+            self.answers[0][asked.probe] = self._drawn(self.pack.probes[asked.probe], HONEST)
+        return super().ask(scene)
+
+
+def watch(door: Simulated, turns: float) -> Watch:
+    """Returns one with so many turns in a year."""
+    nowhere = Path("no folder/watch.json")
+    return Watch(door, door.pack, opened(nowhere, "", "", door.pack, YEAR_S / turns), nowhere)
+
+
+@pytest.mark.parametrize("kind", [Simulated, Redrawn])
+def test_no_honest_endpoint_raises_an_alarm_a_year(kind: type[Simulated]) -> None:
+    """A small pack is asked often: a near-tie that goes the other way each time must count once."""
+    turns, years = 100, 2
+    for seed in range(30):
+        honest, alarms = watch(kind(pack_of(8, seed), HONEST, seed, kind is Simulated), turns), 0
+        for _ in range(years * turns):
+            honest.turn()
+            if honest.years >= 1:
+                alarms += 1
+                honest.state = replace(honest.state, sums=(1.0,) * len(honest.state.sums))
+        assert alarms < years, seed
+
+
+def test_no_token_speaks_less_for_a_cause_than_the_best_one() -> None:
+    """So the bound on alarms holds for endpoints that flip less than honest noise, too."""
+    pack = pack_of(8)
+    for number, probe in enumerate(pack.probes):
+        for place, step in enumerate(probe.steps):
+            seen = [Seen(number, place, each, ALONE) for each in range(len(step.tokens) + 1)]
+            best, *others = map(watch(Simulated(pack, 1.0, 0), 1).ratios, seen)
+            for other in others:
+                assert all(a <= b * (1 + 1e-9) for a, b in zip(best, other, strict=True))
+
+
+@pytest.mark.parametrize(("share", "most"), [(1.0, 20), (0.125, 160)])
+def test_a_change_to_4_bits_is_found_within_so_many_requests(share: float, most: int) -> None:
+    door = Simulated(pack_of(64), 20.0, 0, share=0.0)
+    changing = watch(door, YEAR_S / 60)
+    for _ in range(1000):
+        changing.turn()
+    assert changing.years < 1
+    before, door.share = changing.state.num_requests, share
+    while changing.years < 1:
+        changing.turn()
+    assert changing.state.num_requests - before <= most
+
+
+def test_a_watch_goes_on_where_it_was_stopped(
+    server: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, metrics = tmp_path / "gpt2.pack", tmp_path / "batchproof.prom"
+    made = ["probe-pack", "gpt2-hash", str(path), "--dtype=float32", "--probes=8", "--candidates=8"]
+    assert main([*made, "--seed=3"]) == 0
+    asked = ["triage", server.base_url, f"--pack={path}", "--watch", f"--output={tmp_path}"]
+    asked += ["--every=0.01", f"--metrics={metrics}", "--report-every=0.001"]
+
+    def behave(handler: Handler, body: dict[str, Any]) -> None:
+        if len(server.bodies) == 20:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if len(server.bodies) == 5:
+            handler.say(500, {})
+        else:
+            answer(handler, body)
+
+    server.behaviour = behave
+    capsys.readouterr()
+    assert main(asked) == 128 + signal.SIGTERM
+    told = capsys.readouterr()
+    assert [each.split()[1] for each in told.err.splitlines()] == ["is", "is", "answers"]
+    assert {json.loads(line)["verdict"] for line in told.out.splitlines()} == {CLEAN, UNDECIDED}
+    state = WATCH_STATE.read(tmp_path / "watch.json")
+    assert (state.num_failed, state.num_alarms) == (1, 0)
+    assert state.num_requests >= 15
+
+    assert main([*asked, "--every=0.02"]) == 2
+    assert "every_s 0.01, not 0.02" in capsys.readouterr().err
+
+    server.behaviour = lambda handler, _: handler.say(200, {"choices": [{"text": " zebra"}]})
+    assert main(asked) == 2  # where all answers are wrong, a hidden prompt looks the same
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["evidence"] >= 0
+    state = WATCH_STATE.read(tmp_path / "watch.json")
+    assert (state.num_failed, state.num_alarms, {*state.sums}) == (1, 1, {1.0})
+    labels = f'{{endpoint="{server.base_url}",model="gpt2-hash"}}'
+    assert f" counter\nbatchproof_watch_alarms_total{labels} 1\n" in metrics.read_text()

@@ -51,4 +51,24 @@ class TriageRecord:
     refusals: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class WatchState:
+    """What a watch is of, and what it knows. `pack` is a digest, also of the causes that are looked
+    for. `sums` is the evidence of each, in turns; `num_left` for each probe how many of its first steps
+    are still judged. `last_answer` is in Unix time; 0 before the first."""
+
+    endpoint: str
+    model: str
+    pack: str
+    every_s: float
+    sums: tuple[float, ...]
+    num_left: tuple[int, ...]
+    num_turns: int = 0
+    num_requests: int = 0
+    num_failed: int = 0
+    num_alarms: int = 0
+    last_answer: float = 0.0
+
+
 TRIAGE = FileKind("triage record", "batchproof.triage", 2, TriageRecord)
+WATCH_STATE = FileKind("state of a watch", "batchproof.watch", 1, WatchState)

@@ -145,7 +145,7 @@ class UrlDoor:
         takes_ids: bool = False,
     ) -> None:
         self._server, self._pack, self._takes_ids = server, pack, takes_ids
-        self._body = {"model": model, "temperature": 0}
+        self.model, self._body = model, {"model": model, "temperature": 0}
         self._path = CHAT if pack.is_chat else COMPLETIONS
         self._most_at_once = most_at_once
         self._gap_s = 1 / max_rate if max_rate else 0.0

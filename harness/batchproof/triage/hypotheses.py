@@ -183,7 +183,7 @@ class Evidence:
     def __init__(self, pack: ProbePack, known: Sequence[Hypothesis]) -> None:
         self.pack, self.known = pack, tuple(known)
         of_verdict = {v: sum(h.verdict == v for h in known) for v in {h.verdict for h in known}}
-        self._weights = [1 / len(of_verdict) / of_verdict[each.verdict] for each in known]
+        self.weights = [1 / len(of_verdict) / of_verdict[each.verdict] for each in known]
         self.seen: dict[tuple[int, int], list[Seen]] = {}
         self._logs: dict[tuple[int, int], tuple[float, ...]] = {}
         self.ratios = [0.0] * len(self.known)  # logarithms
@@ -203,14 +203,14 @@ class Evidence:
     @property
     def against_honest(self) -> float:
         """The mean likelihood ratio, as a logarithm."""
-        return _log_sum([r + math.log(w) for r, w in zip(self.ratios, self._weights, strict=True)])
+        return _log_sum([r + math.log(w) for r, w in zip(self.ratios, self.weights, strict=True)])
 
     def posteriors(self) -> Mapping[Hypothesis, float]:
         """Returns how much of the mean ratio each hypothesis has, the most first."""
         total = self.against_honest
         parts = {
             each: math.exp(ratio + math.log(weight) - total)
-            for each, ratio, weight in zip(self.known, self.ratios, self._weights, strict=True)
+            for each, ratio, weight in zip(self.known, self.ratios, self.weights, strict=True)
         }
         return dict(sorted(parts.items(), key=lambda item: -item[1]))
 

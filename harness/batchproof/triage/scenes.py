@@ -40,7 +40,7 @@ def alone(probes: Sequence[int]) -> Scene:
 def schedule(pack: ProbePack, door: Door, most_at_once: int, seed: int) -> Iterator[Scene]:
     """Yields scenes without end: single requests at first, then all others in turn."""
     rng, num = random.Random(seed), len(pack.probes)
-    order = _alternately(num)
+    order = alternately(num)
     for start in range(0, min(NUM_ALONE, num), CALLS_AT_ONCE):
         yield alone(order[start : min(start + CALLS_AT_ONCE, NUM_ALONE)])
     names, has_eos = names_of(door), bool(door.capabilities)
@@ -55,7 +55,7 @@ def schedule(pack: ProbePack, door: Door, most_at_once: int, seed: int) -> Itera
         yield alone(rng.sample(range(num), min(CALLS_AT_ONCE, num)))
 
 
-def _alternately(num: int) -> list[int]:
+def alternately(num: int) -> list[int]:
     """Returns numbers from the first half, near-ties, and from the second, wide margins, in turn."""
     half = (num + 1) // 2
     pairs = [(i, half + i) for i in range(half)]

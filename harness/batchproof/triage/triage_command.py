@@ -1,4 +1,5 @@
 """`batchproof triage ENGINE...` or `triage URL --pack FILE`: does an engine answer as its weights do?
+`--watch` asks without end, at a low rate (`watching`).
 
 Exit status: that of the worst verdict: 1 CORRUPT, 2 UNDECIDED, 3 CONFIG, 4 ROUNDING, 5 MIXED, 0 if all
 are CLEAN. 2 for wrong input, too.
@@ -33,6 +34,7 @@ from batchproof.records.triage import (
     VERDICTS,
     EndpointTriage,
     TriageRecord,
+    Verdict,
 )
 from batchproof.replay.judge import is_shown_again
 from batchproof.replay.record import FailureOrigin, write
@@ -46,6 +48,7 @@ from batchproof.run.trial import Trial
 from batchproof.triage.asking import EngineDoor, NoAnswerError, Scene, UrlDoor
 from batchproof.triage.deciding import Rule, Triage
 from batchproof.triage.pack_command import pack_at_hand
+from batchproof.triage.watching import Watch, opened
 from batchproof.validation.values import at_least, require
 
 DEFAULT_MODELS = ("gpt2-hash", "llama-twins", "mistral-hash", "bamba-hash")
@@ -87,6 +90,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where record, page and failures go (default: triage/)",
     )
+    watch = parser.add_argument_group("beside live traffic")
+    words = "ask a server a --pack without end, until an alarm; the state is kept in --output"
+    watch.add_argument("--watch", action="store_true", help=words)
+    for flag, default, what in (("--every", 60.0, "turns"), ("--report-every", 3600.0, "reports")):
+        words = f"seconds between {what} (default: %(default)g)"
+        watch.add_argument(flag, type=choices.seconds, default=default, metavar="S", help=words)
+    watch.add_argument("--metrics", type=Path, metavar="FILE", help="to write for Prometheus")
 
 
 def add_rule(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +112,7 @@ def add_rule(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--budget", type=int, default=300, help="requests at most (default: 300)")
     parser.add_argument(
-        "--at-once", type=int, default=32, metavar="N", help="requests under way (default: 32)"
+        "--at-once", type=int, metavar="N", help="requests under way (default: 32; 4 with --watch)"
     )
     parser.add_argument("--max-rate", type=float, metavar="R", help="requests a second (default: any)")
 
@@ -124,7 +134,11 @@ def rule_of(arguments: argparse.Namespace, deadline: float = math.inf) -> Rule:
 def run(arguments: argparse.Namespace) -> int:
     """Returns the exit status. Raises `UsageError` for an unknown engine, model, dtype or device, a
     wrong pack, and an endpoint that does not answer."""
+    if arguments.at_once is None:
+        arguments.at_once = 4 if arguments.watch else 32
     rule_of(arguments)
+    if arguments.watch:
+        return EXIT_CODES[_watched(arguments)]
     engines = arguments.engines or required_engines(find())
     pack = PROBE_PACK.read(arguments.pack) if arguments.pack else None
     output = choices.writable(arguments.output)
@@ -164,6 +178,18 @@ def door_to(url: str, pack: ProbePack, arguments: argparse.Namespace) -> UrlDoor
         raise UsageError(f"{url} lists no model; name it with --served-as")
     takes_ids = not pack.is_chat and openai.takes_token_ids(server, name)
     return UrlDoor(server, name, pack, arguments.at_once, arguments.max_rate, takes_ids)
+
+
+def _watched(arguments: argparse.Namespace) -> Verdict:
+    if len(arguments.engines) != 1 or not arguments.pack or not arguments.engines[0].startswith(URL):
+        raise UsageError("--watch needs one URL and the --pack that its server is asked")
+    (url,) = arguments.engines
+    pack = PROBE_PACK.read(arguments.pack)
+    door = door_to(url, pack, arguments)
+    path = choices.writable(arguments.output) / "watch.json"
+    state = opened(path, url, door.model, pack, arguments.every)
+    files = path, arguments.metrics, arguments.report_every
+    return Watch(door, pack, state, *files, arguments.at_once).run()
 
 
 def _of_url(url: str, pack: ProbePack, arguments: argparse.Namespace) -> EndpointTriage:
