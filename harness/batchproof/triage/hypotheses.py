@@ -25,6 +25,7 @@ FLOOR = 1e-9  # chance of answers that no noise explains, of an endpoint that no
 JITTER = 0.1  # share of answers to a prompt asked again that are noise of their own
 SHARES = (1.0, 0.5, 0.125)  # of replicas
 CORRUPTED = (3e-4, 3e-3, 0.03, 0.3, 1.0)  # shares of wrong tokens
+BEYOND = (4.0, 16.0)  # how much larger than that of any precision noise is that other prompts make
 TEMPERATURES = (0.3, 0.7, 1.0)
 SURE = 0.9  # that a token which a configuration makes the best is the one that is answered
 OTHER_MASS = 0.9  # of a wrong token, that is none of those that are ranked
@@ -165,6 +166,10 @@ def hypotheses(pack: ProbePack, scenes: Sequence[str]) -> Iterator[Hypothesis]:
         scale = each / pack.unit
         words = f"tokens are drawn: about temperature {each:g}"
         yield Hypothesis(CONFIG, words, scale=scale, is_drawn=True)
+    coarsest = max((each.scale for each in pack.precisions), default=None)
+    for factor in BEYOND if coarsest is not None else ():
+        words = f"noise {factor:g} times that of the coarsest precision"
+        yield Hypothesis(CORRUPT, words, scale=factor * (coarsest or 0.0))
     for place in (None, COMPANY, *scenes):
         words = "answers in every scene" if place is None else f"answers in the scene {place!r}"
         words = "answers that are not asked for alone" if place == COMPANY else words
