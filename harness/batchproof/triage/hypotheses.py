@@ -28,6 +28,7 @@ CORRUPTED = (3e-4, 3e-3, 0.03, 0.3, 1.0)  # shares of wrong tokens
 TEMPERATURES = (0.3, 0.7, 1.0)
 SURE = 0.9  # that a token which a configuration makes the best is the one that is answered
 OTHER_MASS = 0.9  # of a wrong token, that is none of those that are ranked
+NOT_ANSWERED = -1  # a place
 ALONE, COMPANY = "alone", "in company"  # scenes: one request at a time, and any other
 Shares = tuple[float, ...]  # by place; the last is that of all tokens that have none
 
@@ -102,7 +103,7 @@ class Hypothesis:
         if self.scale is not None or self.configuration is not None:
             return self._of_two_kinds(usual, other, answers)
         total = 0.0
-        for place, prior in enumerate(usual):
+        for place, prior in _firsts(usual, answers).items():
             each_of = prior
             for each in answers:
                 share = self._share_in(each)
@@ -117,12 +118,12 @@ class Hypothesis:
 
     def _of_two_kinds(self, usual: Shares, other: Shares, answers: Sequence[Seen]) -> float:
         """Each answer is of one replica or another, and that of each is always the same."""
-        firsts = [(1.0, -1)] if self.share == 1.0 else [(p, i) for i, p in enumerate(usual)]
+        firsts = {NOT_ANSWERED: 1.0} if self.share == 1.0 else _firsts(usual, answers)
         total = 0.0
-        for (prior, place), (chance, new) in product(firsts, [(p, i) for i, p in enumerate(other)]):
+        for (place, prior), (new, chance) in product(firsts.items(), _firsts(other, answers).items()):
             each_of = prior * chance
             for each in answers:
-                kept = _again(usual, place, each.place) if place >= 0 else 0.0
+                kept = _again(usual, place, each.place)
                 changed = _again(other, new, each.place)
                 each_of *= (1 - self.share) * kept + self.share * changed
             total += each_of
@@ -139,6 +140,13 @@ class Hypothesis:
             told = [float(each == place) for each in range(len(usual))]
             return tuple(SURE * a + (1 - SURE) * b for a, b in zip(told, anything(here), strict=True))
         return anything(here)
+
+
+def _firsts(shares: Shares, answers: Sequence[Seen]) -> Mapping[int, float]:
+    """Returns the chance of each answer that a prompt may have but for jitter: those that were given,
+    and all others as one, since they make the same difference."""
+    found = {each.place: shares[each.place] for each in answers}
+    return {**found, NOT_ANSWERED: max(0.0, 1 - sum(found.values()))}
 
 
 def _again(shares: Shares, first: int, now: int) -> float:
@@ -193,12 +201,16 @@ class Evidence:
         key = seen.probe, seen.step
         answers = self.seen.setdefault(key, [])
         answers.append(seen)
-        probe = self.pack.probes[seen.probe]
-        base = math.log(HONESTLY.likelihood(probe, seen.step, answers))
-        new = tuple(math.log(each.likelihood(probe, seen.step, answers)) - base for each in self.known)
+        new = self.against(answers)
         old = self._logs.get(key, (0.0,) * len(new))
         self._logs[key] = new
         self.ratios = [r - a + b for r, a, b in zip(self.ratios, old, new, strict=True)]
+
+    def against(self, answers: Sequence[Seen]) -> tuple[float, ...]:
+        """Returns the logarithm of the ratio of each hypothesis for all answers to one step."""
+        probe, step = self.pack.probes[answers[0].probe], answers[0].step
+        base = math.log(HONESTLY.likelihood(probe, step, answers))
+        return tuple(math.log(each.likelihood(probe, step, answers)) - base for each in self.known)
 
     @property
     def against_honest(self) -> float:
