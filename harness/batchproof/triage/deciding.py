@@ -81,7 +81,7 @@ class Triage:
             excluded=tuple(each.name for each in excluded),
             open=tuple(each.name for each in self.evidence.known if each not in excluded),
             num_requests=self.num_requests,
-            num_tokens=sum(map(len, self.evidence.seen.values())),
+            num_tokens=sum(e.step + 1 for group in self.evidence.seen.values() for e in group),
             scenes=tuple(self._scenes),
             seconds=round(time.monotonic() - began, 1),
         )
@@ -160,12 +160,14 @@ class Triage:
         """Returns the likeliest verdict, its likeliest cause, the belief in the verdict, and whether
         that cause stands out."""
         posteriors = self.evidence.posteriors()
-        beliefs: dict[Verdict, float] = {}
+        verdicts, causes = Counter[Verdict](), Counter[tuple[Verdict, str]]()
         for each, share in posteriors.items():
-            beliefs[each.verdict] = beliefs.get(each.verdict, 0.0) + share
-        verdict = max(beliefs, key=lambda each: beliefs[each])
-        best = next(each for each in posteriors if each.verdict == verdict)
-        return verdict, best.name, beliefs[verdict], posteriors[best] >= SHARP * beliefs[verdict]
+            verdicts[each.verdict] += share  # type: ignore[assignment]
+            causes[each.cause] += share  # type: ignore[assignment]
+        ((verdict, belief),) = verdicts.most_common(1)
+        cause = next(each for each, _ in causes.most_common() if each[0] == verdict)
+        best = next(each for each in posteriors if each.cause == cause)
+        return verdict, best.name, belief, causes[cause] >= SHARP * belief
 
     def _named(self, verdict: Verdict, name: str, belief: float) -> tuple[Verdict, str, float]:
         if (ends := self._own_end()) is not None:
@@ -227,8 +229,8 @@ class Triage:
                 scenes.setdefault(each.scene, []).append(each)
         for name, seen in scenes.items():
             wrong = sum(self._chance(each) < LIKELY for each in seen)
-            flips = sum(each.place > 0 for each in seen)
-            yield f"{name}: of {len(seen)} tokens {flips} are not the best, {wrong} beyond honest noise"
+            flips, num = sum(each.place > 0 for each in seen), sum(each.step + 1 for each in seen)
+            yield f"{name}: of {num} tokens {flips} are not the best, {wrong} beyond honest noise"
         yield from list(dict.fromkeys(map(self._words, self._unlikely())))[:NUM_SHOWN]
 
     def _words(self, seen: Seen) -> str:
