@@ -109,23 +109,17 @@ def tables(
         change = next((c for n, c in configurations.items() if template and template in n), None)
         given = [change(each) if change else each for each in asked]
         num = subject.vocab_size if is_whole else NUM_KEPT
+        copied = _logits(coarse(subject.model, precision), given, paths)
         rows = []
-        for each, usual, request in zip(
-            _logits(coarse(subject.model, precision), given, paths), exact, given, strict=True
-        ):
-            logits = each
+        for logits, usual, request, path in zip(copied, exact, given, paths, strict=True):
             if precision.kv_cache:  # the first token is made before the cache is read
-                first = next(_logits(subject.model, [request], [paths[len(rows)][:1]]))
-                logits = torch.cat((first, each[1:]))
-            top = processed(logits, request, paths[len(rows)]).topk(min(num, logits.shape[-1]))
+                (first,) = _logits(subject.model, [request], [path[:1]])
+                logits = torch.cat((first, logits[1:]))
+            if template:
+                logits = processed(logits, request, path)
+            top = logits.topk(min(num, logits.shape[-1]))
             behind = usual.gather(-1, top.indices)
-            rows.append(
-                Table(
-                    top.indices.numpy(),
-                    (top.values / unit).float().numpy(),
-                    (behind / unit).float().numpy(),
-                )
-            )
+            rows.append(Table(top.indices.numpy(), *(_in(unit, e) for e in (top.values, behind))))
         found[precision, template, is_whole] = rows
         step()
     return found
@@ -138,6 +132,10 @@ def _logits(
     for request, path in zip(asked, paths, strict=True):
         fed = torch.tensor([(*request.prompt_token_ids, *path[:-1])])
         yield model(input_ids=fed, use_cache=False).logits[0, -len(path) :].double()  # type: ignore[attr-defined]
+
+
+def _in(unit: float, logits: torch.Tensor) -> Floats:
+    return (logits / unit).float().numpy()
 
 
 def _behind(logits: torch.Tensor) -> torch.Tensor:

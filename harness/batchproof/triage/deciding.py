@@ -19,7 +19,15 @@ from itertools import pairwise
 from batchproof.records.probe_packs import ProbePack
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPT, UNDECIDED, EndpointTriage, Verdict
 from batchproof.triage.asking import Asked, Door, NoAnswerError, Said, Scene, seen_in
-from batchproof.triage.hypotheses import ALONE, HONEST_SCALE, Evidence, Seen, hypotheses, noisy
+from batchproof.triage.hypotheses import (
+    ALONE,
+    COMPANY,
+    HONEST_SCALE,
+    Evidence,
+    Seen,
+    hypotheses,
+    noisy,
+)
 from batchproof.triage.scenes import alone, names_of, schedule
 
 BELIEF = 0.95  # share of the likelihood at which a verdict is given
@@ -166,8 +174,11 @@ class Triage:
             causes[each.cause] += share  # type: ignore[assignment]
         ((verdict, belief),) = verdicts.most_common(1)
         cause = next(each for each, _ in causes.most_common() if each[0] == verdict)
+        is_sharp = causes[cause] >= SHARP * belief
+        if verdict == CORRUPT and not is_sharp:  # the few wrong answers do not tell scenes apart
+            cause = CORRUPT, COMPANY
         best = next(each for each in posteriors if each.cause == cause)
-        return verdict, best.name, belief, causes[cause] >= SHARP * belief
+        return verdict, best.name, belief, is_sharp
 
     def _named(self, verdict: Verdict, name: str, belief: float) -> tuple[Verdict, str, float]:
         if (ends := self._own_end()) is not None:

@@ -27,10 +27,10 @@ HONEST = 1.25  # sigma: how much noisier than the arithmetic that was simulated 
 FLOOR = 1e-9  # chance of answers that no noise explains, of an endpoint that nothing is wrong with
 JITTERS = (0.1, 0.5, 1.0)  # shares of answers to a prompt asked again that are noise of their own
 SHARES = (1.0, 0.5, 0.125)  # of replicas
-CORRUPTED = (3e-3, 0.03, 0.3, 1.0)  # shares of wrong answers
+CORRUPTED = (3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)  # shares of wrong answers
 TEMPERATURES = (0.3, 0.7, 1.0)
 SURE = 0.9  # that a token which a configuration makes the best is the one that is answered
-MOST_BEYOND = 100.0
+MOST_BEYOND = 10.0  # times as many tokens as are ranked lie close enough to count
 OTHER_MASS = 0.9  # of a wrong token, that is none of those that are ranked
 ALONE, COMPANY = "alone", "in company"  # scenes: one request at a time, and any other
 Shares = tuple[float, ...]  # by place; the last is that of all tokens that have none
@@ -102,10 +102,10 @@ class Path:
     def of_anything(cls, probe: Probe) -> "Path":
         """Returns that of a wrong answer: from one token on it has nothing to do with the prompt, most
         often from an early one."""
-        total = sum(1 / i for i in range(1, len(probe.steps) + 1))
+        total = sum(1 / i**2 for i in range(1, len(probe.steps) + 1))
         left, found = 1.0, []
         for number, step in enumerate(probe.steps, 1):
-            here = 1 / number / total
+            here = 1 / number**2 / total
             right, *others = (here * share for share in anything(step))
             left -= here - right
             found.append((left, *others))

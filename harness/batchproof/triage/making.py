@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import add, itemgetter
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -112,13 +113,13 @@ def candidates(oracle: Oracle, texts: Texts, seed: int, start: int) -> list[Cand
 
 
 def _steps(tokens: Sequence[int], logits: Tensor) -> Iterator[Step]:
-    """Yields steps up to the first at which the reference does not take the best token."""
+    """Yields the steps before the first at which the reference does not take the best token: there, an
+    engine with its arithmetic would not either, however wide the margin."""
     top = logits.topk(min(NUM_RANKED, logits.shape[-1]))
     for token, values, best in zip(tokens, top.values, top.indices, strict=True):
-        behind = (values[0] - values).tolist()
-        yield Step(tuple(best.tolist()), tuple(behind))
         if int(best[0]) != token:
             return
+        yield Step(tuple(best.tolist()), tuple((values[0] - values).tolist()))
 
 
 def _random_prompt(subject: ModelUnderTest, rng: random.Random, length: int) -> Prompt:
@@ -137,7 +138,7 @@ def chosen(
     ]
 
     def wide(probe: Probe) -> float:
-        return math.prod(noisy(step, HONEST_SCALE)[0] for step in probe.steps)
+        return fmean(math.log(noisy(step, HONEST_SCALE)[0]) for step in probe.steps)
 
     orders = [sorted(probes, key=partial(telling, precision=each), reverse=True) for each in precisions]
     orders = orders or [probes]
