@@ -8,9 +8,7 @@ is new in each answer, as sums change with the shape of a batch.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, repeat
-from operator import itemgetter
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -31,25 +29,30 @@ KERNEL, JITTER = 1.0, 0.3  # sigma, of margins
 NUM_KEPT = 64  # tokens of a step that noise of these sizes may make the best
 FINER = (AS_SERVED, Precision("float32"), Precision("float16"))  # precisions of honest endpoints
 COARSER = tuple(each for each in PRECISIONS if each.is_quantized)
+INT4 = Precision("bfloat16", weights="int4")
 BOS, LAST = "stands before each prompt (BOS)", "only the last 32 tokens of a prompt are read"
-PENALTY = "repetition_penalty 1.1 by default"
-TEMPLATES = (BOS, LAST, PENALTY)  # parts of the names of a pack's configurations
+TEMPLATES = (BOS, LAST, "repetition_penalty 1.1 by default")  # in names of configurations
 COMPANY, ANYWHERE = "company", "anywhere"  # where answers are wrong, beside names of scenes
 Floats = NDArray[np.float32]
-Change = Callable[[Request], Request]
+Variant = tuple[Precision, str, bool]  # precision, template, whether all tokens are kept
+VARIANTS: tuple[Variant, ...] = (
+    *((each, "", False) for each in (*FINER, *COARSER)),
+    *((each, template, False) for each in FINER for template in TEMPLATES),
+    (AS_SERVED, "", True),
+)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is wrong with an endpoint. `causes`: parts of the words that name it rightly.
+    """What is wrong with an endpoint, the verdict on it, and words of which its cause has one.
 
     `coarse`, a precision, is that of a `share` of the replicas. A share `wrong` of the answers `where`
     is that to another prompt.
     """
 
     name: str
-    verdict: Verdict = CORRUPT
-    causes: tuple[str, ...] = ()
+    verdict: Verdict
+    causes: tuple[str, ...] = ("",)
     coarse: Precision | None = None
     share: float = 1.0
     template: str = ""
@@ -60,13 +63,10 @@ class Kind:
 
 
 HONEST = Kind("honest", CLEAN)
-INT4 = Precision("bfloat16", weights="int4")
 LEAKED = ("not asked for alone", "'together'")
 KINDS = (
     *(Kind(str(each).removeprefix("bfloat16, "), ROUNDING, (str(each),), each) for each in COARSER),
-    Kind("BOS before each prompt", CONFIG, ("BOS",), template=BOS),
-    Kind("last 32 tokens only", CONFIG, ("only the last 32",), template=LAST),
-    Kind("repetition penalty 1.1", CONFIG, ("repetition_penalty 1",), template=PENALTY),
+    *(Kind(each, CONFIG, (each[:20],), template=each) for each in TEMPLATES),
     Kind("temperature 0.7", CONFIG, ("temperature",), temperature=0.7),
     Kind("answers cut at 8 tokens", CONFIG, ("cut at 8",), cap=8),
     Kind("1 of 8 replicas with int4 weights", MIXED, ("int4 weights in",), INT4, 1 / 8),
@@ -80,15 +80,23 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Table:
-    """What a copy makes of the steps of one probe: the best tokens, (steps, kept), their logits in
-    sigma, and how far each is behind the best in float64."""
+    """What a copy makes of each step of a probe: its best tokens, (steps, kept), their logits in sigma,
+    and how far each is behind the best in float64."""
 
     tokens: NDArray[np.int64]
     values: Floats
     behind: Floats
 
+    def chosen(self, fixed: Floats, rng: np.random.Generator, temperature: float = 0.0) -> Floats:
+        """Returns the places that win, (steps,). `temperature` is in sigma."""
+        values = self.values + fixed
+        if temperature:
+            values = values + temperature * rng.gumbel(size=values.shape)
+        noise: Floats = rng.standard_normal(values.shape, np.float32)
+        return (values + JITTER / math.sqrt(2) * noise).argmax(-1)
 
-Tables = Mapping[tuple[Precision, str, bool], Sequence[Table]]  # precision, template, all tokens
+
+Tables = Mapping[Variant, Sequence[Table]]  # by probe
 
 
 @torch.inference_mode()
@@ -96,32 +104,28 @@ def tables(
     subject: ModelUnderTest,
     probes: Sequence[Probe],
     unit: float,
-    configurations: Mapping[str, Change],
-    variants: Sequence[tuple[Precision, str, bool]],
-    step: Callable[[], None] = lambda: None,
+    configurations: Mapping[str, Callable[[Request], Request]],
+    variants: Sequence[Variant],
 ) -> Tables:
-    """Returns those of each variant, a list over the probes. `step` is called after each variant."""
+    """Returns the tables of each variant."""
     asked = [Request("probe", each.prompt, len(each.steps)) for each in probes]
     paths = [tuple(step.tokens[0] for step in each.steps) for each in probes]
-    exact = [*map(_behind, _logits(subject.exact, asked, paths))]
-    found: dict[tuple[Precision, str, bool], Sequence[Table]] = {}
+    exact = [(e.amax(-1, True) - e) / unit for e in _logits(subject.exact, asked, paths)]
+    found: dict[Variant, Sequence[Table]] = {}
     for precision, template, is_whole in variants:
-        change = next((c for n, c in configurations.items() if template and template in n), None)
+        change = next((c for name, c in configurations.items() if template and template in name), None)
         given = [change(each) if change else each for each in asked]
-        num = subject.vocab_size if is_whole else NUM_KEPT
-        copied = _logits(coarse(subject.model, precision), given, paths)
         rows = []
-        for logits, usual, request, path in zip(copied, exact, given, paths, strict=True):
+        copies = _logits(coarse(subject.model, precision), given, paths)
+        for copied, behind, request, path in zip(copies, exact, given, paths, strict=True):
+            logits = processed(copied, request, path) if template else copied
             if precision.kv_cache:  # the first token is made before the cache is read
                 (first,) = _logits(subject.model, [request], [path[:1]])
                 logits = torch.cat((first, logits[1:]))
-            if template:
-                logits = processed(logits, request, path)
-            top = logits.topk(min(num, logits.shape[-1]))
-            behind = usual.gather(-1, top.indices)
-            rows.append(Table(top.indices.numpy(), *(_in(unit, e) for e in (top.values, behind))))
+            top = logits.topk(logits.shape[-1] if is_whole else NUM_KEPT)
+            values, beyond = top.values / unit, behind.gather(-1, top.indices)
+            rows.append(Table(top.indices.numpy(), values.float().numpy(), beyond.float().numpy()))
         found[precision, template, is_whole] = rows
-        step()
     return found
 
 
@@ -134,27 +138,8 @@ def _logits(
         yield model(input_ids=fed, use_cache=False).logits[0, -len(path) :].double()  # type: ignore[attr-defined]
 
 
-def _in(unit: float, logits: torch.Tensor) -> Floats:
-    return (logits / unit).float().numpy()
-
-
-def _behind(logits: torch.Tensor) -> torch.Tensor:
-    return logits.amax(-1, keepdim=True) - logits
-
-
-def chosen(
-    table: Table, fixed: Floats, rng: np.random.Generator, temperature: float = 0.0
-) -> NDArray[np.intp]:
-    """Returns the places that win, (steps,). `temperature` is in sigma."""
-    values = table.values + fixed
-    if temperature:
-        values = values + temperature * rng.gumbel(size=values.shape)
-    values = values + JITTER / math.sqrt(2) * rng.standard_normal(values.shape, np.float32)
-    return values.argmax(-1)
-
-
 def kernel_noise(shape: tuple[int, ...], *seed: int) -> Floats:
-    noise = np.random.default_rng(seed).standard_normal(shape, np.float32)
+    noise: Floats = np.random.default_rng(seed).standard_normal(shape, np.float32)
     return np.float32(KERNEL / math.sqrt(2)) * noise
 
 
@@ -171,37 +156,26 @@ class Endpoint:
         self._finer = AS_SERVED if kind.temperature else FINER[number % len(FINER)]
         self._temperature = kind.temperature / unit
         self._rng = np.random.default_rng((number, 1))
-        self._fixed: dict[tuple[bool, int], Floats] = {}
         self.num_requests = self.num_tokens = 0
 
     def ask(self, scene: Scene) -> list[Said]:
         found = []
         for number, call in enumerate(scene.calls):
-            for asked in call:
-                found.append(self._said(asked, call, scene, number))
+            met = {ANYWHERE, COMPANY} if len(call) > 1 else {ANYWHERE}
+            met |= {scene.name} if scene.name != AGAIN or number else set()
+            found += [self._said(each, call, self._kind.where in met) for each in call]
         self.num_requests += len(found)
         self.num_tokens += sum(len(each.token_ids or ()) for each in found)
         return found
 
-    def _said(self, asked: Asked, call: Sequence[Asked], scene: Scene, number: int) -> Said:
-        kind, probe = self._kind, asked.probe
-        met = {
-            ANYWHERE: True,
-            COMPANY: len(call) > 1,
-            AGAIN: scene.name == AGAIN and number == 1,
-            AFTER_CUT: scene.name == AFTER_CUT,
-        }
-        if met.get(kind.where) and self._rng.random() < kind.wrong:
-            among = [each.probe for each in call if each.probe != probe] or [
-                each for each in range(len(self._probes)) if each != probe
-            ]
-            probe = int(self._rng.choice(among))
-        tokens = self._answer(probe)
-        cap = len(self._probes[asked.probe].steps)
-        prompt = self._probes[asked.probe].prompt
-        length = min(len(prompt), 32) if kind.template == LAST else len(prompt)
-        length += kind.template == BOS
-        padded = [*tokens, *repeat(tokens[-1], cap)][: min(cap, kind.cap or cap)]
+    def _said(self, asked: Asked, call: Sequence[Asked], may_be_wrong: bool) -> Said:
+        kind, probe, prompt = self._kind, asked.probe, self._probes[asked.probe].prompt
+        if may_be_wrong and self._rng.random() < kind.wrong:
+            others = [each.probe for each in call if each.probe != probe]
+            probe = int(self._rng.choice(others or [*{*range(len(self._probes))} - {probe}]))
+        tokens, cap = self._answer(probe), len(self._probes[asked.probe].steps)
+        padded = [*tokens, *tokens[-1:] * cap][: min(cap, kind.cap or cap)]
+        length = min(len(prompt), 32) if kind.template == LAST else len(prompt) + (kind.template == BOS)
         return Said(tuple(padded), num_prompt=length if self._number % 2 else None)
 
     def _answer(self, probe: int) -> list[int]:
@@ -211,18 +185,9 @@ class Endpoint:
         is_coarse = kind.coarse is not None and self._rng.random() < kind.share
         precision = kind.coarse if kind.coarse is not None and is_coarse else self._finer
         table = self._known[precision, kind.template, kind.temperature > 0][probe]
-        key = is_coarse, probe
-        if key not in self._fixed:
-            self._fixed[key] = kernel_noise(table.values.shape, self._number, 2 + is_coarse, probe)
-        places = chosen(table, self._fixed[key], self._rng, self._temperature)
-        told = np.take_along_axis(table.tokens, places[:, None], -1)[:, 0].tolist()
+        fixed = kernel_noise(table.values.shape, self._number, 2 + is_coarse, probe)
+        places = table.chosen(fixed, self._rng, self._temperature)
+        told = table.tokens[np.arange(len(places)), places].tolist()
         path = [step.tokens[0] for step in self._probes[probe].steps]
         end = next((i for i, (a, b) in enumerate(zip(told, path, strict=True)) if a != b), len(path))
         return [*path[:end], *told[end : end + 1], *path[end + 1 :]]
-
-
-VARIANTS = (
-    *((each, "", False) for each in (*FINER, *COARSER)),
-    *((each, template, False) for each in FINER for template in TEMPLATES),
-    (AS_SERVED, "", True),
-)

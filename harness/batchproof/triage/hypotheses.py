@@ -6,9 +6,9 @@ distribution that is exact, of scale t = s sqrt(3) / pi for margins that move by
 Journal of Mathematical Psychology 15, 1977. Its tails are heavier than those of a normal noise, so that
 it does not understate what an honest endpoint flips.)
 
-What differs is how answers to one prompt hang together: each answer is of one kind as a whole. Noise of a precision is the same each time;
-a temperature draws anew; a replica of another precision is met by chance; corruption follows neither
-margin nor prompt, and may need company.
+What differs is how answers to one prompt hang together; each is of one kind as a whole. Noise of a
+precision is the same each time; a temperature draws anew; a replica of another precision is met by
+chance; corruption follows neither margin nor prompt, and may need company.
 """
 
 import math
@@ -167,9 +167,7 @@ class Hypothesis:
             )
         return fmean(self._of_fixed(usual, other, answers, jitter) for jitter in JITTERS)
 
-    def _of_fixed(
-        self, usual: Path, other: Path, answers: Sequence[Seen], jitter: float
-    ) -> float:
+    def _of_fixed(self, usual: Path, other: Path, answers: Sequence[Seen], jitter: float) -> float:
         is_fixed = self.scale is not None or self.configuration is not None
         once: Mapping[Seen | None, float] = {None: 1.0}
         firsts = once if self.share == 1.0 and is_fixed else usual.firsts(answers)
@@ -239,8 +237,8 @@ class Evidence:
 
     The mean of likelihood ratios, with weights that do not depend on the answers, exceeds 1 / alpha
     with a chance of at most alpha, whenever one looks (J. Ville, Etude critique de la notion de
-    collectif, 1939). Verdicts have equal weights, and so have the causes of one, and the hypotheses of a
-    cause.
+    collectif, 1939). Verdicts have equal weights, and so have the causes of one, and the hypotheses of
+    a cause.
     """
 
     def __init__(self, pack: ProbePack, known: Sequence[Hypothesis]) -> None:
