@@ -45,7 +45,7 @@ from batchproof_lab.verifier_endpoints import (
 )
 
 ALPHA, POWER = 0.001, 0.98
-REQUESTS = (4, 8, 20, 40, 80, 120, 200, 320)  # of the table of power
+REQUESTS = (4, 8, 20, 40, 80, 120, 200, 288, 320)  # of the table of power; the last looks
 NUM_PROBES, NUM_CANDIDATES, NUM_ORDINARY, NUM_HIDING = 96, 384, 128, 30
 FP8, FP8_CACHE = Precision("bfloat16", weights="fp8"), Precision("bfloat16", kv_cache="fp8")
 COMPARED = {"int4 weights": INT4, "fp8 weights": FP8, "fp8 keys and values": FP8_CACHE}
