@@ -178,7 +178,9 @@ class Triage:
         if verdict == CORRUPT and not is_sharp:  # the few wrong answers do not tell scenes apart
             cause = CORRUPT, COMPANY
         best = next(each for each in posteriors if each.cause == cause)
-        return verdict, best.name, belief, is_sharp
+        if best.is_drawn and self._are_repeated():
+            best = next(each for each in posteriors if each.verdict == CORRUPT)
+        return best.verdict, best.name, belief, is_sharp
 
     def _named(self, verdict: Verdict, name: str, belief: float) -> tuple[Verdict, str, float]:
         if (ends := self._own_end()) is not None:
@@ -199,6 +201,14 @@ class Triage:
 
     def _of_alone(self) -> list[tuple[Asked, Said]]:
         return [(asked, said) for scene, asked, said in self._answers if scene.name == ALONE]
+
+    def _are_repeated(self) -> bool:
+        """Returns whether wrong answers alone are the same each time, which drawn ones are not."""
+        wrong = {each.probe for each in self._unlikely() if each.scene == ALONE}
+        said = [(each.probe, (s.token_ids, s.text)) for each, s in self._of_alone()]
+        groups = [[s for p, s in said if p == probe] for probe in wrong]
+        often = [each for each in groups if len(each) > 1]
+        return bool(often) and all(len({*each}) == 1 for each in often)
 
     def _share_wrong_alone(self) -> float:
         asked = {each.probe for each, _ in self._of_alone()}
