@@ -203,8 +203,12 @@ class Triage:
         return [(asked, said) for scene, asked, said in self._answers if scene.name == ALONE]
 
     def _are_repeated(self) -> bool:
-        """Returns whether wrong answers alone are the same each time, which drawn ones are not."""
-        wrong = {each.probe for each in self._unlikely() if each.scene == ALONE}
+        """Returns whether wrong answers alone are none of the tokens that may stand there, and the same
+        each time: drawn ones are not, and those of a seed are mostly of the best tokens."""
+        found = [each for each in self._unlikely() if each.scene == ALONE]
+        wrong = {each.probe for each in found}
+        if any(e.place < len(self.pack.probes[e.probe].steps[e.step].tokens) for e in found):
+            return False
         said = [(each.probe, (s.token_ids, s.text)) for each, s in self._of_alone()]
         groups = [[s for p, s in said if p == probe] for probe in wrong]
         often = [each for each in groups if len(each) > 1]
