@@ -66,7 +66,7 @@ def triage(folder: Path, *arguments: str) -> tuple[int, EndpointTriage]:
         ("set:bos_0-reference", CONFIG, "token 0 stands before each prompt", 3),
         ("set:repetition_1_1-reference", CONFIG, "repetition_penalty 1.", 3),
         ("set:cut_at_5-reference", CONFIG, "cut at 5 tokens", 3),
-        ("set:temperature_1-reference", CONFIG, "about temperature 1", 3),
+        ("set:temperature_1-reference", CONFIG, "about temperature", 3),
     ],
 )
 def test_each_verdict_has_an_engine(
