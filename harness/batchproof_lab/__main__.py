@@ -19,6 +19,9 @@ COMMANDS = {
         "batchproof_lab.reports_command",
         "write the reports on defects of released libraries to their maintainers",
     ),
+    "verifier": Command(
+        "batchproof_lab.verifier_command", "measure the power of triage on simulated endpoints"
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from batchproof.__main__ import main
@@ -43,7 +44,9 @@ from batchproof.triage.hypotheses import (
     noisy,
     scale_of,
 )
+from batchproof.triage.scenes import AGAIN
 from batchproof.triage.watching import YEAR_S, Watch, opened
+from batchproof_lab.verifier_endpoints import COMPANY, FINER, Endpoint, Kind, Table
 from tests.selftest.adapters.stand_in_server import Handler, StandIn, answer
 
 IN_COMPANY = ("the scene 'together'", "not asked for alone")  # where leaks of a batch are seen
@@ -70,7 +73,7 @@ def triage(folder: Path, *arguments: str) -> tuple[int, EndpointTriage]:
         ("set:bos_0-reference", CONFIG, "token 0 stands before each prompt", 3),
         ("set:repetition_1_1-reference", CONFIG, "repetition_penalty 1.", 3),
         ("set:cut_at_5-reference", CONFIG, "cut at 5 tokens", 3),
-        ("set:temperature_1-reference", CONFIG, "about temperature 1", 3),
+        ("set:temperature_1-reference", CONFIG, "about temperature", 3),
     ],
 )
 def test_each_verdict_has_an_engine(
@@ -166,7 +169,7 @@ def test_no_honest_endpoint_is_blamed() -> None:
         (20.0, 1.0, 0.0, ROUNDING, "4 bits", 60),
         (6.0, 1.0, 0.0, ROUNDING, "8 bits", 100),
         (20.0, 0.125, 0.0, MIXED, "4 bits", 250),
-        (1.0, 1.0, 0.05, CORRUPT, "0.03 of the tokens", 300),
+        (1.0, 1.0, 0.05, CORRUPT, "of the answers", 300),
     ],
 )
 def test_a_cause_is_named_within_few_requests(
@@ -199,6 +202,21 @@ def test_the_mean_ratio_of_honest_answers_is_at_most_one() -> None:
     assert total / num < 1.2
 
 
+@pytest.mark.parametrize(("where", "is_wrong"), [(COMPANY, True), (AGAIN, False)])
+def test_a_simulated_endpoint_leaks_where_its_kind_says(where: str, is_wrong: bool) -> None:
+    pack = pack_of(4)
+    rows = []
+    for probe in pack.probes:
+        tokens = np.array([(each.tokens * 3)[:64] for each in probe.steps])
+        values = np.array([[-b for b in each.behind * 3][:64] for each in probe.steps], np.float32)
+        rows.append(Table(tokens, 1000 * values - 1000 * (np.arange(64) > 0), values))
+    known = {(each, "", False): rows for each in FINER}
+    door = Endpoint(Kind("leak", CORRUPT, wrong=1.0, where=where), 0, pack.probes, known, pack.unit)
+    said = door.ask(Scene("together", ((Asked(0), Asked(1)),)))
+    best = [step.tokens[0] for step in pack.probes[0].steps]
+    assert (said[0].token_ids != tuple(best)) is is_wrong
+
+
 def test_noise_flips_with_the_share_of_its_distribution() -> None:
     shares = noisy(Step((1, 2), (0.0, 1.0)), scale_of(1.0))
     assert shares[1] / shares[0] == pytest.approx(math.exp(-math.pi / math.sqrt(3)))
@@ -217,18 +235,19 @@ WORDS = Probe(
 
 
 @pytest.mark.parametrize(
-    ("text", "places"),
+    ("text", "left"),
     [
-        (" a dog ends", (0, 0, 0)),
-        ("a dog ends", (0, 0, 0)),
-        (" b dog", (2,)),
-        (" an apple", (1,)),
-        (" zebra", (3,)),
-        (" a dog", (0, 0, 1)),
+        (" a dog ends", (2, 0)),
+        ("a dog ends", (2, 0)),
+        (" b dog", (0, 2)),
+        (" an apple", (0, 1)),
+        (" zebra", (0, 3)),
+        (" a dog", (2, 1)),
     ],
 )
-def test_a_text_is_read_as_the_tokens_that_may_stand_there(text: str, places: tuple[int, ...]) -> None:
-    assert tuple(each.place for each in read(Asked(0), Said(text=text), WORDS, ALONE)) == places
+def test_a_text_is_read_as_the_tokens_that_may_stand_there(text: str, left: tuple[int, int]) -> None:
+    seen = read(Asked(0), Said(text=text), WORDS, ALONE)
+    assert (seen.step, seen.place) == left
 
 
 @pytest.fixture

@@ -1,12 +1,15 @@
 """How probes are asked: an engine through its trial, or an endpoint by its URL; and how its answers are
 read: each token as its place among those that may stand there."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Protocol
 
 from batchproof.api import Capability, EngineConfig, FinishReason, Request
@@ -49,6 +52,16 @@ class Scene:
     calls: tuple[tuple[Asked, ...], ...]
     config: EngineConfig = field(default_factory=EngineConfig)
     cut: tuple[int, ...] = ()
+
+    def within(self, budget: int) -> Scene:
+        """Returns the first of its requests, so many at most."""
+        ends = accumulate(map(len, self.calls))
+        calls = (
+            call[: budget - end + len(call)]
+            for call, end in zip(self.calls, ends, strict=True)
+            if end - len(call) < budget
+        )
+        return replace(self, calls=tuple(calls))
 
 
 @dataclass(frozen=True)
@@ -218,12 +231,11 @@ def _said(answer: Any) -> Said:
     return Said(text=text or "", num_prompt=num if isinstance(num, int) else None)
 
 
-def read(asked: Asked, said: Said, probe: Probe, scene: str) -> Iterator[Seen]:
-    """Yields the tokens of an answer up to the first that is not the best. What is no token of a step,
-    or missing, or behind the end, has no place."""
+def read(asked: Asked, said: Said, probe: Probe, scene: str) -> Seen:
+    """Returns how an answer leaves the path. What is no token of a step, or missing, or behind the end,
+    has no place."""
     if said.token_ids is None:
-        yield from _read_text(asked.probe, said.text, probe, scene)
-        return
+        return _read_text(asked.probe, said.text, probe, scene)
     last = len(probe.steps) - 1
     if asked.end is not None:
         eos = probe.steps[asked.end].tokens[0]
@@ -232,24 +244,22 @@ def read(asked: Asked, said: Said, probe: Probe, scene: str) -> Iterator[Seen]:
         step = probe.steps[number]
         token = said.token_ids[number] if number < len(said.token_ids) else None
         place = step.tokens.index(token) if token in step.tokens else len(step.tokens)
-        if place == 0 and number == last and len(said.token_ids) > last + 1:
-            place = len(step.tokens)  # it went on behind its end
-        yield Seen(asked.probe, number, place, scene)
         if place:
-            return
+            return Seen(asked.probe, number, place, scene)
+    went_on = len(said.token_ids) > last + 1
+    return Seen(asked.probe, last, len(probe.steps[last].tokens) if went_on else 0, scene)
 
 
-def _read_text(number: int, text: str, probe: Probe, scene: str) -> Iterator[Seen]:
+def _read_text(number: int, text: str, probe: Probe, scene: str) -> Seen:
     rest = text
     for place, step in enumerate(probe.steps):
         best = step.texts[0]
         if place == 0:  # servers drop the blank before the first word, or do not
             rest, best = rest.lstrip(), best.lstrip()
         if not rest.startswith(best) or _is_longer(step, rest, best, place == 0):
-            yield Seen(number, place, _place_of(step, rest, place == 0), scene)
-            return
-        yield Seen(number, place, 0, scene)
+            return Seen(number, place, _place_of(step, rest, place == 0), scene)
         rest = rest[len(best) :]
+    return Seen(number, len(probe.steps) - 1, 0, scene)
 
 
 def _place_of(step: Step, rest: str, is_first: bool) -> int:
@@ -271,7 +281,7 @@ def _is_longer(step: Step, rest: str, best: str, is_first: bool) -> bool:
 
 
 def seen_in(scene: Scene, answers: Sequence[Said], pack: ProbePack) -> Iterator[Seen]:
-    """Yields all tokens of the answers to a scene."""
+    """Yields how each answer of a scene leaves its path."""
     asked = [each for call in scene.calls for each in call]
     for each, said in zip(asked, answers, strict=True):
-        yield from read(each, said, pack.probes[each.probe], scene.name)
+        yield read(each, said, pack.probes[each.probe], scene.name)

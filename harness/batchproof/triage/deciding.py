@@ -19,12 +19,21 @@ from itertools import pairwise
 from batchproof.records.probe_packs import ProbePack
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPT, UNDECIDED, EndpointTriage, Verdict
 from batchproof.triage.asking import Asked, Door, NoAnswerError, Said, Scene, seen_in
-from batchproof.triage.hypotheses import ALONE, HONEST_SCALE, Evidence, Seen, hypotheses, noisy
+from batchproof.triage.hypotheses import (
+    ALONE,
+    COMPANY,
+    HONEST_SCALE,
+    Evidence,
+    Seen,
+    hypotheses,
+    noisy,
+)
 from batchproof.triage.scenes import alone, names_of, schedule
 
 BELIEF = 0.95  # share of the likelihood at which a verdict is given
 SHARP, NUM_MORE = 0.8, 40  # that of one cause among those of the verdict, or requests spent on it
 LIKELY = 1e-3  # an answer with less than this chance of an honest endpoint is asked for again
+ALIKE = 0.99  # of the likelihood of the best: settings between which the answers do not tell
 NUM_AGAIN, TIMES_AGAIN = 6, 3  # such answers, and how often
 NUM_SHOWN = 5  # of them
 HIDDEN = "answers are those to other prompts: a hidden prompt and corruption look the same"
@@ -81,7 +90,7 @@ class Triage:
             excluded=tuple(each.name for each in excluded),
             open=tuple(each.name for each in self.evidence.known if each not in excluded),
             num_requests=self.num_requests,
-            num_tokens=sum(map(len, self.evidence.seen.values())),
+            num_tokens=sum(e.step + 1 for group in self.evidence.seen.values() for e in group),
             scenes=tuple(self._scenes),
             seconds=round(time.monotonic() - began, 1),
         )
@@ -116,6 +125,9 @@ class Triage:
         raise AssertionError("a schedule has no end")
 
     def _ask(self, scene: Scene) -> None:
+        scene = scene.within(self.rule.budget - self.num_requests)
+        if not scene.calls:
+            return
         said = self.door.ask(scene)
         self.num_requests += len(said)
         self._scenes[scene.name] += 1
@@ -160,12 +172,21 @@ class Triage:
         """Returns the likeliest verdict, its likeliest cause, the belief in the verdict, and whether
         that cause stands out."""
         posteriors = self.evidence.posteriors()
-        beliefs: dict[Verdict, float] = {}
+        verdicts, causes = Counter[Verdict](), Counter[tuple[Verdict, str]]()
         for each, share in posteriors.items():
-            beliefs[each.verdict] = beliefs.get(each.verdict, 0.0) + share
-        verdict = max(beliefs, key=lambda each: beliefs[each])
-        best = next(each for each in posteriors if each.verdict == verdict)
-        return verdict, best.name, beliefs[verdict], posteriors[best] >= SHARP * beliefs[verdict]
+            verdicts[each.verdict] += share  # type: ignore[assignment]
+            causes[each.cause] += share  # type: ignore[assignment]
+        ((verdict, belief),) = verdicts.most_common(1)
+        cause = next(each for each, _ in causes.most_common() if each[0] == verdict)
+        is_sharp = causes[cause] >= SHARP * belief
+        if verdict == CORRUPT and not is_sharp:  # the few wrong answers do not tell scenes apart
+            cause = CORRUPT, COMPANY
+        best = next(each for each in posteriors if each.cause == cause)
+        if best.is_drawn and self._are_repeated():
+            best = next(each for each in posteriors if each.verdict == CORRUPT)
+        alike = [h.name for h, p in posteriors.items() if p >= ALIKE * posteriors[best]]
+        names = list(dict.fromkeys([best.name, *alike])) if best.verdict == CONFIG else [best.name]
+        return best.verdict, " or ".join(names), belief, is_sharp or len(names) > 1
 
     def _named(self, verdict: Verdict, name: str, belief: float) -> tuple[Verdict, str, float]:
         if (ends := self._own_end()) is not None:
@@ -186,6 +207,18 @@ class Triage:
 
     def _of_alone(self) -> list[tuple[Asked, Said]]:
         return [(asked, said) for scene, asked, said in self._answers if scene.name == ALONE]
+
+    def _are_repeated(self) -> bool:
+        """Returns whether wrong answers alone are none of the tokens that may stand there, and the same
+        each time: drawn ones are not, and those of a seed are mostly of the best tokens."""
+        found = [each for each in self._unlikely() if each.scene == ALONE]
+        wrong = {each.probe for each in found}
+        if any(e.place < len(self.pack.probes[e.probe].steps[e.step].tokens) for e in found):
+            return False
+        said = [(each.probe, (s.token_ids, s.text)) for each, s in self._of_alone()]
+        groups = [[s for p, s in said if p == probe] for probe in wrong]
+        often = [each for each in groups if len(each) > 1]
+        return bool(often) and all(len({*each}) == 1 for each in often)
 
     def _share_wrong_alone(self) -> float:
         asked = {each.probe for each, _ in self._of_alone()}
@@ -227,8 +260,8 @@ class Triage:
                 scenes.setdefault(each.scene, []).append(each)
         for name, seen in scenes.items():
             wrong = sum(self._chance(each) < LIKELY for each in seen)
-            flips = sum(each.place > 0 for each in seen)
-            yield f"{name}: of {len(seen)} tokens {flips} are not the best, {wrong} beyond honest noise"
+            flips, num = sum(each.place > 0 for each in seen), sum(each.step + 1 for each in seen)
+            yield f"{name}: of {num} tokens {flips} are not the best, {wrong} beyond honest noise"
         yield from list(dict.fromkeys(map(self._words, self._unlikely())))[:NUM_SHOWN]
 
     def _words(self, seen: Seen) -> str:

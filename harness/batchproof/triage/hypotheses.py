@@ -6,28 +6,32 @@ distribution that is exact, of scale t = s sqrt(3) / pi for margins that move by
 Journal of Mathematical Psychology 15, 1977. Its tails are heavier than those of a normal noise, so that
 it does not understate what an honest endpoint flips.)
 
-What differs is how answers to one prompt hang together. Noise of a precision is the same each time;
-a temperature draws anew; a replica of another precision is met by chance; corruption follows neither
-margin nor prompt, and may need company.
+What differs is how answers to one prompt hang together; each is of one kind as a whole. Noise of a
+precision is the same each time; a temperature draws anew; a replica of another precision is met by
+chance; corruption follows neither margin nor prompt, and may need company.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from operator import attrgetter
+from statistics import fmean
 
 from batchproof.records.probe_packs import NUM_RANKED, Probe, ProbePack, Step
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPT, MIXED, ROUNDING, Verdict
 
 HONEST = 1.25  # sigma: how much noisier than the arithmetic that was simulated an honest engine may be
 FLOOR = 1e-9  # chance of answers that no noise explains, of an endpoint that nothing is wrong with
-JITTER = 0.1  # share of answers to a prompt asked again that are noise of their own
+JITTERS = (0.1, 0.5, 1.0)  # shares of answers to a prompt asked again that are noise of their own
 SHARES = (1.0, 0.5, 0.125)  # of replicas
-CORRUPTED = (3e-4, 3e-3, 0.03, 0.3, 1.0)  # shares of wrong tokens
 BEYOND = (4.0, 16.0)  # how much larger than that of any precision noise is that other prompts make
+CORRUPTED = (3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)  # shares of wrong answers
 TEMPERATURES = (0.3, 0.7, 1.0)
 SURE = 0.9  # that a token which a configuration makes the best is the one that is answered
+MOST_BEYOND = 10.0  # times as many tokens as are ranked lie close enough to count
 OTHER_MASS = 0.9  # of a wrong token, that is none of those that are ranked
 ALONE, COMPANY = "alone", "in company"  # scenes: one request at a time, and any other
 Shares = tuple[float, ...]  # by place; the last is that of all tokens that have none
@@ -35,7 +39,9 @@ Shares = tuple[float, ...]  # by place; the last is that of all tokens that have
 
 @dataclass(frozen=True)
 class Seen:
-    """A token that was answered: its place among those of the step, or their number if it has none."""
+    """How an answer leaves the path of its probe: at the first token that is not the best, by its place
+    among those of the step, or their number if it has none. Place 0: it ends at this step, and all of
+    it is right."""
 
     probe: int
     step: int
@@ -46,12 +52,18 @@ class Seen:
 @cache
 def noisy(step: Step, scale: float) -> Shares:
     """Returns how often each place wins under noise of this scale, in sigma: Gumbel's, not that of a
-    margin. Tokens behind the ranked ones are taken to lie as densely as those."""
+    margin. The best of many logits lie ever denser, e times as many for each `spacing` (estimated as by
+    B. M. Hill, Annals of Statistics 3, 1975): so do those behind the ranked ones, up to `MOST_BEYOND`
+    times as many."""
     ranked = step.behind[:NUM_RANKED]
     weights = [math.exp(-each / scale) for each in step.behind]
-    last = ranked[-1]
-    beyond = (len(ranked) - 1) * scale / last * weights[len(ranked) - 1] if last else 0.0
-    return _floored([*weights, beyond])
+    spacing = sum(ranked[-1] - each for each in ranked) / max(1, len(ranked) - 1)
+    if not spacing:
+        return _floored([*weights, 0.0])
+    rate = 1 - spacing / scale  # at which they grow likelier, for each spacing
+    reach = math.log(MOST_BEYOND)
+    grown = math.expm1(rate * reach) / rate if rate else reach
+    return _floored([*weights, len(ranked) * weights[len(ranked) - 1] * grown])
 
 
 def _floored(weights: Sequence[float]) -> Shares:
@@ -72,6 +84,58 @@ def anything(step: Step) -> Shares:
 
 
 @dataclass(frozen=True)
+class Path:
+    """The chances of one kind of answer to a probe: of each place at which it may leave the path, by
+    step, and in place 0 of being right up to there."""
+
+    chances: tuple[Shares, ...]
+
+    @classmethod
+    def of_tokens(cls, shares: Sequence[Shares]) -> "Path":
+        """Returns that of tokens with these shares where all before them are the best."""
+        right, found = 1.0, []
+        for each in shares:
+            found.append(tuple(right * share for share in each))
+            right *= each[0]
+        return cls(tuple(found))
+
+    @classmethod
+    def going_wrong(cls, probe: Probe, usual: "Path") -> "Path":
+        """Returns that of an answer that from one token on, most often an early one, has nothing to do
+        with the prompt, and is a usual one before: so no answer that is right speaks for it."""
+        total = sum(1 / i**2 for i in range(1, len(probe.steps) + 1))
+        left, right, found = 1.0, 1.0, []
+        for number, (step, chances) in enumerate(zip(probe.steps, usual.chances, strict=True), 1):
+            here = 1 / number**2 / total
+            left -= here
+            wrong = (here * right * share for share in anything(step))
+            found.append(tuple(left * a + b for a, b in zip(chances, wrong, strict=True)))
+            right = chances[0]
+        return cls(tuple(found))
+
+    def chance(self, seen: Seen) -> float:
+        return self.chances[seen.step][seen.place]
+
+    def firsts(self, answers: Sequence[Seen]) -> Mapping[Seen | None, float]:
+        """Returns the chance of each answer that is met but for jitter: of those that were given, the
+        longest of those that are right, and None for all others, which make the same difference."""
+        found: dict[Seen | None, float] = {e: self.chance(e) for e in answers if e.place}
+        whole = max((e for e in answers if not e.place), key=attrgetter("step"), default=None)
+        if whole is not None:
+            later = sum(p for e, p in found.items() if e is not None and e.step > whole.step)
+            found[whole] = self.chance(whole) - later
+        return {**found, None: max(0.0, 1 - sum(found.values()))}
+
+    def again(self, first: Seen | None, now: Seen, jitter: float) -> float:
+        """Returns the chance of an answer, where the answer to the prompt is known but for jitter."""
+        is_kept = first is not None and (
+            (first.step, first.place) == (now.step, now.place)
+            or (not now.place and (first.step > now.step or not first.place))
+        )
+        return (1 - jitter) * is_kept + jitter * self.chance(now)
+
+
+@dataclass(frozen=True)
 class Hypothesis:
     """One state of an endpoint, beside honest noise: `share` of its answers are of another kind.
 
@@ -89,26 +153,34 @@ class Hypothesis:
     scene: str | None = None
     is_drawn: bool = False
 
-    def likelihood(self, probe: Probe, step: int, answers: Sequence[Seen]) -> float:
-        """Returns the probability of the answers to one step of a probe, asked once or more."""
-        here = probe.steps[step]
-        usual = noisy(here, HONEST_SCALE)
-        other = self._other(probe, step, usual)
-        if len(answers) == 1:
-            (only,) = answers
-            share = self._share_in(only)
-            return (1 - share) * usual[only.place] + share * other[only.place]
-        if self.is_drawn:
-            return math.prod(other[each.place] for each in answers)
-        if self.scale is not None or self.configuration is not None:
-            return self._of_two_kinds(usual, other, answers)
+    @property
+    def cause(self) -> tuple[Verdict, str]:
+        """What it has in common with hypotheses of the same kind of wrong answers."""
+        return self.verdict, f"{self.scene}" if self.verdict == CORRUPT else self.name
+
+    def likelihood(self, usual: Path, other: Path, answers: Sequence[Seen]) -> float:
+        """Returns the probability of all answers to a probe, by the paths of honest answers and of
+        those of the other kind. Each is of one kind or the other, as one replica or another gives it.
+        """
+        if len(answers) == 1 or self.is_drawn:
+            return math.prod(
+                (1 - share) * usual.chance(each) + share * other.chance(each)
+                for each, share in zip(answers, map(self._share_in, answers), strict=True)
+            )
+        return fmean(self._of_fixed(usual, other, answers, jitter) for jitter in JITTERS)
+
+    def _of_fixed(self, usual: Path, other: Path, answers: Sequence[Seen], jitter: float) -> float:
+        is_fixed = self.scale is not None or self.configuration is not None
+        once: Mapping[Seen | None, float] = {None: 1.0}
+        firsts = once if self.share == 1.0 and is_fixed else usual.firsts(answers)
+        news = other.firsts(answers) if is_fixed else once
         total = 0.0
-        for place, prior in enumerate(usual):
-            each_of = prior
+        for (first, prior), (new, chance) in product(firsts.items(), news.items()):
+            each_of = prior * chance
             for each in answers:
                 share = self._share_in(each)
-                kept = _again(usual, place, each.place)
-                each_of *= (1 - share) * kept + share * other[each.place]
+                changed = other.again(new, each, jitter) if is_fixed else other.chance(each)
+                each_of *= (1 - share) * usual.again(first, each, jitter) + share * changed
             total += each_of
         return total
 
@@ -116,35 +188,24 @@ class Hypothesis:
         is_there = self.scene in (None, seen.scene) or (self.scene == COMPANY and seen.scene != ALONE)
         return self.share if is_there else 0.0
 
-    def _of_two_kinds(self, usual: Shares, other: Shares, answers: Sequence[Seen]) -> float:
-        """Each answer is of one replica or another, and that of each is always the same."""
-        firsts = [(1.0, -1)] if self.share == 1.0 else [(p, i) for i, p in enumerate(usual)]
-        total = 0.0
-        for (prior, place), (chance, new) in product(firsts, [(p, i) for i, p in enumerate(other)]):
-            each_of = prior * chance
-            for each in answers:
-                kept = _again(usual, place, each.place) if place >= 0 else 0.0
-                changed = _again(other, new, each.place)
-                each_of *= (1 - self.share) * kept + self.share * changed
-            total += each_of
-        return total
+    def path(self, probe: Probe) -> Path:
+        """Returns the chances of answers of the other kind."""
+        if self.scale is None and self.configuration is None:
+            return Path.going_wrong(probe, HONESTLY.path(probe))
+        return Path.of_tokens([self._shares(probe, number) for number in range(len(probe.steps))])
 
-    def _other(self, probe: Probe, step: int, usual: Shares) -> Shares:
-        here = probe.steps[step]
+    def _shares(self, probe: Probe, number: int) -> Shares:
+        step = probe.steps[number]
+        usual = noisy(step, HONEST_SCALE)
         if self.scale is not None:
-            return noisy(here, self.scale) if step >= self.from_step else usual
-        if self.configuration is not None and probe.under:
-            first, place = probe.under[self.configuration]
-            if first != step:
-                return usual if first < 0 or step < first else anything(here)
-            told = [float(each == place) for each in range(len(usual))]
-            return tuple(SURE * a + (1 - SURE) * b for a, b in zip(told, anything(here), strict=True))
-        return anything(here)
-
-
-def _again(shares: Shares, first: int, now: int) -> float:
-    """Returns the chance that a prompt is answered so, where its answer is known but for jitter."""
-    return (1 - JITTER) * (first == now) + JITTER * shares[now]
+            return noisy(step, self.scale) if number >= self.from_step else usual
+        if self.configuration is None or not probe.under:
+            return anything(step)
+        first, place = probe.under[self.configuration]
+        if first != number:
+            return usual if first < 0 or number < first else anything(step)
+        told = [float(each == place) for each in range(len(usual))]
+        return tuple(SURE * a + (1 - SURE) * b for a, b in zip(told, anything(step), strict=True))
 
 
 HONEST_SCALE = scale_of(HONEST)
@@ -171,10 +232,10 @@ def hypotheses(pack: ProbePack, scenes: Sequence[str]) -> Iterator[Hypothesis]:
         words = f"noise {factor:g} times that of the coarsest precision"
         yield Hypothesis(CORRUPT, words, scale=factor * (coarsest or 0.0))
     for place in (None, COMPANY, *scenes):
-        words = "answers in every scene" if place is None else f"answers in the scene {place!r}"
-        words = "answers that are not asked for alone" if place == COMPANY else words
+        words = "in every scene" if place is None else f"in the scene {place!r}"
+        words = "that are not asked for alone" if place == COMPANY else words
         for share in CORRUPTED:
-            yield Hypothesis(CORRUPT, f"{share:.2g} of the tokens of {words}", share, scene=place)
+            yield Hypothesis(CORRUPT, f"about {share:.1%} of the answers {words}", share, scene=place)
 
 
 class Evidence:
@@ -182,28 +243,39 @@ class Evidence:
 
     The mean of likelihood ratios, with weights that do not depend on the answers, exceeds 1 / alpha
     with a chance of at most alpha, whenever one looks (J. Ville, Etude critique de la notion de
-    collectif, 1939). Verdicts have equal weights, and so have the hypotheses of one.
+    collectif, 1939). Verdicts have equal weights, and so have the causes of one, and the hypotheses of
+    a cause.
     """
 
     def __init__(self, pack: ProbePack, known: Sequence[Hypothesis]) -> None:
         self.pack, self.known = pack, tuple(known)
-        of_verdict = {v: sum(h.verdict == v for h in known) for v in {h.verdict for h in known}}
-        self.weights = [1 / len(of_verdict) / of_verdict[each.verdict] for each in known]
-        self.seen: dict[tuple[int, int], list[Seen]] = {}
-        self._logs: dict[tuple[int, int], tuple[float, ...]] = {}
+        self.weights = _weights(self.known)
+        self.seen: dict[int, list[Seen]] = {}  # by probe
+        self._paths: dict[int, tuple[Path, ...]] = {}
+        self._logs: dict[int, tuple[float, ...]] = {}
         self.ratios = [0.0] * len(self.known)  # logarithms
 
     def add(self, seen: Seen) -> None:
-        """Takes one more token into account."""
-        key = seen.probe, seen.step
-        answers = self.seen.setdefault(key, [])
+        """Takes one more answer into account."""
+        answers = self.seen.setdefault(seen.probe, [])
         answers.append(seen)
-        probe = self.pack.probes[seen.probe]
-        base = math.log(HONESTLY.likelihood(probe, seen.step, answers))
-        new = tuple(math.log(each.likelihood(probe, seen.step, answers)) - base for each in self.known)
-        old = self._logs.get(key, (0.0,) * len(new))
-        self._logs[key] = new
+        new = self.against(answers)
+        old = self._logs.get(seen.probe, (0.0,) * len(new))
+        self._logs[seen.probe] = new
         self.ratios = [r - a + b for r, a, b in zip(self.ratios, old, new, strict=True)]
+
+    def against(self, answers: Sequence[Seen]) -> tuple[float, ...]:
+        """Returns the logarithm of the ratio of each hypothesis for all answers to one probe."""
+        number = answers[0].probe
+        if number not in self._paths:
+            probe = self.pack.probes[number]
+            self._paths[number] = tuple(each.path(probe) for each in (HONESTLY, *self.known))
+        usual, *others = self._paths[number]
+        base = math.log(HONESTLY.likelihood(usual, usual, answers))
+        return tuple(
+            math.log(each.likelihood(usual, other, answers)) - base
+            for each, other in zip(self.known, others, strict=True)
+        )
 
     @property
     def against_honest(self) -> float:
@@ -223,6 +295,12 @@ class Evidence:
         """Returns the hypotheses of which an honest endpoint would so be told with a chance of beta."""
         bound = math.log(beta)
         return [h for h, ratio in zip(self.known, self.ratios, strict=True) if ratio <= bound]
+
+
+def _weights(known: Sequence[Hypothesis]) -> list[float]:
+    causes = Counter(each.cause for each in known)
+    verdicts = Counter(verdict for verdict, _ in causes)
+    return [1 / len(verdicts) / verdicts[h.verdict] / causes[h.cause] for h in known]
 
 
 def _log_sum(logs: Sequence[float]) -> float:

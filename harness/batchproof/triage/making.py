@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import add, itemgetter
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -135,13 +136,13 @@ def _paths(subject: ModelUnderTest, prompts: Sequence[Prompt]) -> Mapping[Prompt
 
 
 def _steps(tokens: Sequence[int], logits: Tensor) -> Iterator[Step]:
-    """Yields steps up to the first at which the reference does not take the best token."""
+    """Yields the steps before the first at which the reference does not take the best token: there, an
+    engine with its arithmetic would not either, however wide the margin."""
     top = logits.topk(min(NUM_RANKED, logits.shape[-1]))
     for token, values, best in zip(tokens, top.values, top.indices, strict=True):
-        behind = (values[0] - values).tolist()
-        yield Step(tuple(best.tolist()), tuple(behind))
         if int(best[0]) != token:
             return
+        yield Step(tuple(best.tolist()), tuple((values[0] - values).tolist()))
 
 
 def _random_prompt(subject: ModelUnderTest, rng: random.Random, length: int) -> Prompt:
@@ -160,7 +161,7 @@ def chosen(
     ]
 
     def wide(probe: Probe) -> float:
-        return math.prod(noisy(step, HONEST_SCALE)[0] for step in probe.steps)
+        return fmean(math.log(noisy(step, HONEST_SCALE)[0]) for step in probe.steps)
 
     orders = [sorted(probes, key=partial(telling, precision=each), reverse=True) for each in precisions]
     orders = orders or [probes]
@@ -213,7 +214,7 @@ def _with_answers(
         prompts = (each.prompt_token_ids for each in requests)
         return oracle.score_all([*zip(prompts, paths, strict=True)])
 
-    usual = scores([_request(each) for each in probes])
+    usual = scores([as_asked(each) for each in probes])
     found = list(probes)
     for change in asked:
         requests = [change(each) for each in probes]
@@ -245,25 +246,26 @@ def configurations(subject: ModelUnderTest, texts: Texts) -> Mapping[str, Config
     found: dict[str, Configured] = {}
     for token in _special_tokens(subject):
         name = f"token {token} stands before each prompt (BOS)"
-        found[name] = partial(_request, feed=partial(add, (token,)))
+        found[name] = partial(as_asked, feed=partial(add, (token,)))
     for length in LAST_TOKENS:
         last = itemgetter(slice(-length, None))
-        found[f"only the last {length} tokens of a prompt are read"] = partial(_request, feed=last)
+        found[f"only the last {length} tokens of a prompt are read"] = partial(as_asked, feed=last)
     for name, feed in texts.configurations(subject).items():
-        found[name] = partial(_request, feed=feed)
+        found[name] = partial(as_asked, feed=feed)
     for name, rendered in texts.templates().items():
         found[name] = partial(_rendered, rendered)
     for penalty in REPETITION_PENALTIES:
         asked = SamplingParams(repetition_penalty=penalty)
-        found[f"repetition_penalty {penalty:g} by default"] = partial(_request, sampling=asked)
+        found[f"repetition_penalty {penalty:g} by default"] = partial(as_asked, sampling=asked)
     return found
 
 
-def _request(
+def as_asked(
     probe: Probe,
     feed: Callable[[Prompt], Prompt] = lambda prompt: prompt,
     sampling: SamplingParams | None = None,
 ) -> Request:
+    """Returns the request for the answer to a probe, whose prompt may be fed otherwise."""
     return Request("", feed(probe.prompt), len(probe.steps), sampling=sampling)
 
 

@@ -37,7 +37,7 @@ from batchproof.records.probe_packs import ProbePack
 from batchproof.records.triage import CLEAN, UNDECIDED, WATCH_STATE, Verdict, WatchState
 from batchproof.triage.asking import Asked, Door, NoAnswerError, Scene, seen_in
 from batchproof.triage.deciding import BELIEF, Rule, Triage
-from batchproof.triage.hypotheses import HONESTLY, Evidence, Seen, hypotheses
+from batchproof.triage.hypotheses import Evidence, Seen, hypotheses
 from batchproof.triage.scenes import TOGETHER, alone, alternately
 
 YEAR_S = 365.25 * 24 * 3600
@@ -69,7 +69,8 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._known = [*hypotheses(self.pack, ())]
-        self._weights = Evidence(self.pack, self._known).weights
+        self._evidence = Evidence(self.pack, self._known)
+        self._weights = self._evidence.weights
         self.ratios = cache(self._ratios)
         self._order = alternately(len(self.pack.probes))
         self._error = ""  # of the last turn
@@ -124,19 +125,18 @@ class Watch:
         return alone(probes) if num == 1 else Scene(TOGETHER, (tuple(map(Asked, probes)),))
 
     def _weighed(self, turn: Iterable[Seen]) -> WatchState:
-        """Returns the state after the tokens of one more turn, none of a probe twice."""
+        """Returns the state after the answers of one more turn, of each as much as still counts."""
         sums, num_left = [max(each, 1.0) for each in self.state.sums], [*self.state.num_left]
         for each in turn:
-            if each.step < num_left[each.probe]:
-                sums = [*map(mul, sums, self.ratios(each))]
-                if each.place:
-                    num_left[each.probe] = each.step
+            left = num_left[each.probe]
+            seen = each if each.step < left else replace(each, step=left - 1, place=0)
+            sums = [*map(mul, sums, self.ratios(seen))]
+            if seen.place:
+                num_left[seen.probe] = seen.step
         return replace(self.state, sums=tuple(sums), num_left=tuple(num_left))
 
     def _ratios(self, seen: Seen) -> tuple[float, ...]:
-        probe = self.pack.probes[seen.probe]
-        honest = HONESTLY.likelihood(probe, seen.step, (seen,))
-        return tuple(each.likelihood(probe, seen.step, (seen,)) / honest for each in self._known)
+        return tuple(map(math.exp, self._evidence.against([seen])))
 
     def _alarm(self) -> Verdict:
         """Lets triage name the cause; where it does not, what was seen until now does, if it can."""
