@@ -137,4 +137,4 @@ def _in_blocks(num_steps: int) -> Format:
 
 
 WEIGHTS: Mapping[str, Format] = {"fp8": _in_fp8, "int8": _in_blocks(127), "int4": _in_blocks(7)}
-CACHES: Mapping[str, Format] = {"fp8": _cached_in_fp8, "int8": in_8_bits}
+CACHES: Mapping[str, Format] = {"fp8": _cached_in_fp8, "int8": in_8_bits, "int4": _in_blocks(7)}

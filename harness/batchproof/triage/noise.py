@@ -22,6 +22,7 @@ PRECISIONS = (
     Precision("bfloat16", weights="int4"),
     Precision("bfloat16", kv_cache="int8"),
     Precision("bfloat16", kv_cache="fp8"),
+    Precision("bfloat16", kv_cache="int4"),
 )
 
 
