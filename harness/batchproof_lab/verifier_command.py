@@ -200,7 +200,7 @@ class Remembering(Evidence):
     ratios_of: Ratios
 
     def against(self, answers: Sequence[Seen]) -> tuple[float, ...]:
-        key = answers[0].probe, tuple(sorted((e.scene, e.step, e.place) for e in answers))
+        key = answers[0].probe, tuple(sorted((e.scene, e.left) for e in answers))
         if key not in self.ratios_of:
             self.ratios_of[key] = super().against(answers)
         return self.ratios_of[key]

@@ -245,7 +245,8 @@ def read(asked: Asked, said: Said, probe: Probe, scene: str) -> Seen:
         token = said.token_ids[number] if number < len(said.token_ids) else None
         place = step.tokens.index(token) if token in step.tokens else len(step.tokens)
         if place:
-            return Seen(asked.probe, number, place, scene)
+            told = str(token) if place == len(step.tokens) else ""
+            return Seen(asked.probe, number, place, scene, told)
     went_on = len(said.token_ids) > last + 1
     return Seen(asked.probe, last, len(probe.steps[last].tokens) if went_on else 0, scene)
 
@@ -257,7 +258,8 @@ def _read_text(number: int, text: str, probe: Probe, scene: str) -> Seen:
         if place == 0:  # servers drop the blank before the first word, or do not
             rest, best = rest.lstrip(), best.lstrip()
         if not rest.startswith(best) or _is_longer(step, rest, best, place == 0):
-            return Seen(number, place, _place_of(step, rest, place == 0), scene)
+            found = _place_of(step, rest, place == 0)
+            return Seen(number, place, found, scene, rest if found == len(step.tokens) else "")
         rest = rest[len(best) :]
     return Seen(number, len(probe.steps) - 1, 0, scene)
 

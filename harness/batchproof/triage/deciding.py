@@ -182,8 +182,6 @@ class Triage:
         if verdict == CORRUPT and not is_sharp:  # the few wrong answers do not tell scenes apart
             cause = CORRUPT, COMPANY
         best = next(each for each in posteriors if each.cause == cause)
-        if best.is_drawn and self._are_repeated():
-            best = next(each for each in posteriors if each.verdict == CORRUPT)
         alike = [h.name for h, p in posteriors.items() if p >= ALIKE * posteriors[best]]
         names = list(dict.fromkeys([best.name, *alike])) if best.verdict == CONFIG else [best.name]
         return best.verdict, " or ".join(names), belief, is_sharp or len(names) > 1
@@ -207,18 +205,6 @@ class Triage:
 
     def _of_alone(self) -> list[tuple[Asked, Said]]:
         return [(asked, said) for scene, asked, said in self._answers if scene.name == ALONE]
-
-    def _are_repeated(self) -> bool:
-        """Returns whether wrong answers alone are none of the tokens that may stand there, and the same
-        each time: drawn ones are not, and those of a seed are mostly of the best tokens."""
-        found = [each for each in self._unlikely() if each.scene == ALONE]
-        wrong = {each.probe for each in found}
-        if any(e.place < len(self.pack.probes[e.probe].steps[e.step].tokens) for e in found):
-            return False
-        said = [(each.probe, (s.token_ids, s.text)) for each, s in self._of_alone()]
-        groups = [[s for p, s in said if p == probe] for probe in wrong]
-        often = [each for each in groups if len(each) > 1]
-        return bool(often) and all(len({*each}) == 1 for each in often)
 
     def _share_wrong_alone(self) -> float:
         asked = {each.probe for each, _ in self._of_alone()}

@@ -11,6 +11,8 @@ precision is the same each time; a temperature draws anew; a replica of another 
 chance; corruption follows neither margin nor prompt, and may need company.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,19 +36,25 @@ SURE = 0.9  # that a token which a configuration makes the best is the one that 
 MOST_BEYOND = 10.0  # times as many tokens as are ranked lie close enough to count
 OTHER_MASS = 0.9  # of a wrong token, that is none of those that are ranked
 ALONE, COMPANY = "alone", "in company"  # scenes: one request at a time, and any other
+Left = tuple[int, int, str]  # step, place and what was said
 Shares = tuple[float, ...]  # by place; the last is that of all tokens that have none
 
 
 @dataclass(frozen=True)
 class Seen:
     """How an answer leaves the path of its probe: at the first token that is not the best, by its place
-    among those of the step, or their number if it has none. Place 0: it ends at this step, and all of
-    it is right."""
+    among those of the step, or their number if it has none: then `said` is what stands there. Place 0:
+    it ends at this step, and all of it is right."""
 
     probe: int
     step: int
     place: int
     scene: str
+    said: str = ""
+
+    @property
+    def left(self) -> Left:
+        return self.step, self.place, self.said
 
 
 @cache
@@ -91,7 +99,7 @@ class Path:
     chances: tuple[Shares, ...]
 
     @classmethod
-    def of_tokens(cls, shares: Sequence[Shares]) -> "Path":
+    def of_tokens(cls, shares: Sequence[Shares]) -> Path:
         """Returns that of tokens with these shares where all before them are the best."""
         right, found = 1.0, []
         for each in shares:
@@ -100,7 +108,7 @@ class Path:
         return cls(tuple(found))
 
     @classmethod
-    def going_wrong(cls, probe: Probe, usual: "Path") -> "Path":
+    def going_wrong(cls, probe: Probe, usual: Path) -> Path:
         """Returns that of an answer that from one token on, most often an early one, has nothing to do
         with the prompt, and is a usual one before: so no answer that is right speaks for it."""
         total = sum(1 / i**2 for i in range(1, len(probe.steps) + 1))
@@ -116,21 +124,25 @@ class Path:
     def chance(self, seen: Seen) -> float:
         return self.chances[seen.step][seen.place]
 
-    def firsts(self, answers: Sequence[Seen]) -> Mapping[Seen | None, float]:
+    def firsts(self, answers: Sequence[Seen]) -> Mapping[Left | None, float]:
         """Returns the chance of each answer that is met but for jitter: of those that were given, the
-        longest of those that are right, and None for all others, which make the same difference."""
-        found: dict[Seen | None, float] = {e: self.chance(e) for e in answers if e.place}
+        longest of those that are right, and None for all others, which make the same difference.
+        Tokens without a place share the chance of all of them."""
+        wrong = {each.left: each for each in answers if each.place}
+        shared = Counter((step, place) for step, place, _ in wrong)
+        found: dict[Left | None, float] = {
+            left: self.chance(each) / shared[left[:2]] for left, each in wrong.items()
+        }
         whole = max((e for e in answers if not e.place), key=attrgetter("step"), default=None)
         if whole is not None:
-            later = sum(p for e, p in found.items() if e is not None and e.step > whole.step)
-            found[whole] = self.chance(whole) - later
+            later = sum(p for left, p in found.items() if left is not None and left[0] > whole.step)
+            found[whole.left] = self.chance(whole) - later
         return {**found, None: max(0.0, 1 - sum(found.values()))}
 
-    def again(self, first: Seen | None, now: Seen, jitter: float) -> float:
+    def again(self, first: Left | None, now: Seen, jitter: float) -> float:
         """Returns the chance of an answer, where the answer to the prompt is known but for jitter."""
         is_kept = first is not None and (
-            (first.step, first.place) == (now.step, now.place)
-            or (not now.place and (first.step > now.step or not first.place))
+            first == now.left or (not now.place and (first[0] > now.step or not first[1]))
         )
         return (1 - jitter) * is_kept + jitter * self.chance(now)
 
@@ -152,6 +164,7 @@ class Hypothesis:
     configuration: int | None = None
     scene: str | None = None
     is_drawn: bool = False
+    jitters: tuple[float, ...] = JITTERS
 
     @property
     def cause(self) -> tuple[Verdict, str]:
@@ -167,11 +180,11 @@ class Hypothesis:
                 (1 - share) * usual.chance(each) + share * other.chance(each)
                 for each, share in zip(answers, map(self._share_in, answers), strict=True)
             )
-        return fmean(self._of_fixed(usual, other, answers, jitter) for jitter in JITTERS)
+        return fmean(self._of_fixed(usual, other, answers, jitter) for jitter in self.jitters)
 
     def _of_fixed(self, usual: Path, other: Path, answers: Sequence[Seen], jitter: float) -> float:
         is_fixed = self.scale is not None or self.configuration is not None
-        once: Mapping[Seen | None, float] = {None: 1.0}
+        once: Mapping[Left | None, float] = {None: 1.0}
         firsts = once if self.share == 1.0 and is_fixed else usual.firsts(answers)
         news = other.firsts(answers) if is_fixed else once
         total = 0.0
@@ -230,7 +243,8 @@ def hypotheses(pack: ProbePack, scenes: Sequence[str]) -> Iterator[Hypothesis]:
     coarsest = max((each.scale for each in pack.precisions), default=None)
     for factor in BEYOND if coarsest is not None else ():
         words = f"noise {factor:g} times that of the coarsest precision"
-        yield Hypothesis(CORRUPT, words, scale=factor * (coarsest or 0.0))
+        wide = factor * (coarsest or 0.0)  # so answers stay what they are, unless they are drawn
+        yield Hypothesis(CORRUPT, words, scale=wide, jitters=JITTERS[:1])
     for place in (None, COMPANY, *scenes):
         words = "in every scene" if place is None else f"in the scene {place!r}"
         words = "that are not asked for alone" if place == COMPANY else words
