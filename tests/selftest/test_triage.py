@@ -165,7 +165,7 @@ class Simulated:
 
 
 def verdict_on(door: Simulated, budget: int = 300) -> EndpointTriage:
-    return Triage(door, door.pack, Rule(budget=budget), is_ours=True).decide("simulated")
+    return Triage(door, door.pack, Rule(budget=budget), is_ours=False).decide("simulated")
 
 
 def test_no_honest_endpoint_is_blamed() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from batchproof.records.probe_packs import ProbePack
-from batchproof.records.triage import CLEAN, CONFIG, CORRUPT, UNDECIDED, EndpointTriage, Verdict
+from batchproof.records.triage import CLEAN, CONFIG, CORRUPT, MIXED, UNDECIDED, EndpointTriage, Verdict
 from batchproof.triage.asking import Asked, Door, NoAnswerError, Said, Scene, seen_in
 from batchproof.triage.hypotheses import (
     ALONE,
@@ -69,7 +69,10 @@ class Triage:
     _scenes: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.evidence = Evidence(self.pack, [*hypotheses(self.pack, names_of(self.door))])
+        known = hypotheses(self.pack, names_of(self.door))
+        # An engine that is built here has no replicas.
+        known_here = [each for each in known if each.verdict != MIXED or not self.is_ours]
+        self.evidence = Evidence(self.pack, known_here)
 
     def decide(self, engine: str) -> EndpointTriage:
         """Returns the verdict. Raises `NoAnswerError` if the first requests get no answer."""
