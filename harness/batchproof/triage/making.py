@@ -29,6 +29,7 @@ from batchproof.records.provenance import made_now
 from batchproof.triage.hypotheses import HONEST_SCALE, noisy, scale_of
 from batchproof.triage.noise import PRECISIONS, ranked, root_mean_square, rounded
 from batchproof.triage.texts import Texts
+from batchproof.validation.values import at_least
 
 LENGTHS = (12, 33, 64, 130)  # tokens of prompts
 CAP = 16  # tokens of an answer
@@ -100,6 +101,7 @@ def candidates(oracle: Oracle, texts: Texts, seed: int, start: int) -> list[Cand
     does not name, or that has no answer, is left out."""
     subject, rng = oracle.subject, random.Random(f"{seed} {start}")
     lengths = [each for each in LENGTHS if each + CAP <= subject.context_len]
+    at_least(f"the context of {subject.name}", subject.context_len, min(LENGTHS) + CAP)
     length = lengths[start // ROUND % len(lengths)]
     drawn = texts.drawn(subject, rng, length, ROUND)
     paths = _paths(subject, [prompt for prompt, _ in drawn])
@@ -278,7 +280,8 @@ def _special_tokens(subject: ModelUnderTest) -> Sequence[int]:
     named = [getattr(config, f"{each}_token_id", None) for each in ("bos", "eos", "pad")]
     flat = [t for each in named for t in (each if isinstance(each, list) else [each])]
     known = (*flat, *range(SPECIAL_TOKENS))
-    return [*dict.fromkeys(t for t in known if isinstance(t, int) and subject.has_answer((t,)))]
+    inside = (t for t in known if isinstance(t, int) and 0 <= t < subject.vocab_size)
+    return [*dict.fromkeys(t for t in inside if subject.has_answer((t,)))]
 
 
 def pack_of(
