@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="bfloat16", help=f"that is claimed: {', '.join(DTYPES)}")
     parser.add_argument("--device", default="cpu", help="where the weights are (default: cpu)")
     parser.add_argument(
-        "--probes", type=int, default=NUM_PROBES, metavar="N", help="(default: %(default)s)"
+        "--probes", type=int, default=NUM_PROBES, metavar="N", help="of the pack (default: %(default)s)"
     )
     parser.add_argument(
         "--candidates",
