@@ -97,7 +97,8 @@ class Triage:
     def _weighed(self) -> tuple[tuple[Verdict, str, float] | None, str]:
         """Returns verdict, cause and belief; None and an error where the endpoint stops answering."""
         num_told: int | None = None  # requests when it was known not to be honest
-        for scene in schedule(self.pack, self.door, self.rule.most_at_once, self.rule.seed):
+        most = min(self.rule.most_at_once, self.rule.budget)
+        for scene in schedule(self.pack, self.door, most, self.rule.seed):
             try:
                 self._ask(scene)
                 if self._is_honest() and not self._is_settled() and not self._is_spent():

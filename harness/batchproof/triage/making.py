@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Request, SamplingParams
+from batchproof.errors import UsageError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.choosing import processed
 from batchproof.oracle.oracle import Oracle, Prompt
@@ -282,6 +283,18 @@ def _special_tokens(subject: ModelUnderTest) -> Sequence[int]:
     known = (*flat, *range(SPECIAL_TOKENS))
     inside = (t for t in known if isinstance(t, int) and 0 <= t < subject.vocab_size)
     return [*dict.fromkeys(t for t in inside if subject.has_answer((t,)))]
+
+
+def require_pack_of(oracle: Oracle, pack: ProbePack) -> None:
+    """Raises `UsageError` unless the pack is of the weights that its model has here, where an honest
+    engine would be blamed for the difference."""
+    best = [tuple(step.tokens[0] for step in each.steps) for each in pack.probes[:ROUND]]
+    asked = [(each.prompt, path) for each, path in zip(pack.probes, best, strict=False)]
+    if pack.vocab_size == oracle.subject.vocab_size:
+        found = [tuple(each.argmax(-1).tolist()) for each in oracle.score_all(asked)]
+        if found == best:
+            return
+    raise UsageError(f"the pack is of other weights than {pack.model} has here: make it anew")
 
 
 def pack_of(

@@ -47,6 +47,7 @@ from batchproof.run.registry import EngineSpec, engines_module, resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.triage.asking import EngineDoor, Scene, UrlDoor
 from batchproof.triage.deciding import Rule, Triage
+from batchproof.triage.making import require_pack_of
 from batchproof.triage.pack_command import pack_at_hand
 from batchproof.triage.watching import Watch, opened
 from batchproof.validation.values import at_least, require
@@ -260,6 +261,8 @@ def _on_models(
         found = None
         try:
             oracle = lab.oracle(model)
+            if pack is not None:
+                require_pack_of(oracle, pack)
             found = _on_model(
                 lab,
                 spec,
