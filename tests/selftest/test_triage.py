@@ -288,6 +288,23 @@ def test_an_endpoint_is_asked_in_texts_what_a_pack_holds(server: StandIn, tmp_pa
     code, found = triage(tmp_path, server.base_url, f"--pack={path}", "--budget=40", "--at-once=4")
     assert (code, found.verdict) == (0, CLEAN)
     assert server.most_running <= 4
+    # The same endpoint, with answers that are none, or that are cut by a limit of its own.
+    for change, verdict in (
+        ({"text": None}, UNDECIDED),
+        ({"text": "", "finish_reason": "abort"}, UNDECIDED),
+        ({}, CONFIG),
+    ):
+
+        def otherwise(handler: Handler, body: dict[str, Any], change: Any = change) -> None:
+            if change:
+                handler.say(200, {"choices": [change], "usage": {"prompt_tokens": 12}})
+            else:
+                answer(handler, body | {"max_tokens": min(3, body["max_tokens"])})
+
+        server.behaviour = otherwise
+        found = triage(tmp_path, server.base_url, f"--pack={path}", "--budget=40")[1]
+        assert found.verdict == verdict
+    server.behaviour = text_alone
     # The same endpoint, which reads other prompts than those of the pack.
     other = replace(pack, probes=tuple(replace(e, text=pack.probes[0].text) for e in pack.probes))
     PROBE_PACK.write(other, path)

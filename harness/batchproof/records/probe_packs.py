@@ -5,6 +5,9 @@ are in sigma: the root mean square of what the arithmetic that is claimed moves 
 """
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
@@ -19,9 +22,13 @@ class Step:
     and `behind` is how far each is behind it, in sigma. `texts` are what each adds to the text of the
     answer before it; empty where tokens have no texts."""
 
-    tokens: tuple[int, ...]
+    tokens: Annotated[tuple[int, ...], Field(min_length=1)]
     behind: tuple[float, ...]
     texts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.behind):
+            raise ValueError("each of the tokens needs one `behind`")
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class Probe:
     """
 
     prompt: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: Annotated[tuple[Step, ...], Field(min_length=1)]
     text: str | None = None
     under: tuple[tuple[int, int], ...] = ()
 
@@ -61,10 +68,10 @@ class ProbePack:
     dtype: str
     seed: int
     vocab_size: int
-    unit: float
+    unit: Annotated[float, Field(gt=0)]
     precisions: tuple[PrecisionNoise, ...]
     configurations: tuple[str, ...]
-    probes: tuple[Probe, ...]
+    probes: Annotated[tuple[Probe, ...], Field(min_length=1)]
     is_chat: bool = False
 
 

@@ -31,7 +31,9 @@ NUM_TRIES, FIRST_WAIT_S = (
     6,
     1.0,
 )  # of a request that a server has no room for; each wait is twice as long
+LONGEST_S = 120.0  # of an answer, which may come byte by byte
 BUSY = (429, 503)  # HTTP statuses
+BROKEN_OFF = ("abort", "aborted", "error", "content_filter")  # finish reasons of what is no answer
 
 
 @dataclass(frozen=True)
@@ -157,25 +159,34 @@ class UrlDoor:
         max_rate: float | None = None,
         takes_ids: bool = False,
     ) -> None:
-        self._server, self._pack, self._takes_ids = server, pack, takes_ids
+        self._server, self.pack, self._takes_ids = server, pack, takes_ids
         self.model, self._body = model, {"model": model, "temperature": 0}
         self._path = CHAT if pack.is_chat else COMPLETIONS
         self._most_at_once = most_at_once
         self._gap_s = 1 / max_rate if max_rate else 0.0
         self._lock = threading.Lock()
         self._next = 0.0
+        self._is_over = threading.Event()  # nobody waits for the answers of this scene any more
+        self._open: set[Any] = set()  # exchanges under way
 
     def ask(self, scene: Scene) -> list[Said]:
         for probe in scene.cut:
             self._cut(probe)
         found: list[Said] = []
+        self._is_over.clear()
         with ThreadPoolExecutor(self._most_at_once) as pool:
-            for call in scene.calls:
-                found += pool.map(self._answer, call)
+            try:
+                for call in scene.calls:
+                    found += pool.map(self._answer, call)
+            except BaseException:  # also Ctrl-C and SIGTERM
+                self._is_over.set()
+                for each in [*self._open]:
+                    each.cut()
+                raise
         return found
 
     def _fields(self, probe: Probe, num_tokens: int) -> dict[str, Any]:
-        if self._pack.is_chat:
+        if self.pack.is_chat:
             prompt: dict[str, Any] = {"messages": [{"role": "user", "content": probe.text}]}
         else:
             prompt = {"prompt": [*probe.prompt] if self._takes_ids else probe.text}
@@ -183,33 +194,49 @@ class UrlDoor:
 
     def _answer(self, asked: Asked) -> Said:
         client = engines_module("adapters.openai.client")
-        probe = self._pack.probes[asked.probe]
+        probe = self.pack.probes[asked.probe]
         body = self._fields(probe, len(probe.steps))
         wait_s = FIRST_WAIT_S
         for trial in range(NUM_TRIES):
             self._take_turn()
             try:
-                return _said(self._server.ask("POST", self._path, body))
+                return _said(self._read(body))
+            except client.Cut:
+                raise NoAnswerError(f"an answer has no end after {LONGEST_S:g} s") from None
             except client.Refused as error:
                 raise NoAnswerError(f"the endpoint refuses a prompt: {error}") from None
             except client.EngineFailed as error:
                 if error.status not in BUSY or trial == NUM_TRIES - 1:
                     raise NoAnswerError(str(error)) from None
-            time.sleep(wait_s)
+            self._is_over.wait(wait_s)
             wait_s *= 2
         raise AssertionError
+
+    def _read(self, body: dict[str, Any]) -> Any:
+        """Returns the JSON of an answer. Raises as `Exchange.read` does."""
+        with closing(self._server.exchange("POST", self._path, body)) as exchange:
+            timer = threading.Timer(LONGEST_S, exchange.cut)
+            self._open.add(exchange)
+            timer.start()
+            try:
+                if self._is_over.is_set():
+                    exchange.cut()
+                return exchange.read()
+            finally:
+                timer.cancel()
+                self._open.discard(exchange)
 
     def _take_turn(self) -> None:
         with self._lock:
             now = time.monotonic()
             begin = max(now, self._next)
             self._next = begin + self._gap_s
-        time.sleep(begin - now)
+        self._is_over.wait(begin - now)
 
     def _cut(self, number: int) -> None:
         """Begins an answer and cuts it off at its first token."""
         client = engines_module("adapters.openai.client")
-        body = self._fields(self._pack.probes[number], 1000) | {"stream": True}
+        body = self._fields(self.pack.probes[number], 1000) | {"stream": True}
         self._take_turn()
         try:
             with closing(self._server.exchange("POST", self._path, body)) as exchange:
@@ -225,10 +252,13 @@ def _said(answer: Any) -> Said:
         (choice,) = answer["choices"]
         text = choice["text"] if "text" in choice else choice["message"]["content"]
         usage = answer.get("usage") or {}
-        num = usage.get("prompt_tokens")
+        num, reason = usage.get("prompt_tokens"), choice.get("finish_reason")
+        is_whole = isinstance(text, str) and reason not in BROKEN_OFF
     except (TypeError, KeyError, ValueError, AttributeError):
-        raise NoAnswerError(f"an answer is no completion: {str(answer)[:200]}") from None
-    return Said(text=text or "", num_prompt=num if isinstance(num, int) else None)
+        is_whole = False
+    if not is_whole:
+        raise NoAnswerError(f"an answer is no completion: {str(answer)[:200]}")
+    return Said(text=text, num_prompt=num if isinstance(num, int) else None)
 
 
 def read(asked: Asked, said: Said, probe: Probe, scene: str) -> Seen:
@@ -249,6 +279,15 @@ def read(asked: Asked, said: Said, probe: Probe, scene: str) -> Seen:
             return Seen(asked.probe, number, place, scene, told)
     went_on = len(said.token_ids) > last + 1
     return Seen(asked.probe, last, len(probe.steps[last].tokens) if went_on else 0, scene)
+
+
+def num_said(said: Said, probe: Probe) -> int | None:
+    """Returns how many tokens an answer has; of a text, None unless the path begins with it."""
+    if said.token_ids is not None:
+        return len(said.token_ids)
+    paths = accumulate((step.texts[0] for step in probe.steps), initial="")
+    alike = (i for i, path in enumerate(paths) if path.strip() == said.text.strip())
+    return next(alike, None)
 
 
 def _read_text(number: int, text: str, probe: Probe, scene: str) -> Seen:

@@ -14,11 +14,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from batchproof.records.probe_packs import ProbePack
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPT, MIXED, UNDECIDED, EndpointTriage, Verdict
-from batchproof.triage.asking import Asked, Door, NoAnswerError, Said, Scene, seen_in
+from batchproof.triage.asking import Asked, Door, NoAnswerError, Said, Scene, num_said, seen_in
 from batchproof.triage.hypotheses import (
     ALONE,
     COMPANY,
@@ -75,7 +74,7 @@ class Triage:
         self.evidence = Evidence(self.pack, known_here)
 
     def decide(self, engine: str) -> EndpointTriage:
-        """Returns the verdict. Raises `NoAnswerError` if the first requests get no answer."""
+        """Returns the verdict."""
         began = time.monotonic()
         found, error = self._weighed()
         verdict, why, belief = found or (UNDECIDED, f"requests get no answer: {error}", 0.0)
@@ -101,7 +100,8 @@ class Triage:
     def _weighed(self) -> tuple[tuple[Verdict, str, float] | None, str]:
         """Returns verdict, cause and belief; None and an error where the endpoint stops answering."""
         num_told: int | None = None  # requests when it was known not to be honest
-        for scene in schedule(self.pack, self.door, self.rule.most_at_once, self.rule.seed):
+        most = min(self.rule.most_at_once, self.rule.budget)
+        for scene in schedule(self.pack, self.door, most, self.rule.seed):
             try:
                 self._ask(scene)
                 if self._is_honest() and not self._is_settled() and not self._is_spent():
@@ -111,9 +111,7 @@ class Triage:
                     for again in self._again():
                         self._ask(again)
             except NoAnswerError as error:
-                if not self.num_requests:
-                    raise
-                if self.is_ours:
+                if self.is_ours and self.num_requests:
                     self.wrong_scene = self.wrong_scene or scene
                     return (CORRUPT, f"requests {scene.name} get no answer: {error}", 1.0), ""
                 return None, str(error)
@@ -232,14 +230,21 @@ class Triage:
 
     def _own_end(self) -> str | None:
         """Says where all answers end before their cap, if they do at one length or one token."""
-        given = [(asked, said.token_ids) for asked, said in self._of_alone() if said.token_ids]
-        cut = [t for asked, t in given if len(t) < len(self.pack.probes[asked.probe].steps)]
+        given = [(self.pack.probes[asked.probe], said) for asked, said in self._of_alone()]
+        lengths, cut, ends = set[int](), list[int](), set[int]()
+        for probe, said in given:
+            if (num := num_said(said, probe)) is None:
+                continue
+            lengths.add(num)
+            if num < len(probe.steps):
+                cut.append(num)  # a text lacks the EOS that ends it, ids have it
+                ends.add(said.token_ids[-1] if said.token_ids else probe.steps[num].tokens[0])
         if len(cut) < 2:
             return None
-        if all(len(a) == len(b) for a, b in pairwise(cut)):
-            return f"every answer is cut at {len(cut[0])} tokens, a limit of the engine's own"
-        if all(a[-1] == b[-1] for a, b in pairwise(cut)):
-            return f"every answer also stops at token {cut[0][-1]}, an EOS of the engine's own"
+        if 0 < min(cut) == max(lengths):
+            return f"every answer is cut at {cut[0]} tokens, a limit of the engine's own"
+        if len(ends) == 1:
+            return f"every answer also stops at token {min(ends)}, an EOS of the engine's own"
         return None
 
     def _lines(self) -> Iterator[str]:

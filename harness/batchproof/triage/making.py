@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Request, SamplingParams
+from batchproof.errors import UsageError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.choosing import processed
 from batchproof.oracle.oracle import Oracle, Prompt
@@ -29,6 +30,7 @@ from batchproof.records.provenance import made_now
 from batchproof.triage.hypotheses import HONEST_SCALE, noisy, scale_of
 from batchproof.triage.noise import PRECISIONS, ranked, root_mean_square, rounded
 from batchproof.triage.texts import Texts
+from batchproof.validation.values import at_least
 
 LENGTHS = (12, 33, 64, 130)  # tokens of prompts
 CAP = 16  # tokens of an answer
@@ -100,6 +102,7 @@ def candidates(oracle: Oracle, texts: Texts, seed: int, start: int) -> list[Cand
     does not name, or that has no answer, is left out."""
     subject, rng = oracle.subject, random.Random(f"{seed} {start}")
     lengths = [each for each in LENGTHS if each + CAP <= subject.context_len]
+    at_least(f"the context of {subject.name}", subject.context_len, min(LENGTHS) + CAP)
     length = lengths[start // ROUND % len(lengths)]
     drawn = texts.drawn(subject, rng, length, ROUND)
     paths = _paths(subject, [prompt for prompt, _ in drawn])
@@ -278,7 +281,20 @@ def _special_tokens(subject: ModelUnderTest) -> Sequence[int]:
     named = [getattr(config, f"{each}_token_id", None) for each in ("bos", "eos", "pad")]
     flat = [t for each in named for t in (each if isinstance(each, list) else [each])]
     known = (*flat, *range(SPECIAL_TOKENS))
-    return [*dict.fromkeys(t for t in known if isinstance(t, int) and subject.has_answer((t,)))]
+    inside = (t for t in known if isinstance(t, int) and 0 <= t < subject.vocab_size)
+    return [*dict.fromkeys(t for t in inside if subject.has_answer((t,)))]
+
+
+def require_pack_of(oracle: Oracle, pack: ProbePack) -> None:
+    """Raises `UsageError` unless the pack is of the weights that its model has here, where an honest
+    engine would be blamed for the difference."""
+    best = [tuple(step.tokens[0] for step in each.steps) for each in pack.probes[:ROUND]]
+    asked = [(each.prompt, path) for each, path in zip(pack.probes, best, strict=False)]
+    if pack.vocab_size == oracle.subject.vocab_size:
+        found = [tuple(each.argmax(-1).tolist()) for each in oracle.score_all(asked)]
+        if found == best:
+            return
+    raise UsageError(f"the pack is of other weights than {pack.model} has here: make it anew")
 
 
 def pack_of(

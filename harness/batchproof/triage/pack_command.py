@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="bfloat16", help=f"that is claimed: {', '.join(DTYPES)}")
     parser.add_argument("--device", default="cpu", help="where the weights are (default: cpu)")
     parser.add_argument(
-        "--probes", type=int, default=NUM_PROBES, metavar="N", help="(default: %(default)s)"
+        "--probes", type=int, default=NUM_PROBES, metavar="N", help="of the pack (default: %(default)s)"
     )
     parser.add_argument(
         "--candidates",
@@ -62,16 +62,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--chat", action="store_true", help="prompts are chats of one turn")
     parser.add_argument(
-        "--seed", type=int, help="of the prompts (default: a random one, which nobody else knows)"
+        "--seed",
+        type=choices.whole,
+        metavar="S",
+        help="of the prompts (default: a random one, which nobody else knows)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0. Raises `UsageError` for an unknown model, dtype or device, and for wrong numbers."""
     at_least("--probes", arguments.probes, 2)
-    num = arguments.candidates or CANDIDATES_PER_PROBE * arguments.probes
+    num = arguments.candidates
+    if num is None:
+        num = CANDIDATES_PER_PROBE * arguments.probes
     at_least("--candidates", num, arguments.probes)
     path: Path = arguments.file
+    if path.is_dir():
+        raise UsageError(f"FILE '{path}' is a directory, but must be the pack to write")
     choices.writable(path.parent)
     part = path.with_name(f"{path.name}.part")
     asked = (arguments.model, arguments.dtype, str(arguments.chat), str(arguments.probes), str(num))
@@ -109,7 +116,12 @@ def _made(
 ) -> ProbePack | None:
     of = (str(seed), *asked)
     known = WORK.read(part) if part.exists() else None
-    if known is None or known.of != of:
+    if known is not None and known.of != of:
+        told = f"'{part}' is of other arguments: seed, model, dtype, --chat, --probes and --candidates"
+        raise UsageError(
+            f"{told} were {', '.join(known.of)}, not {', '.join(of)}: remove it, or repeat them"
+        )
+    if known is None:
         unit, precisions = making.noise_of(oracle.subject, seed)
         known = Work(of, unit, precisions, (), 0)
         WORK.write(known, part)

@@ -10,7 +10,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -45,8 +45,9 @@ from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, engines_module, resolve_engine
 from batchproof.run.trial import Trial
-from batchproof.triage.asking import EngineDoor, NoAnswerError, Scene, UrlDoor
+from batchproof.triage.asking import EngineDoor, Scene, UrlDoor
 from batchproof.triage.deciding import Rule, Triage
+from batchproof.triage.making import require_pack_of
 from batchproof.triage.pack_command import pack_at_hand
 from batchproof.triage.watching import Watch, opened
 from batchproof.validation.values import at_least, require
@@ -142,40 +143,53 @@ def run(arguments: argparse.Namespace) -> int:
     engines = arguments.engines or required_engines(find())
     pack = PROBE_PACK.read(arguments.pack) if arguments.pack else None
     output = choices.writable(arguments.output)
+    subjects = {each: _subject(each, pack, arguments) for each in engines}  # before any work
     found: list[EndpointTriage] = []
     refusals: list[str] = []
-    with exact_device(arguments.device) as device, num_threads(torch.get_num_threads()):
-        # A call may take the whole time: a slow engine is not corrupt.
-        dtype = resolve_dtype(pack.dtype if pack else arguments.dtype)
-        lab = Laboratory(device, dtype, arguments.time_limit)
-        for text in dict.fromkeys(engines):
-            if pack is not None and text.startswith(URL):
-                found.append(_of_url(text, pack, arguments))
-                print("\n".join(lines_of(found[-1])), flush=True)
-                continue
-            spec = resolve_engine(_with_server(text))
-            models = [pack.model] if pack else arguments.model or _models_of(spec.name)
-            for each in _on_models(lab, spec, models, pack, arguments, output, refusals):
-                found.append(each)
-                print("\n".join(lines_of(each)), flush=True)
-    for refusal in refusals:
-        print(refusal)
-    record = TriageRecord(
-        made_now(), arguments.seed, arguments.alpha, arguments.beta, tuple(found), tuple(refusals)
-    )
-    write_result(TRIAGE, record, _page, output, "triage", is_whole=True)
+    try:
+        _triage(arguments, pack, output, subjects, found, refusals)
+    finally:  # also what was found before Ctrl-C, or before a model that is unknown
+        chances = arguments.alpha, arguments.beta
+        record = TriageRecord(made_now(), arguments.seed, *chances, tuple(found), tuple(refusals))
+        if found or refusals:
+            write_result(TRIAGE, record, _page, output, "triage", is_whole=True)
     worst = max((each.verdict for each in found), key=VERDICTS.index, default=UNDECIDED)
     return EXIT_CODES[worst]
 
 
+def _triage(
+    arguments: argparse.Namespace,
+    pack: ProbePack | None,
+    output: Path,
+    subjects: Mapping[str, UrlDoor | EngineSpec],
+    found: list[EndpointTriage],
+    refusals: list[str],
+) -> None:
+    """Adds to `found` and `refusals` what is found, and prints it."""
+    with exact_device(arguments.device) as device, num_threads(torch.get_num_threads()):
+        # A call may take the whole time: a slow engine is not corrupt.
+        dtype = resolve_dtype(pack.dtype if pack else arguments.dtype)
+        lab = Laboratory(device, dtype, arguments.time_limit)
+        for text, what in subjects.items():
+            if isinstance(what, UrlDoor):
+                found.append(_of_url(text, what, arguments))
+                print("\n".join(lines_of(found[-1])), flush=True)
+                continue
+            models = [pack.model] if pack else arguments.model or _models_of(what.name)
+            for each in _on_models(lab, what, models, pack, arguments, output, refusals):
+                found.append(each)
+                print("\n".join(lines_of(each)), flush=True)
+    for refusal in refusals:
+        print(refusal)
+
+
 def door_to(url: str, pack: ProbePack, arguments: argparse.Namespace) -> UrlDoor:
-    """Returns the door to an endpoint. Raises `UsageError` if it lists no model, or another than is
-    named."""
+    """Returns the door to an endpoint. Raises `UsageError` if no model is named and it lists none."""
     openai = engines_module("adapters.openai")
-    server, names = openai.server_at(url, os.environ.get(API_KEY))
-    name = arguments.served_as or (names[0] if names else None)
+    name = arguments.served_as
+    server = openai.server_of(url, os.environ.get(API_KEY))
     if name is None:
-        raise UsageError(f"{url} lists no model; name it with --served-as")
+        name = next(iter(openai.listed_at(server, "name it with --served-as")))
     takes_ids = not pack.is_chat and openai.takes_token_ids(server, name)
     return UrlDoor(server, name, pack, arguments.at_once, arguments.max_rate, takes_ids)
 
@@ -192,14 +206,15 @@ def _watched(arguments: argparse.Namespace) -> Verdict:
     return Watch(door, pack, state, *files, arguments.at_once).run()
 
 
-def _of_url(url: str, pack: ProbePack, arguments: argparse.Namespace) -> EndpointTriage:
+def _subject(text: str, pack: ProbePack | None, arguments: argparse.Namespace) -> UrlDoor | EngineSpec:
+    if pack is not None and text.startswith(URL):
+        return door_to(text, pack, arguments)
+    return resolve_engine(_with_server(text))
+
+
+def _of_url(url: str, door: UrlDoor, arguments: argparse.Namespace) -> EndpointTriage:
     rule = rule_of(arguments, time.monotonic() + arguments.time_limit)
-    door = door_to(url, pack, arguments)
-    triage = Triage(door, pack, rule, is_ours=False, note=_note)
-    try:
-        return triage.decide(url)
-    except NoAnswerError as error:
-        raise UsageError(f"{url} answers nothing: {error}") from None
+    return Triage(door, door.pack, rule, is_ours=False, note=_note).decide(url)
 
 
 def _note(text: str) -> None:
@@ -246,6 +261,8 @@ def _on_models(
         found = None
         try:
             oracle = lab.oracle(model)
+            if pack is not None:
+                require_pack_of(oracle, pack)
             found = _on_model(
                 lab,
                 spec,
@@ -255,7 +272,7 @@ def _on_models(
             )
         except UnsupportedModelError as error:
             refusals.append(f"{spec.name} refuses {model}: {error}")
-        except (NoAnswerError, EngineHang) as error:
+        except EngineHang as error:
             refusals.append(f"{spec.name} on {model}: nothing can be said: {error}")
         if found is not None:
             yield found

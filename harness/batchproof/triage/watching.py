@@ -146,17 +146,12 @@ class Watch:
         belief = sum(parts[h] for h in parts if h.verdict == best.verdict) / sum(parts.values())
         verdict: Verdict = best.verdict if belief >= BELIEF else UNDECIDED
         why = f"likeliest: {best.name}, which triage did not see right after it"
-        seen: list[str] = []
         rule = Rule(budget=NUM_TO_NAME, most_at_once=self.most_at_once)
-        try:
-            found = Triage(self.door, self.pack, rule, is_ours=False).decide(self.state.endpoint)
-            if found.chance <= rule.alpha and found.belief >= BELIEF:
-                verdict, why, belief = found.verdict, found.why, found.belief
-            seen += found.evidence
-        except NoAnswerError as error:
-            self._note(f"is away: {error}")
+        found = Triage(self.door, self.pack, rule, is_ours=False).decide(self.state.endpoint)
+        if found.chance <= rule.alpha and found.belief >= BELIEF:
+            verdict, why, belief = found.verdict, found.why, found.belief
         self.state = replace(self.state, num_alarms=self.state.num_alarms + 1)
-        self._report(verdict, why, belief=belief, seen=seen)
+        self._report(verdict, why, belief=belief, seen=found.evidence)
         self.state = replace(self.state, sums=(1.0,) * len(parts))
         self._keep()
         return verdict

@@ -36,35 +36,39 @@ def openai(model: PreTrainedModel, config: EngineConfig, /, **options: Any) -> E
 openai.__signature__ = signature_with(OPTIONS)  # type: ignore[attr-defined]
 
 
-def server_at(url: str, api_key: str | None = None) -> tuple[Server, list[str]]:
-    """Returns the server and the names of its models; without a path in the URL, `/v1` is added. Raises
-    `UsageError` if it does not answer."""
-    parts = urlsplit(url)
+def server_of(url: str, api_key: str | None = None) -> Server:
+    """Returns the server, which is not asked yet; without a path in the URL, `/v1` is added. Raises
+    `UsageError`."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:  # brackets of no IPv6 address
+        raise UsageError(f"{url!r} is no URL: {error}") from None
     if not parts.netloc or parts.query or parts.fragment:
         raise UsageError(
             f"{url!r} must be http://HOST:PORT, or with a path; for other options: openai?base_url=..."
         )
-    base = url.rstrip("/")
-    if not parts.path.rstrip("/"):
-        base += INTERFACE
-    server = Server(base, DISCOVERY_TIMEOUT_S, api_key)
+    path = "" if parts.path.rstrip("/") else INTERFACE
+    return Server(url.rstrip("/") + path, DISCOVERY_TIMEOUT_S, api_key)
+
+
+def listed_at(server: Server, advice: str) -> list[str]:
+    """Returns the names of the server's models. Raises `UsageError`, with the advice, if it does not
+    answer or lists none."""
     try:
-        return server, _listed(server)
+        names = _listed(server)
     except (EngineFailed, Refused) as error:
-        named = f"name it: 'openai?base_url={base}&model=NAME&listed=false'"
-        raise UsageError(f"no model is listed there: {error}; if there is one, {named}") from None
+        raise UsageError(f"no model is listed there: {error}; if there is one, {advice}") from None
+    if not names:
+        raise UsageError(f"{server.base_url}/models lists no model; {advice}")
+    return names
 
 
 def text_for(url: str) -> str:
     """Returns `openai?base_url=...&model=...` with the first model that the server lists, and with
-    `prompts=words` if that refuses token ids. Raises `UsageError` as `server_at` does, and if it lists
-    none."""
-    server, names = server_at(url)
+    `prompts=words` if that refuses token ids. Raises `UsageError` as `listed_at` does."""
+    server = server_of(url)
     base = server.base_url
-    if not names:
-        raise UsageError(
-            f"{base}/models lists no model; name it: 'openai?base_url={base}&model=NAME&listed=false'"
-        )
+    names = listed_at(server, f"name it: 'openai?base_url={base}&model=NAME&listed=false'")
     prompts = "" if takes_token_ids(server, names[0]) else "&prompts=words"
     return f"openai?base_url={base}&model={names[0]}{prompts}"
 
