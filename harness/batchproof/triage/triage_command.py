@@ -142,6 +142,8 @@ def run(arguments: argparse.Namespace) -> int:
         return EXIT_CODES[_watched(arguments)]
     engines = arguments.engines or required_engines(find())
     pack = PROBE_PACK.read(arguments.pack) if arguments.pack else None
+    if pack is not None and arguments.model:
+        raise UsageError(f"--model is given beside --pack, which is of {pack.model}: give one of them")
     output = choices.writable(arguments.output)
     subjects = {each: _subject(each, pack, arguments) for each in engines}  # before any work
     found: list[EndpointTriage] = []
