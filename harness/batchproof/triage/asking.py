@@ -32,6 +32,7 @@ NUM_TRIES, FIRST_WAIT_S = (
     1.0,
 )  # of a request that a server has no room for; each wait is twice as long
 LONGEST_S = 120.0  # of an answer, which may come byte by byte
+NUM_CUT_OFF = 64  # tokens that are asked for where the answer is cut off: short contexts allow it
 BUSY = (429, 503)  # HTTP statuses
 BROKEN_OFF = ("abort", "aborted", "error", "content_filter")  # finish reasons of what is no answer
 
@@ -236,7 +237,7 @@ class UrlDoor:
     def _cut(self, number: int) -> None:
         """Begins an answer and cuts it off at its first token."""
         client = engines_module("adapters.openai.client")
-        body = self._fields(self.pack.probes[number], 1000) | {"stream": True}
+        body = self._fields(self.pack.probes[number], NUM_CUT_OFF) | {"stream": True}
         self._take_turn()
         try:
             with closing(self._server.exchange("POST", self._path, body)) as exchange:
