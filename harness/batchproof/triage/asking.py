@@ -27,10 +27,8 @@ from batchproof.triage.hypotheses import Seen
 from batchproof.workload.workloads import Workload
 
 COMPLETIONS, CHAT = "/completions", "/chat/completions"
-NUM_TRIES, FIRST_WAIT_S = (
-    6,
-    1.0,
-)  # of a request that a server has no room for; each wait is twice as long
+NUM_TRIES = 6  # of a request that a server has no room for
+FIRST_WAIT_S = 1.0  # before the second; each wait is twice as long
 LONGEST_S = 120.0  # of an answer, which may come byte by byte
 NUM_CUT_OFF = 64  # tokens that are asked for where the answer is cut off: short contexts allow it
 BUSY = (429, 503)  # HTTP statuses
