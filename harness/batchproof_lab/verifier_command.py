@@ -26,7 +26,7 @@ from batchproof.statistics import share_bound
 from batchproof.triage import making
 from batchproof.triage.deciding import Rule, Triage
 from batchproof.triage.hypotheses import Evidence, Seen
-from batchproof.triage.texts import Texts
+from batchproof.triage.texts import Texts, random_prompt
 from batchproof.validation.values import at_least
 from batchproof_lab.pages import page
 from batchproof_lab.verifier_endpoints import (
@@ -242,7 +242,7 @@ def _pool(
 ) -> dict[Precision, Table]:
     """Returns one table of all places but the first of random prompts, for each copy."""
     rng = random.Random(seed)
-    drawn = [making._random_prompt(subject, rng, length) for _ in range(num)]
+    drawn = [random_prompt(subject, rng, length) for _ in range(num)]
     probes = [Probe(each[:1], tuple(Step((t,), (0.0,)) for t in each[1:])) for each in drawn]
     known = tables(subject, probes, unit, {}, [(each, "", False) for each in copies])
     return {

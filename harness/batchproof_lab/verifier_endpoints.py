@@ -7,8 +7,9 @@ is new in each answer, as sums change with the shape of a batch.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +19,12 @@ from batchproof.api import Capability, Request
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.choosing import processed
 from batchproof.oracle.precision import AS_SERVED, Precision
-from batchproof.oracle.rounding import coarse
+from batchproof.oracle.rounding import coarse_to_score
 from batchproof.records.probe_packs import Probe
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPT, MIXED, ROUNDING, Verdict
 from batchproof.triage.asking import Asked, Said, Scene
 from batchproof.triage.making import Configured, as_asked
-from batchproof.triage.noise import PRECISIONS
+from batchproof.triage.noise import PRECISIONS, logits_of
 from batchproof.triage.scenes import AFTER_CUT, AGAIN
 
 KERNEL, JITTER = 1.0, 0.3  # sigma, of margins
@@ -111,13 +112,13 @@ def tables(
     """Returns the tables of each variant."""
     asked = [as_asked(each) for each in probes]
     paths = [tuple(step.tokens[0] for step in each.steps) for each in probes]
-    exact = [(e.amax(-1, True) - e) / unit for e in _logits(subject.exact, asked, paths)]
+    exact = [(e.amax(-1, True) - e) / unit for e in _logits(subject.scorer, asked, paths)]
     found: dict[Variant, Sequence[Table]] = {}
     for precision, template, is_whole in variants:
         change = next((c for name, c in configurations.items() if template and template in name), None)
         given = [change(each) for each in probes] if change else asked
         rows = []
-        copies = _logits(coarse(subject.model, precision), given, paths)
+        copies = _logits(coarse_to_score(subject, precision), given, paths)
         for copied, behind, request, path in zip(copies, exact, given, paths, strict=True):
             logits = processed(copied, request, path) if template else copied
             if precision.kv_cache:  # the first token is made before the cache is read
@@ -131,12 +132,12 @@ def tables(
 
 
 def _logits(
-    model: Callable[..., object], asked: Sequence[Request], paths: Sequence[tuple[int, ...]]
+    model: Any, asked: Sequence[Request], paths: Sequence[tuple[int, ...]]
 ) -> Iterator[torch.Tensor]:
     """Yields what each path is chosen from, teacher forced, (tokens, vocab)."""
-    for request, path in zip(asked, paths, strict=True):
-        fed = torch.tensor([(*request.prompt_token_ids, *path[:-1])])
-        yield model(input_ids=fed, use_cache=False).logits[0, -len(path) :].double()  # type: ignore[attr-defined]
+    fed = [(*each.prompt_token_ids, *path[:-1]) for each, path in zip(asked, paths, strict=True)]
+    for path, logits in zip(paths, logits_of(model, fed), strict=True):
+        yield logits[-len(path) :]
 
 
 def kernel_noise(shape: tuple[int, ...], *seed: int) -> Floats:

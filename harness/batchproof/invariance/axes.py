@@ -94,7 +94,7 @@ class Contents:
             )
         self.subject = subject
         self._rng = random.Random(seed)
-        self._alphabet = [each for each in range(subject.vocab_size) if subject.has_answer((each,))]
+        self._alphabet = subject.alphabet
 
     def prompt(self, length: int) -> tuple[int, ...]:
         return tuple(self._rng.choices(self._alphabet, k=length))

@@ -53,6 +53,11 @@ class ModelUnderTest:
         """Returns whether a good request with this prompt has a right answer: no NaN in its logits."""
         return self.nan_token not in prompt
 
+    @cached_property
+    def alphabet(self) -> tuple[int, ...]:
+        """The tokens that good prompts consist of, in order."""
+        return tuple(each for each in range(self.vocab_size) if self.has_answer((each,)))
+
     @property
     def is_embedded(self) -> bool:
         return self.name in KNOWN

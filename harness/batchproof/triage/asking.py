@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Protocol
 
-from batchproof.api import Capability, EngineConfig, FinishReason, Request
+from batchproof.api import Capability, EngineConfig, Request
 from batchproof.checks.answers import order_findings
 from batchproof.checks.broken import require
 from batchproof.errors import BatchproofError
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
-from batchproof.records.probe_packs import Probe, ProbePack, Step
+from batchproof.records.probe_packs import Probe, ProbePack
 from batchproof.records.texts import without_machine_paths
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.registry import engines_module
@@ -56,24 +56,22 @@ class Scene:
 
     def within(self, budget: int) -> Scene:
         """Returns the first of its requests, so many at most."""
-        ends = accumulate(map(len, self.calls))
-        calls = (
-            call[: budget - end + len(call)]
-            for call, end in zip(self.calls, ends, strict=True)
-            if end - len(call) < budget
-        )
+        calls = []
+        for call in self.calls:
+            if budget > 0:
+                calls.append(call[:budget])
+            budget -= len(call)
         return replace(self, calls=tuple(calls))
 
 
 @dataclass(frozen=True)
 class Said:
-    """An answer, as ids or as a text. `num_prompt` is how many tokens the endpoint says that it read;
-    None where it does not say so. `error` stands in place of an answer."""
+    """An answer, as ids or as a text; a refusal has no tokens. `num_prompt` is how many tokens the
+    endpoint says that it read; None where it does not say so."""
 
     token_ids: tuple[int, ...] | None = None
     text: str = ""
     num_prompt: int | None = None
-    error: str | None = None
 
 
 class NoAnswerError(BatchproofError):
@@ -128,10 +126,7 @@ class EngineDoor:
                     completions = self._trial.run(call, engine).completions
                     with self._trial.reporting(call):
                         require(order_findings(call.requests, completions))
-                    for each in completions:
-                        is_refused = each.finish_reason is FinishReason.ERROR
-                        error = f"refused: {each.error}" if is_refused else None
-                        found.append(Said(each.token_ids, error=error))
+                    found += [Said(each.token_ids) for each in completions]
         except (ConformanceFailure, HangFailure) as failure:
             words = without_machine_paths(headline(failure.failure.finding))
             raise NoAnswerError(words) from failure
@@ -290,34 +285,24 @@ def num_said(said: Said, probe: Probe) -> int | None:
 
 
 def _read_text(number: int, text: str, probe: Probe, scene: str) -> Seen:
-    rest = text
-    for place, step in enumerate(probe.steps):
-        best = step.texts[0]
-        if place == 0:  # servers drop the blank before the first word, or do not
-            rest, best = rest.lstrip(), best.lstrip()
-        if not rest.startswith(best) or _is_longer(step, rest, best, place == 0):
-            found = _place_of(step, rest, place == 0)
-            return Seen(number, place, found, scene, rest if found == len(step.tokens) else "")
-        rest = rest[len(best) :]
-    return Seen(number, len(probe.steps) - 1, 0, scene)
+    rest, texts = text.lstrip(), [step.texts for step in probe.steps]
+    # Servers drop the blank before the first word, or do not.
+    texts[0] = tuple(each.lstrip() for each in texts[0])
+    for step, those in enumerate(texts):
+        place = _place_of(those, rest)
+        if place:
+            return Seen(number, step, place, scene, rest if place == len(those) else "")
+        rest = rest[len(those[0]) :]
+    return Seen(number, len(texts) - 1, 0, scene)
 
 
-def _place_of(step: Step, rest: str, is_first: bool) -> int:
-    """Returns the place of the longest token that the text begins with."""
-    texts = [each.lstrip() if is_first else each for each in step.texts]
-    fitting = [(len(each), -i) for i, each in enumerate(texts) if each and rest.startswith(each)]
+def _place_of(texts: Sequence[str], rest: str) -> int:
+    """Returns the place of the longest token that the text begins with: which of two that begin alike
+    was meant, the longer one says. The best may be a blank, of which nothing is left."""
+    fitting = [(len(t), -i) for i, t in enumerate(texts) if (t or not i) and rest.startswith(t)]
     if fitting:
         return -max(fitting)[1]
     return texts.index("") if not rest and "" in texts else len(texts)
-
-
-def _is_longer(step: Step, rest: str, best: str, is_first: bool) -> bool:
-    """Returns whether the text begins with a longer token than the best: which of two that begin alike
-    was meant, the longer one says."""
-    return any(
-        len(each) > len(best) and rest.startswith(each)
-        for each in ([t.lstrip() for t in step.texts[1:]] if is_first else step.texts[1:])
-    )
 
 
 def seen_in(scene: Scene, answers: Sequence[Said], pack: ProbePack) -> Iterator[Seen]:

@@ -64,7 +64,7 @@ class Triage:
     note: Callable[[str], None] = lambda _: None
     num_requests: int = 0
     wrong_scene: Scene | None = None  # the first with an answer that is not honest
-    _answers: list[tuple[Scene, Asked, Said]] = field(default_factory=list)
+    _alone: list[tuple[Asked, Said]] = field(default_factory=list)
     _scenes: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -76,8 +76,7 @@ class Triage:
     def decide(self, engine: str) -> EndpointTriage:
         """Returns the verdict."""
         began = time.monotonic()
-        found, error = self._weighed()
-        verdict, why, belief = found or (UNDECIDED, f"requests get no answer: {error}", 0.0)
+        verdict, why, belief = self._weighed()
         against = self.evidence.against_honest
         excluded = self.evidence.excluded(self.rule.beta)
         return EndpointTriage(
@@ -97,8 +96,8 @@ class Triage:
             seconds=round(time.monotonic() - began, 1),
         )
 
-    def _weighed(self) -> tuple[tuple[Verdict, str, float] | None, str]:
-        """Returns verdict, cause and belief; None and an error where the endpoint stops answering."""
+    def _weighed(self) -> tuple[Verdict, str, float]:
+        """Returns verdict, cause and belief."""
         num_told: int | None = None  # requests when it was known not to be honest
         most = min(self.rule.most_at_once, self.rule.budget)
         for scene in schedule(self.pack, self.door, most, self.rule.seed):
@@ -113,16 +112,16 @@ class Triage:
             except NoAnswerError as error:
                 if self.is_ours and self.num_requests:
                     self.wrong_scene = self.wrong_scene or scene
-                    return (CORRUPT, f"requests {scene.name} get no answer: {error}", 1.0), ""
-                return None, str(error)
+                    return CORRUPT, f"requests {scene.name} get no answer: {error}", 1.0
+                return UNDECIDED, f"requests get no answer: {error}", 0.0
             if self._is_honest():
                 if self._is_settled() or self._is_spent():
-                    return (CLEAN, self._clean_words(), 0.0), ""
+                    return CLEAN, self._clean_words(), 0.0
                 continue
             verdict, name, belief, is_sharp = self._cause()
             is_sharp = is_sharp or self.num_requests >= (num_told or 0) + NUM_MORE
             if (belief >= BELIEF and is_sharp) or self._is_spent():
-                return self._named(verdict, name, belief), ""
+                return self._named(verdict, name, belief)
         raise AssertionError("a schedule has no end")
 
     def _ask(self, scene: Scene) -> None:
@@ -132,8 +131,8 @@ class Triage:
         said = self.door.ask(scene)
         self.num_requests += len(said)
         self._scenes[scene.name] += 1
-        asked = [each for call in scene.calls for each in call]
-        self._answers += [(scene, each, one) for each, one in zip(asked, said, strict=True)]
+        if scene.name == ALONE:
+            self._alone += zip((each for call in scene.calls for each in call), said, strict=True)
         for each in seen_in(scene, said, self.pack):
             self.evidence.add(each)
             if self._chance(each) < LIKELY and self.wrong_scene is None:
@@ -204,22 +203,19 @@ class Triage:
             return "nothing that was looked for is left possible"
         return "as an honest endpoint; some causes are too slight to be told in this budget"
 
-    def _of_alone(self) -> list[tuple[Asked, Said]]:
-        return [(asked, said) for scene, asked, said in self._answers if scene.name == ALONE]
-
     def _share_wrong_alone(self) -> float:
-        asked = {each.probe for each, _ in self._of_alone()}
+        asked = {each.probe for each, _ in self._alone}
         wrong = {each.probe for each in self._unlikely() if each.scene == ALONE}
         return len(wrong) / max(1, len(asked))
 
     def _knows_lengths(self) -> bool:
-        return all(said.num_prompt is not None for _, said in self._of_alone())
+        return all(said.num_prompt is not None for _, said in self._alone)
 
     def _more_tokens(self) -> str | None:
         """Says by how many tokens the prompts that the endpoint reads are longer, if always so."""
         more = {
             said.num_prompt - len(self.pack.probes[asked.probe].prompt)
-            for asked, said in self._of_alone()
+            for asked, said in self._alone
             if said.num_prompt is not None
         }
         if len(more) != 1 or more == {0}:
@@ -230,7 +226,7 @@ class Triage:
 
     def _own_end(self) -> str | None:
         """Says where all answers end before their cap, if they do at one length or one token."""
-        given = [(self.pack.probes[asked.probe], said) for asked, said in self._of_alone()]
+        given = [(self.pack.probes[asked.probe], said) for asked, said in self._alone]
         lengths, cut, ends = set[int](), list[int](), set[int]()
         for probe, said in given:
             if (num := num_said(said, probe)) is None:

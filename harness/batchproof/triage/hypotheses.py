@@ -182,17 +182,21 @@ class Hypothesis:
             )
         return fmean(self._of_fixed(usual, other, answers, jitter) for jitter in self.jitters)
 
+    @property
+    def is_anything(self) -> bool:
+        """Whether the other kind of answers is any tokens, new each time."""
+        return self.scale is None and self.configuration is None
+
     def _of_fixed(self, usual: Path, other: Path, answers: Sequence[Seen], jitter: float) -> float:
-        is_fixed = self.scale is not None or self.configuration is not None
         once: Mapping[Left | None, float] = {None: 1.0}
-        firsts = once if self.share == 1.0 and is_fixed else usual.firsts(answers)
-        news = other.firsts(answers) if is_fixed else once
+        firsts = once if self.share == 1.0 and not self.is_anything else usual.firsts(answers)
+        news = once if self.is_anything else other.firsts(answers)
         total = 0.0
         for (first, prior), (new, chance) in product(firsts.items(), news.items()):
             each_of = prior * chance
             for each in answers:
                 share = self._share_in(each)
-                changed = other.again(new, each, jitter) if is_fixed else other.chance(each)
+                changed = other.chance(each) if self.is_anything else other.again(new, each, jitter)
                 each_of *= (1 - share) * usual.again(first, each, jitter) + share * changed
             total += each_of
         return total
@@ -202,9 +206,7 @@ class Hypothesis:
         return self.share if is_there else 0.0
 
     def path(self, probe: Probe) -> Path:
-        """Returns the chances of answers of the other kind."""
-        if self.scale is None and self.configuration is None:
-            return Path.going_wrong(probe, HONESTLY.path(probe))
+        """Returns the chances of answers of the other kind, where they are not anything."""
         return Path.of_tokens([self._shares(probe, number) for number in range(len(probe.steps))])
 
     def _shares(self, probe: Probe, number: int) -> Shares:
@@ -283,7 +285,10 @@ class Evidence:
         number = answers[0].probe
         if number not in self._paths:
             probe = self.pack.probes[number]
-            self._paths[number] = tuple(each.path(probe) for each in (HONESTLY, *self.known))
+            usual = HONESTLY.path(probe)
+            wrong = Path.going_wrong(probe, usual)  # the same at any share and in any scene
+            others = [wrong if each.is_anything else each.path(probe) for each in self.known]
+            self._paths[number] = (usual, *others)
         usual, *others = self._paths[number]
         base = math.log(HONESTLY.likelihood(usual, usual, answers))
         return tuple(

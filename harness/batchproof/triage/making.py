@@ -29,7 +29,7 @@ from batchproof.records.probe_packs import NUM_RANKED, SAME, PrecisionNoise, Pro
 from batchproof.records.provenance import made_now
 from batchproof.triage.hypotheses import HONEST_SCALE, noisy, scale_of
 from batchproof.triage.noise import PRECISIONS, ranked, root_mean_square, rounded
-from batchproof.triage.texts import Texts
+from batchproof.triage.texts import Texts, random_prompt
 from batchproof.validation.values import at_least
 
 LENGTHS = (12, 33, 64, 130)  # tokens of prompts
@@ -60,7 +60,7 @@ def noise_of(subject: ModelUnderTest, seed: int) -> tuple[float, tuple[Precision
     coarser each precision is, in sigma, the finest first."""
     length = min(NOISE_LENGTH, subject.context_len)
     prompts = [
-        _random_prompt(subject, random.Random(seed + i), length) for i in range(NUM_NOISE_PROMPTS)
+        random_prompt(subject, random.Random(seed + i), length) for i in range(NUM_NOISE_PROMPTS)
     ]
     known = ranked(subject, prompts)
     own = Precision(subject.dtype_name)
@@ -72,8 +72,10 @@ def noise_of(subject: ModelUnderTest, seed: int) -> tuple[float, tuple[Precision
         )
     ]
     found = []
-    for each in PRECISIONS:
-        if each == own or subject.oracle is not None:  # none bridges the margins of a constructed model
+    # None bridges the margins of a constructed model.
+    coarser = () if subject.oracle is not None else PRECISIONS
+    for each in coarser:
+        if each == own:
             continue
         moved, chosen = rounded(subject, prompts, known, each)
         shift = root_mean_square(moved) / unit
@@ -106,12 +108,10 @@ def candidates(oracle: Oracle, texts: Texts, seed: int, start: int) -> list[Cand
     length = lengths[start // ROUND % len(lengths)]
     drawn = texts.drawn(subject, rng, length, ROUND)
     paths = _paths(subject, [prompt for prompt, _ in drawn])
-    answers = [(prompt, paths[prompt]) for prompt, _ in drawn]
+    scores = oracle.score_all([(prompt, paths[prompt]) for prompt, _ in drawn])
     found = []
-    for (prompt, text), (_, tokens), logits in zip(
-        drawn, answers, oracle.score_all(answers), strict=True
-    ):
-        steps = tuple(_steps(tokens, logits))
+    for (prompt, text), logits in zip(drawn, scores, strict=True):
+        steps = tuple(_steps(paths[prompt], logits))
         if texts.are_used:
             steps = texts.with_texts(prompt, steps)
         if steps:
@@ -146,11 +146,6 @@ def _steps(tokens: Sequence[int], logits: Tensor) -> Iterator[Step]:
         if int(best[0]) != token:
             return
         yield Step(tuple(best.tolist()), tuple((values[0] - values).tolist()))
-
-
-def _random_prompt(subject: ModelUnderTest, rng: random.Random, length: int) -> Prompt:
-    alphabet = [each for each in range(subject.vocab_size) if subject.has_answer((each,))]
-    return tuple(rng.choices(alphabet, k=length))
 
 
 def chosen(

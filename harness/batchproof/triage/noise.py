@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,16 +46,18 @@ class Ranked:
 
 
 @torch.inference_mode()
-def _logits(model: Callable[..., object], prompts: Sequence[Prompt]) -> Iterator[Tensor]:
-    """Yields the logits (tokens, vocab) of each prompt, one at a time: vocabularies are large."""
+def logits_of(model: Any, prompts: Sequence[Prompt]) -> Iterator[Tensor]:
+    """Yields the logits (tokens, vocab) of each prompt in float64 on the CPU, one at a time:
+    vocabularies are large."""
     for prompt in prompts:
-        yield model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0].double()  # type: ignore[attr-defined]
+        ids = torch.tensor([prompt], device=model.device)
+        yield model(input_ids=ids, use_cache=False).logits[0].cpu().double()
 
 
 def ranked(subject: ModelUnderTest, prompts: Sequence[Prompt]) -> Ranked:
     """Returns those of prompts of one length."""
     tokens, behind, spreads = [], [], []
-    for logits in _logits(subject.scorer, prompts):
+    for logits in logits_of(subject.scorer, prompts):
         top = logits.topk(min(NUM_RANKED, logits.shape[-1]))
         tokens.append(top.indices)
         behind.append(top.values[:, :1] - top.values)
@@ -69,7 +72,7 @@ def rounded(
     began = time.monotonic()
     shifts, chosen = [], []
     model = coarse_to_score(subject, precision)
-    for row, logits in enumerate(_logits(model, prompts)):
+    for row, logits in enumerate(logits_of(model, prompts)):
         of_best, of_second = logits.gather(-1, known.tokens[row, :, :2]).unbind(-1)
         shifts.append(of_best - of_second - known.margin[row])
         chosen.append(logits.argmax(-1))

@@ -5,7 +5,7 @@ What was computed is kept in FILE.part: the same command goes on where it was st
 
 import argparse
 import random
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -31,10 +31,25 @@ LARGE = 50_000_000  # parameters, from which on there are half as many
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a command has computed before it was stopped. `of` is what it was asked for."""
+class Asked:
+    """The arguments that decide what is in a pack."""
 
-    of: tuple[str, ...]
+    seed: int
+    model: str
+    dtype: str
+    is_chat: bool
+    num_probes: int
+    num_candidates: int
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, astuple(self)))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a command has computed before it was stopped."""
+
+    of: Asked
     unit: float
     precisions: tuple[PrecisionNoise, ...]
     candidates: tuple[Candidate, ...]
@@ -81,14 +96,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"FILE '{path}' is a directory, but must be the pack to write")
     choices.writable(path.parent)
     part = path.with_name(f"{path.name}.part")
-    asked = (arguments.model, arguments.dtype, str(arguments.chat), str(arguments.probes), str(num))
-    seed = arguments.seed
-    if seed is None:
-        seed = _seed_of(part, asked)
+    seed = _seed_of(part) if arguments.seed is None else arguments.seed
+    asked = Asked(seed, arguments.model, arguments.dtype, arguments.chat, arguments.probes, num)
     with exact_device(arguments.device) as device, num_threads(torch.get_num_threads()):
         lab = Laboratory(device, resolve_dtype(arguments.dtype), 3600.0)
         oracle = lab.oracle(arguments.model)
-        pack = _made(oracle, Texts.of(oracle.subject, arguments.chat), seed, num, part, asked)
+        pack = _made(oracle, Texts.of(oracle.subject, arguments.chat), part, asked)
     if pack is None:
         raise UsageError(f"no prompt of {arguments.model} could be used: none is named by its text")
     PROBE_PACK.write(pack, path)
@@ -104,26 +117,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _seed_of(part: Path, asked: tuple[str, ...]) -> int:
+def _seed_of(part: Path) -> int:
     """Returns the seed of the work that goes on, else a new one."""
-    if part.exists() and (work := WORK.read(part)).of[1:] == asked:
-        return int(work.of[0])
-    return random.SystemRandom().getrandbits(32)
+    return WORK.read(part).of.seed if part.exists() else random.SystemRandom().getrandbits(32)
 
 
-def _made(
-    oracle: Oracle, texts: Texts, seed: int, num: int, part: Path, asked: tuple[str, ...]
-) -> ProbePack | None:
-    of = (str(seed), *asked)
+def _made(oracle: Oracle, texts: Texts, part: Path, asked: Asked) -> ProbePack | None:
     known = WORK.read(part) if part.exists() else None
-    if known is not None and known.of != of:
+    if known is not None and known.of != asked:
         told = f"'{part}' is of other arguments: seed, model, dtype, --chat, --probes and --candidates"
-        raise UsageError(
-            f"{told} were {', '.join(known.of)}, not {', '.join(of)}: remove it, or repeat them"
-        )
+        raise UsageError(f"{told} were {known.of}, not {asked}: remove it, or repeat them")
+    seed, num = asked.seed, asked.num_candidates
     if known is None:
         unit, precisions = making.noise_of(oracle.subject, seed)
-        known = Work(of, unit, precisions, (), 0)
+        known = Work(asked, unit, precisions, (), 0)
         WORK.write(known, part)
     bar = Progress("candidates", "prompt", num)
     bar.step(known.num_rounds * making.ROUND)
@@ -137,7 +144,7 @@ def _made(
     noise = known.unit, known.precisions
     if not known.candidates:
         return None
-    return making.pack_of(oracle, texts, seed, int(asked[3]), noise, known.candidates)
+    return making.pack_of(oracle, texts, seed, asked.num_probes, noise, known.candidates)
 
 
 def pack_at_hand(oracle: Oracle, seed: int) -> ProbePack:

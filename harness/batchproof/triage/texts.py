@@ -71,10 +71,9 @@ class Texts:
         return tuple(ids)
 
     def _ids(self, subject: ModelUnderTest, rng: random.Random, length: int, num: int) -> list[Prompt]:
-        alphabet = [each for each in range(subject.vocab_size) if subject.has_answer((each,))]
         if not self.is_natural:
-            return [tuple(rng.choices(alphabet, k=length)) for _ in range(num)]
-        starts = [rng.choice(alphabet) for _ in range(num)]
+            return [random_prompt(subject, rng, length) for _ in range(num)]
+        starts = [rng.choice(subject.alphabet) for _ in range(num)]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(rng.getrandbits(63))
             drawn = subject.model.generate(
@@ -143,6 +142,11 @@ class Texts:
     def _with_system(self, system: str, text: str) -> Prompt:
         chat = [{"role": "system", "content": system}, {"role": "user", "content": text}]
         return self._turn(chat)
+
+
+def random_prompt(subject: ModelUnderTest, rng: random.Random, length: int) -> Prompt:
+    """Returns a prompt of random tokens."""
+    return tuple(rng.choices(subject.alphabet, k=length))
 
 
 def _without(first: int, prompt: Prompt) -> Prompt:
