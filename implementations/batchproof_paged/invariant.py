@@ -73,6 +73,16 @@ def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.cat(products or [flat.new_empty(0, len(weight))]).view(*rows.shape[:-1], len(weight))
 
 
+def _multiply_grouped(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    """Multiplies each row with the matrix of its group, of `weights` (groups, in, out)."""
+    groups = torch.searchsorted(ends, torch.arange(len(rows), dtype=ends.dtype), right=True)
+    out = [
+        linear(row.clone()[None], weights[group].t())
+        for row, group in zip(rows, groups.tolist(), strict=True)
+    ]
+    return torch.cat(out)
+
+
 # An operator, so that it stays one call in a trace.
 _LIBRARY = torch.library.Library("batchproof", "FRAGMENT")
 _LIBRARY.define("multiply(Tensor rows, Tensor weight, Tensor? bias) -> Tensor")
@@ -97,6 +107,9 @@ class RowsAlone(TorchFunctionMode):
         if func is torch.addmm and not kwargs:  # transformers' Conv1D
             bias, rows, weight = args
             return _linear(rows, weight.t(), bias)
+        if getattr(func, "__name__", "").lstrip("_").startswith("grouped_mm"):  # of experts
+            rows, weights = args[:2]
+            return _multiply_grouped(rows, weights, args[2] if kwargs is None else kwargs["offs"])
         if (func in OTHER_SUMS or func is torch.addmm) and not _has_one_term(args):
             raise UnsupportedModelError(
                 f"it computes {func.__name__} outside its linear layers, whose order of summation "

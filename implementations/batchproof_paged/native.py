@@ -3,11 +3,12 @@
 The compiler knows the vector units of the machine that it runs on, and needs a second, once
 (`native_build.py`). Without one there are no kernels, and torch's own are used.
 
-A row's result does not depend on the other rows of a step, to the bit.
+A row's result does not depend on the other rows of a step, nor on the number of threads, to the bit.
 """
 
 import ctypes
-from ctypes import POINTER, Structure, byref, c_float, c_int32, c_int64, c_void_p
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, byref, c_double, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -18,6 +19,7 @@ from torch.jit._trace import is_tracing
 
 from batchproof.errors import UnsupportedModelError
 from batchproof_paged.attention import AttentionForm
+from batchproof_paged.batch import Ints
 from batchproof_paged.native_build import NotBuiltError, built
 
 SOURCE = Path(__file__).with_name("native_kernels.cpp")
@@ -54,19 +56,13 @@ def multiply(rows: Tensor, packed: Tensor, bias: Tensor | None, num_outputs: int
     """Returns `rows` (..., in) times the weight of which `packed` is a copy, plus `bias` (out,):
     (..., out)."""
     _require_float(rows)
-    num_inputs = packed.shape[1]
     rows = rows.contiguous()
     bias = None if bias is None else bias.contiguous()
     out = rows.new_empty(*rows.shape[:-1], num_outputs)
+    product = Product.of(packed, bias, num_outputs)
+    num_rows = rows.numel() // packed.shape[1]
     _kernels().multiply_packed(
-        rows.numel() // num_inputs,
-        num_outputs,
-        num_inputs,
-        rows.data_ptr(),
-        packed.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        out.data_ptr(),
-        torch.get_num_threads(),
+        byref(product), num_rows, rows.data_ptr(), out.data_ptr(), torch.get_num_threads()
     )
     return out
 
@@ -83,8 +79,25 @@ _LIBRARY.define("multiply_packed(Tensor rows, Tensor packed, Tensor? bias, int n
 _LIBRARY.impl("multiply_packed", _multiply, "CPU")
 
 
+class Product(Structure):
+    """See `Product` in the source, as for all of these."""
+
+    _fields_ = (
+        ("num_outputs", c_int64),
+        ("num_inputs", c_int64),
+        ("panels", c_void_p),
+        ("bias", c_void_p),
+        ("is_added", c_int64),
+    )
+
+    @classmethod
+    def of(cls, packed: Tensor, bias: Tensor | None, num_outputs: int, is_added: bool = False) -> Self:
+        place = None if bias is None else bias.data_ptr()
+        return cls(num_outputs, packed.shape[1], packed.data_ptr(), place, is_added)
+
+
 class Layer(Structure):
-    """What the kernel of attention knows of a layer; see `Layer` in the source."""
+    """The cells of a layer, and how it attends."""
 
     kept: tuple[object, ...]  # whose memory it points to
     _fields_ = (
@@ -95,70 +108,133 @@ class Layer(Structure):
         ("capacity", c_int64),
         ("key_size", c_int64),
         ("value_size", c_int64),
+        ("value_stride", c_int64),
         ("window", c_int64),
         ("scaling", c_float),
         ("softcap", c_float),
         ("sinks", c_void_p),
-        ("threads", c_int32),
     )
 
     @classmethod
-    def of(cls, keys: Tensor, values: Tensor, num_heads: int, form: AttentionForm) -> Self:
-        """Describes `keys` (lanes, num_kv_heads, capacity, size) and `values`, contiguous."""
+    def of(
+        cls, keys: Tensor, values: Tensor, value_size: int, num_heads: int, form: AttentionForm
+    ) -> Self:
+        """Describes `keys` (lanes, num_kv_heads, capacity / PANEL, size, PANEL) and `values` (lanes,
+        num_kv_heads, capacity, a multiple of PANEL), contiguous."""
         sinks = None if form.sinks is None else form.sinks.detach().float().contiguous()
         layer = cls(
-            keys.data_ptr(),
-            values.data_ptr(),
-            num_heads,
-            *keys.shape[1:],
-            values.shape[3],
-            form.window or 0,
-            form.scaling,
-            form.softcap or 0.0,
+            *(keys.data_ptr(), values.data_ptr(), num_heads, *values.shape[1:3], keys.shape[3]),
+            *(value_size, values.shape[3], form.window or 0, form.scaling, form.softcap or 0.0),
             None if sinks is None else sinks.data_ptr(),
-            torch.get_num_threads(),
         )
         layer.kept = keys, values, sinks
         return layer
 
 
-def store(
-    keys: Tensor, values: Tensor, lanes: Tensor, offsets: Tensor, key: Tensor, value: Tensor
-) -> None:
-    """Stores `key` and `value` (T, num_kv_heads, size) in the cells of `keys` and `values` (lanes,
-    num_kv_heads, capacity, size), contiguous, at `lanes` and `offsets` (T,), int64."""
-    for cells, each in ((keys, key), (values, value)):
-        rows = _with_dense_heads(each)
-        _kernels().store(
-            *(cells.data_ptr(), *cells.shape[1:]),
-            *(len(lanes), lanes.data_ptr(), offsets.data_ptr()),
-            *(rows.data_ptr(), *rows.stride()[:2]),
-        )
+class Tokens(Structure):
+    """Where the tokens of a step are."""
+
+    kept: tuple[object, ...]
+    _fields_ = (
+        ("num", c_int64),
+        ("places", c_void_p),
+        ("seq_lens", c_void_p),
+        ("tables", c_void_p),
+        ("scattered", c_void_p),
+        ("table_size", c_int64),
+    )
+
+    @classmethod
+    def of(cls, places: Ints, seq_lens: Ints, tables: Ints, scattered: Ints) -> Self:
+        """`places`, `seq_lens` and `tables` are (T,), `scattered` (rows, size), all contiguous."""
+        arrays = places, seq_lens, tables, scattered
+        at = [each.ctypes.data for each in arrays]
+        tokens = cls(len(places), *at, scattered.shape[1])
+        tokens.kept = arrays
+        return tokens
 
 
 def attend(
-    layer: Layer, tokens: Tensor, lanes: Tensor, seq_lens: Tensor, query: Tensor, out: Tensor
+    layer: Layer, tokens: Tokens, query: Tensor, key: Tensor, value: Tensor, out: Tensor
 ) -> None:
-    """Lets the queries of R rows, `tokens` (R,) of `query` (T, num_heads, size), see the first
-    `seq_lens` (R,) keys of their `lanes` (R,), or the window's; all int64. Writes the same rows of
-    `out` (T, num_heads, value_size), which is contiguous."""
-    query = _with_dense_heads(query)
-    _kernels().attend_rows(
-        byref(layer),
-        *(len(tokens), tokens.data_ptr(), lanes.data_ptr(), seq_lens.data_ptr()),
-        *(query.data_ptr(), *query.stride()[:2], out.data_ptr()),
+    """Stores `key` and `value` (T, num_kv_heads, size) in the cells of the layer, and lets `query` (T,
+    num_heads, size) see the keys of its sequence up to its own, or the window's. Writes `out` (T,
+    num_heads, value_size), which is contiguous."""
+    dense = [_with_dense_heads(each) for each in (query, key, value)]
+    strided = (part for each in dense for part in (each.data_ptr(), *each.stride()[:2]))
+    _kernels().attend(byref(layer), byref(tokens), *strided, out.data_ptr(), torch.get_num_threads())
+
+
+# Of an `Op`.
+EMBED, NORM, MULTIPLY, ROTATE, STORE, ATTEND, ACTIVATE, PICK = range(8)
+SILU, GELU_TANH, RELU = range(3)
+
+
+class Op(Structure):
+    """One operation of a decoder."""
+
+    _fields_ = (
+        ("kind", c_int64),
+        ("input", c_int64),
+        ("output", c_int64),
+        ("other", c_int64),
+        ("size", c_int64),
+        ("layer", c_int64),
+        ("function", c_int64),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("epsilon", c_double),
+        ("product", Product),
     )
 
 
-def attend_span(layer: Layer, lane: int, context_len: int, query: Tensor, out: Tensor) -> None:
-    """Lets the queries (T, num_heads, size) of T tokens behind `context_len` others of the lane see the
-    keys up to their own, or the window's. Writes `out` (T, num_heads, value_size), contiguous."""
-    query = _with_dense_heads(query)
-    _kernels().attend_span(
-        byref(layer),
-        *(lane, context_len, len(query)),
-        *(query.data_ptr(), *query.stride()[:2], out.data_ptr()),
+class Buffer(Structure):
+    """Intermediate results."""
+
+    _fields_ = (("width", c_int64), ("is_local", c_int64))
+
+
+class Program(Structure):
+    """The operations of a decoder, in order."""
+
+    kept: tuple[object, ...]
+    _fields_ = (
+        ("ops", POINTER(Op)),
+        ("num_ops", c_int64),
+        ("buffers", POINTER(Buffer)),
+        ("num_buffers", c_int64),
+        ("most_inputs", c_int64),
     )
+
+    @classmethod
+    def of(cls, ops: Sequence[Op], buffers: Sequence[Buffer]) -> Self:
+        arrays = (Op * len(ops))(*ops), (Buffer * len(buffers))(*buffers)
+        most = max(op.product.num_inputs for op in ops)
+        program = cls(arrays[0], len(ops), arrays[1], len(buffers), most)
+        program.kept = arrays
+        return program
+
+
+class Step(Structure):
+    """What a program runs over."""
+
+    _fields_ = (
+        ("tokens", Tokens),
+        ("token_ids", c_void_p),
+        ("layers", POINTER(Layer)),
+        ("cosines", c_void_p),
+        ("sines", c_void_p),
+        ("rotary", c_int64),
+        ("num_picked", c_int64),
+        ("picked", c_void_p),
+        ("logits", c_void_p),
+        ("threads", c_int32),
+    )
+
+
+def decode(program: Program, step: Step) -> None:
+    """Writes the logits of the step, and the keys and values of its tokens."""
+    _kernels().decode(byref(program), byref(step))
 
 
 def _with_dense_heads(rows: Tensor) -> Tensor:
@@ -179,10 +255,9 @@ def _kernels() -> ctypes.CDLL:
     size, place = c_int64, c_void_p
     signatures = {
         "pack_weights": [size, size, place, size, size, place],
-        "multiply_packed": [size, size, size, *[place] * 4, c_int32],
-        "store": [place, *[size] * 4, *[place] * 3, size, size],
-        "attend_rows": [POINTER(Layer), size, *[place] * 4, size, size, place],
-        "attend_span": [POINTER(Layer), *[size] * 3, place, size, size, place],
+        "multiply_packed": [POINTER(Product), size, place, place, c_int32],
+        "attend": [POINTER(Layer), POINTER(Tokens), *[place, size, size] * 3, place, c_int32],
+        "decode": [POINTER(Program), POINTER(Step)],
     }
     try:
         library = ctypes.CDLL(str(made))

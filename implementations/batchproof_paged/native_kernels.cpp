@@ -1,14 +1,15 @@
-/* Products and attention on a CPU, in float32; `native.py` compiles and calls them.
+/* A decoder on a CPU, in float32: products, attention, and what is between them. `native.py` compiles
+   and calls it.
 
    A step of few rows is bound by reading the weights and the keys once, so each loop reads them in order,
-   asks for what comes next while it computes, and keeps its sums in registers. A row's sums are added
-   up in one order whatever the other rows are, so that its result does not depend on them. */
+   asks for what comes next while it computes, and keeps its sums in registers. What a row adds up, it
+   adds up in one order whatever the other rows are and however many threads there are, so that its
+   result depends on neither. */
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-#include <utility>
 #include <vector>
 
 #if defined(__AVX512F__)
@@ -24,12 +25,41 @@ typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 const int PANEL = 16;  /* outputs whose weights lie side by side: a cache line for each input */
 const int PARTS = PANEL / LANES;
 const int AHEAD = 128; /* cache lines to ask for before they are needed; measured */
-const int CHUNK = 72;  /* rows that share a reading of the weights */
-const int KEYS = 64;   /* whose scores are held */
+const int CHUNK = 72;  /* rows that share a reading of the weights, and intermediate results */
+const int KEYS = 64;   /* whose scores are held: those from a multiple of it on */
+
+/* As many sums as there are registers: of so many rows and panels. */
+const int TILE = 6, WIDE = PARTS == 1 ? 4 : 1;
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* A layer's product ------------------------------------------------------------------------------ */
+/* Products --------------------------------------------------------------------------------------- */
+
+template <int rows, int num>
+struct Sums {
+    floats of[rows][num][PARTS];
+};
+
+/* Adds `count` terms to the sums of `rows` rows over `num` panels, one after another: term i of row r is
+   factors[i * step + r * row_step] times PANEL numbers from vectors[i * stride + panel * panel_stride] on;
+   asks for what lies `ahead` of them, for the cache of this level. */
+template <int level, int rows, int num>
+static inline __attribute__((always_inline)) void
+add_products(Sums<rows, num> &sums, int64_t count, const float *factors, int64_t step, int64_t row_step,
+             const float *vectors, int64_t stride, int64_t panel_stride, int64_t ahead)
+{
+    for (int64_t i = 0; i < count; i++) {
+        UNROLL for (int panel = 0; panel < num; panel++) {
+            const float *some = vectors + i * stride + panel * panel_stride;
+            __builtin_prefetch(some + ahead, 0, 4 - level);
+            UNROLL for (int part = 0; part < PARTS; part++) {
+                const floats numbers = *(const floats *)(some + LANES * part);
+                UNROLL for (int row = 0; row < rows; row++)
+                    sums.of[row][panel][part] += factors[i * step + row * row_step] * numbers;
+            }
+        }
+    }
+}
 
 /* Copies weights (num_outputs, num_inputs), of any strides, to panels (ceil(num_outputs / PANEL),
    num_inputs, PANEL), filled up with zeros. */
@@ -43,84 +73,106 @@ extern "C" void pack_weights(int64_t num_outputs, int64_t num_inputs, const floa
                     ? weights[output * output_stride + input * input_stride] : 0;
 }
 
-/* Multiplies `rows` rows, of which `inputs` (num_inputs, rows) holds the columns, with `num` panels;
-   stores `stored` of the rows, and `width` outputs of each. */
+/* A product of rows with packed weights (num_outputs, num_inputs), plus the bias unless it is null. */
+struct Product {
+    int64_t num_outputs, num_inputs;
+    const float *panels, *bias;
+    int64_t is_added;                               /* to what is in `out` */
+};
+
+/* Multiplies `rows` rows, of which `inputs` (num_inputs, rows) holds the columns, with `num` panels from
+   `panel` on; stores `stored` of the rows. */
 template <int rows, int num>
-static void multiply_tile(int64_t num_inputs, const float *inputs, const float *panels,
-                          const float *bias, float *out, int64_t out_stride, int64_t stored,
-                          int64_t width)
+static void multiply_tile(const Product &by, int64_t panel, const float *inputs, float *out,
+                          int64_t out_stride, int64_t stored)
 {
-    const int64_t num_bytes = 4 * (width < PANEL * num ? width : PANEL * num);
-    floats sums[rows][num][PARTS], first[num][PARTS] = {};
-    if (bias)
-        memcpy(first, bias, num_bytes);
+    const int64_t first = panel * PANEL, left = by.num_outputs - first;
+    const int64_t width = left < PANEL * num ? left : PANEL * num;
+    Sums<1, num> initial = {};
+    if (by.bias)
+        memcpy(&initial, by.bias + first, 4 * width);
+    Sums<rows, num> sums;
     for (int row = 0; row < rows; row++)
-        memcpy(sums[row], first, sizeof first);
-    for (int64_t input = 0; input < num_inputs; input++) {
-        UNROLL for (int panel = 0; panel < num; panel++) {
-            const float *weights = panels + PANEL * (panel * num_inputs + input);
-            __builtin_prefetch(weights + AHEAD * PANEL);
-            UNROLL for (int part = 0; part < PARTS; part++) {
-                const floats some = *(const floats *)(weights + LANES * part);
-                UNROLL for (int row = 0; row < rows; row++)
-                    sums[row][panel][part] += inputs[input * rows + row] * some;
-            }
+        memcpy(sums.of[row], &initial, sizeof initial);
+    add_products<1>(sums, by.num_inputs, inputs, rows, 1, by.panels + first * by.num_inputs, PANEL,
+                 PANEL * by.num_inputs, AHEAD * PANEL);
+    for (int64_t row = 0; row < stored; row++) {
+        float *place = out + row * out_stride + first;
+        if (by.is_added) {
+            Sums<1, num> before = {};
+            memcpy(&before, place, 4 * width);
+            UNROLL for (int each = 0; each < num * PARTS; each++)
+                sums.of[row][each / PARTS][each % PARTS] += before.of[0][each / PARTS][each % PARTS];
         }
+        memcpy(place, sums.of[row], 4 * width);
     }
-    for (int64_t row = 0; row < stored; row++)
-        memcpy(out + row * out_stride, sums[row], num_bytes);
 }
 
-/* Multiplies up to CHUNK rows, by tiles of `rows` rows and `num` panels: with fewer rows more panels, for
-   as many sums as there are registers. `columns` has room for CHUNK * num_inputs. */
+/* Multiplies up to CHUNK rows, by tiles of `rows` rows and `num` panels. */
 template <int rows, int num>
-static void multiply_chunk(int64_t num_rows, int64_t num_outputs, int64_t num_inputs,
-                           const float *chunk, const float *panels, const float *bias, float *out,
-                           float *columns, int threads)
+static void multiply_chunk(const Product &by, int64_t num_rows, const float *in, int64_t stride,
+                           float *out, int64_t out_stride, float *columns)
 {
-    for (int64_t block = 0; block < num_rows; block += rows)
-        for (int64_t input = 0; input < num_inputs; input++)
-            for (int64_t row = block; row < block + rows; row++)
-                columns[block * num_inputs + input * rows + row - block] =
-                    row < num_rows ? chunk[row * num_inputs + input] : 0;
+#pragma omp for
+    for (int64_t row = 0; row < (num_rows + rows - 1) / rows * rows; row++) {
+        float *column = columns + row / rows * rows * by.num_inputs + row % rows;
+        for (int64_t input = 0; input < by.num_inputs; input++)
+            column[input * rows] = row < num_rows ? in[row * stride + input] : 0;
+    }
     const auto multiply = [&](auto tile, int64_t panel) {
-        for (int64_t block = 0; block < num_rows; block += rows)
-            tile(num_inputs, columns + block * num_inputs, panels + panel * num_inputs * PANEL,
-                 bias ? bias + panel * PANEL : nullptr, out + block * num_outputs + panel * PANEL,
-                 num_outputs, num_rows - block < rows ? num_rows - block : rows,
-                 num_outputs - panel * PANEL);
+        for (int64_t row = 0; row < num_rows; row += rows)
+            tile(by, panel, columns + row * by.num_inputs, out + row * out_stride, out_stride,
+                 num_rows - row < rows ? num_rows - row : rows);
     };
-    const int64_t num_panels = (num_outputs + PANEL - 1) / PANEL;
-    const int64_t num_groups = num_panels / num;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t group = 0; group < num_groups; group++)
-        multiply(multiply_tile<rows, num>, group * num);
-    for (int64_t panel = num_groups * num; panel < num_panels; panel++)
-        multiply(multiply_tile<rows, 1>, panel);
+    const int64_t num_panels = (by.num_outputs + PANEL - 1) / PANEL, num_groups = num_panels / num;
+    const int64_t left = num_panels - num_groups * num;
+#pragma omp for
+    for (int64_t each = 0; each < num_groups + left; each++) {
+        if (each < num_groups)
+            multiply(multiply_tile<rows, num>, each * num);
+        else
+            multiply(multiply_tile<rows, 1>, each - num_groups + num_groups * num);
+    }
 }
 
-/* Writes `rows` (num_rows, num_inputs), contiguous, times the packed weights, plus the bias unless that
-   is null, to `out` (num_rows, num_outputs). */
-extern "C" void multiply_packed(int64_t num_rows, int64_t num_outputs, int64_t num_inputs,
-                                const float *rows, const float *panels, const float *bias,
-                                float *out, int threads)
+/* Multiplies the rows of `in`, `stride` apart, to those of `out`. `columns` has room for CHUNK *
+   num_inputs. */
+static void multiply(const Product &by, int64_t num_rows, const float *in, int64_t stride, float *out,
+                     int64_t out_stride, float *columns)
 {
-    static thread_local std::vector<float> columns;
-    if (columns.size() < size_t(CHUNK * num_inputs))
-        columns.resize(CHUNK * num_inputs);
     for (int64_t first = 0; first < num_rows; first += CHUNK) {
         const int64_t num = num_rows - first < CHUNK ? num_rows - first : CHUNK;
-        const auto multiply = num > 32 ? multiply_chunk<6, 4>
+        const auto multiply = PARTS > 1
+            ? num > 2 ? multiply_chunk<6, 1> : num > 1 ? multiply_chunk<2, 2> : multiply_chunk<1, 4>
+            : num > 32 ? multiply_chunk<TILE, WIDE>
             : num > 8 ? multiply_chunk<16, 1>
             : num > 4 ? multiply_chunk<8, 2>
             : num > 2 ? multiply_chunk<4, 4>
             : num > 1 ? multiply_chunk<2, 4> : multiply_chunk<1, 8>;
-        multiply(num, num_outputs, num_inputs, rows + first * num_inputs, panels, bias,
-                 out + first * num_outputs, columns.data(), threads);
+        multiply(by, num, in + first * stride, stride, out + first * out_stride, out_stride, columns);
     }
 }
 
-/* Attention -------------------------------------------------------------------------------------- */
+/* Memory that is kept, and grows. */
+static float *scratch(std::vector<float> &kept, size_t size)
+{
+    if (kept.size() < size + 16)
+        kept.resize(size + 16);
+    return kept.data();
+}
+
+/* Writes `rows` (num_rows, num_inputs), contiguous, times the packed weights to `out` (num_rows,
+   num_outputs). */
+extern "C" void multiply_packed(const Product *by, int64_t num_rows, const float *rows, float *out,
+                                int threads)
+{
+    static thread_local std::vector<float> kept;
+    float *columns = scratch(kept, CHUNK * by->num_inputs);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    multiply(*by, num_rows, rows, by->num_inputs, out, by->num_outputs, columns);
+}
+
+/* Functions of vectors --------------------------------------------------------------------------- */
 
 /* exp(x) to two units in the last place, for x <= 0, and 0 below e^-87: 2^n times a polynomial in what is
    left (the coefficients are those of Cephes' expf). NaN stays NaN. */
@@ -159,300 +211,526 @@ static inline float total(floats x)
     return sums[0];
 }
 
-/* Every second lane of `a`, then of `b`, from the lane `first` on. */
-template <int first, int... lanes>
-static inline floats every_second(floats a, floats b, std::integer_sequence<int, lanes...>)
-{
-#ifdef __clang__
-    return __builtin_shufflevector(a, b, (first + 2 * lanes)...);
-#else
-    return __builtin_shuffle(a, b, ints{(first + 2 * lanes)...});
-#endif
-}
+/* Attention -------------------------------------------------------------------------------------- */
 
-/* The sums of two lanes each of `a`, then of `b`. */
-static inline floats pairs(floats a, floats b)
-{
-    const std::make_integer_sequence<int, LANES> lanes;
-    return every_second<0>(a, b, lanes) + every_second<1>(a, b, lanes);
-}
-
-/* Writes the totals of four vectors, in half the operations of four times `total`. */
-static inline void totals(const floats *each, float *sums)
-{
-    floats sum = pairs(pairs(each[0], each[1]), pairs(each[2], each[3]));
-    UNROLL for (int width = LANES; width > 4; width /= 2)
-        sum = pairs(sum, sum);
-    memcpy(sums, &sum, 4 * sizeof *sums);
-}
-
-static inline int64_t between(int64_t low, int64_t x, int64_t high)
-{
-    return x < low ? low : x > high ? high : x;
-}
-
-/* Asks for `size` numbers that will be read soon. */
-static inline void ask_for(const float *numbers, int64_t size)
-{
-    for (int64_t place = 0; place < size; place += 16) /* of a cache line */
-        __builtin_prefetch(numbers + place);
-}
-
-/* Writes the products of a query with `num` keys, contiguous, four at a time for as many sums; asks for
-   as many rows of `next`, of `next_size`. */
-static void scores_of(const float *query, const float *keys, int64_t size, int64_t num,
-                      float *scores, const float *next, int64_t next_size)
-{
-    for (int64_t key = 0; key < num; key += 4) {
-        floats sums[4] = {};
-        const float *each[4];
-        UNROLL for (int i = 0; i < 4; i++)
-            each[i] = keys + (key + i < num ? key + i : num - 1) * size;
-        ask_for(next + key * next_size, 4 * next_size);
-        int64_t place = 0;
-        for (; place + LANES <= size; place += LANES)
-            UNROLL for (int i = 0; i < 4; i++)
-                sums[i] += *(const floats *)(query + place) * *(const floats *)(each[i] + place);
-        totals(sums, scores + key);
-        for (; place < size; place++)
-            for (int i = 0; i < 4; i++)
-                scores[key + i] += query[place] * each[i][place];
-    }
-}
-
-/* Adds `num` rows, each times its weight, to `sum`: `parts` vectors of every row, which are `size`
-   numbers apart; asks for as many rows of `next`, of `next_size`. */
-template <int parts>
-static void add_part(const float *weights, const float *rows, int64_t size, int64_t num, float *sum,
-                     const float *next, int64_t next_size)
-{
-    floats sums[parts];
-    memcpy(sums, sum, sizeof sums);
-    for (int64_t row = 0; row < num; row++) {
-        ask_for(next + row * next_size, next_size);
-        UNROLL for (int part = 0; part < parts; part++)
-            sums[part] += weights[row] * *(const floats *)(rows + row * size + part * LANES);
-    }
-    memcpy(sum, sums, sizeof sums);
-}
-
-/* Adds `num` values, contiguous, each times its weight, to `sum`; asks for as many rows of `next`. */
-static void add_weighted(const float *weights, const float *values, int64_t size, int64_t num,
-                         float *sum, const float *next, int64_t next_size)
-{
-    int64_t place = 0;
-    for (; place + 4 * LANES <= size; place += 4 * LANES, next_size = 0)
-        add_part<4>(weights, values + place, size, num, sum + place, next, next_size);
-    for (; place + LANES <= size; place += LANES, next_size = 0)
-        add_part<1>(weights, values + place, size, num, sum + place, next, next_size);
-    for (int64_t key = 0; key < num && place < size; key++)
-        for (int64_t rest = place; rest < size; rest++)
-            sum[rest] += weights[key] * values[key * size + rest];
-}
-
+/* The cells of a layer. Keys lie in panels, as packed weights do: (lanes, num_kv_heads, capacity / PANEL,
+   key_size, PANEL); values (lanes, num_kv_heads, capacity, value_stride), zeros behind value_size. */
 struct Layer {
-    const float *keys, *values;                     /* (lanes, num_kv_heads, capacity, size) */
-    int64_t num_heads, num_kv_heads, capacity;      /* capacity: tokens of a lane */
-    int64_t key_size, value_size;
+    float *keys, *values;
+    int64_t num_heads, num_kv_heads;
+    int64_t capacity;                               /* tokens of a lane, a multiple of PANEL */
+    int64_t key_size, value_size, value_stride;     /* value_stride: a multiple of PANEL */
     int64_t window;                                 /* most keys that a query sees; 0: all */
     float scaling, softcap;                         /* softcap 0: none */
     const float *sinks;                             /* (num_heads,), or null */
-    int32_t threads;
 };
 
-/* Stores what the heads of fed tokens have, strided by token and head, in their cells (lanes, num_heads,
-   capacity, size). */
-extern "C" void store(float *cells, int64_t num_heads, int64_t capacity, int64_t size,
-                      int64_t num_tokens, const int64_t *lanes, const int64_t *offsets,
-                      const float *fed, int64_t token_stride, int64_t head_stride)
+/* Where tokens are. A place is lane * capacity + offset. */
+struct Tokens {
+    int64_t num;
+    const int64_t *places;                          /* (num,) where their own keys go */
+    const int64_t *seq_lens;                        /* (num,) how many keys they see, their own last */
+    const int64_t *tables;                          /* (num,) the row of `scattered`; -1: straight, so
+                                                       that all keys are in one lane, in order */
+    const int64_t *scattered;                       /* (rows, table_size) places of keys */
+    int64_t table_size;
+};
+
+static inline float *key_cell(const Layer &layer, int64_t place, int64_t head)
 {
-    for (int64_t token = 0; token < num_tokens; token++)
-        for (int64_t head = 0; head < num_heads; head++)
-            memcpy(cells + ((lanes[token] * num_heads + head) * capacity + offsets[token]) * size,
-                   fed + token * token_stride + head * head_stride, 4 * size);
+    const int64_t lane = place / layer.capacity, offset = place % layer.capacity;
+    const int64_t start = (lane * layer.num_kv_heads + head) * layer.capacity + offset / PANEL * PANEL;
+    return layer.keys + start * layer.key_size + offset % PANEL;
 }
 
-/* Lets one query, of head `head`, see the keys from `first` to `end` of its lane. The softmax is computed
-   chunk by chunk, rescaled whenever a larger score appears (Milakov and Gimelshein, "Online normalizer
-   calculation for softmax", 2018). */
-static void attend_one(const Layer *layer, const float *query, int64_t head, int64_t lane,
-                       int64_t first, int64_t end, float *out)
+static inline float *value_cell(const Layer &layer, int64_t place, int64_t head)
 {
-    const int64_t kv_head = head / (layer->num_heads / layer->num_kv_heads);
-    const int64_t start = (lane * layer->num_kv_heads + kv_head) * layer->capacity;
-    float highest = layer->sinks ? layer->sinks[head] : -INFINITY;
-    float shares = layer->sinks ? 1 : 0;
-    float scores[KEYS] __attribute__((aligned(64))) = {};
-    memset(out, 0, 4 * layer->value_size);
-    /* Chunks of one size, so that each asks for all that the next will read. */
-    const int64_t begin = first, num_chunks = (end - begin + KEYS - 1) / KEYS;
-    const int64_t size = (end - begin + num_chunks - 1) / num_chunks;
-    const bool is_first = head % (layer->num_heads / layer->num_kv_heads) == 0; /* to read these keys */
-    for (; first < end; first += size) {
-        const int64_t num = end - first < size ? end - first : size;
-        float before = highest;
-        const float *keys = layer->keys + (start + first) * layer->key_size;
-        const float *values = layer->values + (start + first) * layer->value_size;
-        scores_of(query, keys, layer->key_size, num, scores, values, is_first ? layer->value_size : 0);
-        for (int64_t key = 0; key < num; key += LANES) {
-            floats *some = (floats *)(scores + key);
-            *some *= layer->scaling;
-            if (layer->softcap != 0)
-                *some = layer->softcap * tangent(*some / layer->softcap);
+    const int64_t lane = place / layer.capacity, offset = place % layer.capacity;
+    const int64_t start = (lane * layer.num_kv_heads + head) * layer.capacity + offset;
+    return layer.values + start * layer.value_stride;
+}
+
+/* Stores the keys and values of tokens, strided by token and head. */
+static void store_tokens(const Layer &layer, const Tokens &tokens, const float *keys, int64_t stride,
+                         int64_t head_stride, const float *values, int64_t value_stride,
+                         int64_t value_head_stride)
+{
+#pragma omp for
+    for (int64_t token = 0; token < tokens.num; token++)
+        for (int64_t head = 0; head < layer.num_kv_heads; head++) {
+            const float *key = keys + token * stride + head * head_stride;
+            float *cell = key_cell(layer, tokens.places[token], head);
+            for (int64_t each = 0; each < layer.key_size; each++)
+                cell[each * PANEL] = key[each];
+            memcpy(value_cell(layer, tokens.places[token], head),
+                   values + token * value_stride + head * value_head_stride, 4 * layer.value_size);
         }
-        for (int64_t key = 0; key < num; key++)
-            highest = scores[key] > highest ? scores[key] : highest;
-        for (int64_t key = num; key % LANES; key++)
-            scores[key] = -INFINITY;
-        floats sum = {};
-        for (int64_t key = 0; key < num; key += LANES) {
-            floats *some = (floats *)(scores + key);
-            *some = exponential(*some - highest);
-            sum += *some;
-        }
-        if (before != highest) {
-            const float factor = expf(before - highest);
-            shares *= factor;
-            for (int64_t place = 0; place < layer->value_size; place++)
-                out[place] *= factor;
-        }
-        shares += total(sum);
-        /* The next keys are those behind these, or the first ones that the next head sees. */
-        const int64_t ahead = first + num < end ? num : layer->capacity + begin - first;
-        add_weighted(scores, values, layer->value_size, num, out, keys + ahead * layer->key_size,
-                     is_first ? layer->key_size : 0);
+}
+
+/* The keys and values that a query sees from `first`, a multiple of KEYS, on. */
+struct Chunk {
+    const float *keys, *values;
+};
+
+/* Finds the `num` keys from `first` on; copies them to `keys` and `values` if they are scattered. */
+static Chunk chunk_of(const Layer &layer, const Tokens &tokens, int64_t token, int64_t head,
+                      int64_t first, int64_t num, float *keys, float *values)
+{
+    if (tokens.tables[token] < 0) {
+        const int64_t place = tokens.places[token] / layer.capacity * layer.capacity + first;
+        return {key_cell(layer, place, head), value_cell(layer, place, head)};
     }
-    for (int64_t place = 0; place < layer->value_size; place++)
-        out[place] /= shares;
+    const int64_t *places = tokens.scattered + tokens.tables[token] * tokens.table_size + first;
+    for (int64_t key = 0; key < num; key++) {
+        const float *cell = key_cell(layer, places[key], head);
+        for (int64_t each = 0; each < layer.key_size; each++)
+            keys[(key / PANEL * layer.key_size + each) * PANEL + key % PANEL] = cell[each * PANEL];
+        memcpy(values + key * layer.value_stride, value_cell(layer, places[key], head),
+               4 * layer.value_stride);
+    }
+    return {keys, values};
 }
 
-/* Lets the query of each row (its token among those of `queries`, its lane, and how many keys are there)
-   see the keys of its lane; writes to the rows of `out` (tokens, num_heads, value_size), contiguous. */
-extern "C" void attend_rows(const Layer *layer, int64_t num_rows, const int64_t *tokens,
-                            const int64_t *lanes, const int64_t *seq_lens, const float *queries,
-                            int64_t query_stride, int64_t query_head_stride, float *out)
+/* Adds values (count, stride), each times its weight, to the sums (rows, stride) of rows. */
+template <int rows, int num>
+static inline void add_panels(float *sums, int64_t from, const float *weights, int64_t count,
+                              const float *values, int64_t stride, int64_t ahead)
 {
-#pragma omp parallel for collapse(2) num_threads(layer->threads) if (layer->threads > 1)
-    for (int64_t row = 0; row < num_rows; row++)
-        for (int64_t head = 0; head < layer->num_heads; head++) {
-            const int64_t end = seq_lens[row];
-            const int64_t first = layer->window && end > layer->window ? end - layer->window : 0;
-            attend_one(layer, queries + tokens[row] * query_stride + head * query_head_stride, head,
-                       lanes[row], first, end,
-                       out + (tokens[row] * layer->num_heads + head) * layer->value_size);
-        }
+    Sums<rows, num> some;
+    UNROLL for (int row = 0; row < rows; row++)
+        memcpy(some.of[row], sums + row * stride + from, sizeof some.of[row]);
+    add_products<2>(some, count, weights, 1, KEYS, values + from, stride, PANEL, ahead);
+    UNROLL for (int row = 0; row < rows; row++)
+        memcpy(sums + row * stride + from, some.of[row], sizeof some.of[row]);
 }
 
-/* The rest has a block of LANES queries, of which each vector holds one number of every query. */
-
-/* Adds the products of `num` vectors with the numbers of `rows` rows, to as many sums: those of row r are
-   numbers[r * row_stride + i * stride]. */
 template <int rows>
-static inline void add_products(const floats *vectors, int64_t num, const float *numbers,
-                                int64_t row_stride, int64_t stride, floats *sums)
+static void add_values(float *sums, const float *weights, int64_t count, const float *values,
+                       int64_t stride, int64_t ahead)
 {
-    floats some[rows];
-    memcpy(some, sums, sizeof some);
-    for (int64_t i = 0; i < num; i++)
-        UNROLL for (int row = 0; row < rows; row++)
-            some[row] += vectors[i] * numbers[row * row_stride + i * stride];
-    memcpy(sums, some, sizeof some);
+    int64_t from = 0;
+    for (; from + WIDE * PANEL <= stride; from += WIDE * PANEL)
+        add_panels<rows, WIDE>(sums, from, weights, count, values, stride, ahead);
+    for (; from + 2 * PANEL <= stride && WIDE > 2; from += 2 * PANEL)
+        add_panels<rows, 2>(sums, from, weights, count, values, stride, ahead);
+    for (; from < stride; from += PANEL)
+        add_panels<rows, 1>(sums, from, weights, count, values, stride, ahead);
 }
 
-static void add_all_products(const floats *vectors, int64_t num, int64_t num_rows, const float *numbers,
-                             int64_t row_stride, int64_t stride, floats *sums)
+/* Writes the products of queries, whose columns are (key_size, rows), with panels of keys. */
+template <int rows, int num>
+static inline void score_panels(const float *columns, int64_t size, const float *keys, int64_t ahead,
+                                float *scores)
 {
-    int64_t row = 0;
-    for (; row + 16 <= num_rows; row += 16)
-        add_products<16>(vectors, num, numbers + row * row_stride, row_stride, stride, sums + row);
-    for (; row + 4 <= num_rows; row += 4)
-        add_products<4>(vectors, num, numbers + row * row_stride, row_stride, stride, sums + row);
-    for (; row < num_rows; row++)
-        add_products<1>(vectors, num, numbers + row * row_stride, row_stride, stride, sums + row);
+    Sums<rows, num> sums = {};
+    add_products<2>(sums, size, columns, rows, 1, keys, PANEL, PANEL * size, ahead);
+    UNROLL for (int row = 0; row < rows; row++)
+        memcpy(scores + row * KEYS, sums.of[row], sizeof sums.of[row]);
 }
 
-/* Which of the queries, that of lane 0 at `position`, see a key. */
-static inline ints seen_by_lanes(int64_t key, int64_t position, int64_t window)
+/* Turns a row's scores into weights, of which those that it does not see, before `from` and from `to`
+   on, are zero. The softmax is computed chunk by chunk, and rescaled by the factor that it returns (Milakov
+   and Gimelshein, "Online normalizer calculation for softmax", 2018). */
+static inline float weigh(const Layer &layer, float *scores, int64_t num_panels, int64_t from, int64_t to,
+                          float &highest, floats *shares)
 {
+    const float before = highest;
+    floats largest = floats{} + before;
     ints lanes;
     for (int lane = 0; lane < LANES; lane++)
         lanes[lane] = lane;
-    const int32_t offset = key - position;
-    return (lanes >= offset) & (lanes < offset + int32_t(window));
+    for (int64_t key = 0; key < num_panels * PANEL; key += LANES) {
+        floats &some = *(floats *)(scores + key);
+        some *= layer.scaling;
+        if (layer.softcap != 0)
+            some = layer.softcap * tangent(some / layer.softcap);
+        if (key < from || key + LANES > to)
+            some = (lanes >= int32_t(from - key)) & (lanes < int32_t(to - key))
+                ? some : floats{} - INFINITY;
+        largest = some > largest ? some : largest;
+    }
+    for (int lane = 0; lane < LANES; lane++)
+        highest = largest[lane] > highest ? largest[lane] : highest;
+    const float factor = before == highest ? 1 : exponential(floats{} + (before - highest))[0];
+    for (int part = 0; part < PARTS; part++)
+        shares[part] *= factor;
+    for (int64_t key = 0; key < num_panels * PANEL; key += LANES) {
+        floats &some = *(floats *)(scores + key);
+        some = exponential(some - highest);
+        shares[key / LANES % PARTS] += some;
+    }
+    return factor;
 }
 
-/* Lets `num` queries, strided, of one head, at `position` and behind it, see the keys up to their own. */
-static void attend_block(const Layer *layer, int64_t lane, int64_t head, int64_t position, int64_t num,
-                         const float *queries, int64_t stride, float *out, int64_t out_stride)
+/* Queries of one lane that read the same keys: rows of (token, head), the heads of a token side by side. */
+struct Tile {
+    int64_t token, row;                             /* the run's first token; the first row in it */
+};
+
+/* Lets `rows` queries see the keys of one head. */
+template <int rows>
+static void attend_tile(const Layer &layer, const Tokens &tokens, Tile tile, int64_t kv_head,
+                        const float *queries, int64_t stride, int64_t head_stride, float *out,
+                        int64_t out_stride)
 {
-    const int64_t key_size = layer->key_size, value_size = layer->value_size;
-    const int64_t kv_head = head / (layer->num_heads / layer->num_kv_heads);
-    const int64_t start = (lane * layer->num_kv_heads + kv_head) * layer->capacity;
-    const int64_t window = layer->window ? layer->window : INT32_MAX / 2;
-    floats scaled[key_size], results[value_size], scores[KEYS];
-    floats highest = floats{} + (layer->sinks ? layer->sinks[head] : -1e30f);
-    floats shares = floats{} + (layer->sinks ? 1.0f : 0.0f);
-    memset(scaled, 0, sizeof scaled);
+    const int64_t group = layer.num_heads / layer.num_kv_heads, size = layer.key_size;
+    const int64_t value_stride = layer.value_stride;
+    int64_t token[rows], head[rows], begin[rows], end[rows];
+    float columns[size * rows], results[rows * value_stride], highest[rows];
+    float gathered_keys[KEYS * size], gathered_values[KEYS * value_stride];
+    floats shares[rows][PARTS] = {}, weights[rows][KEYS / LANES];
     memset(results, 0, sizeof results);
-    for (int64_t place = 0; place < key_size; place++)
-        for (int64_t query = 0; query < num; query++)
-            scaled[place][query] = queries[query * stride + place] * layer->scaling;
-    const int64_t end = position + num;
-    for (int64_t first = position >= window ? position - window + 1 : 0; first < end; first += KEYS) {
-        const int64_t num_keys = end - first < KEYS ? end - first : KEYS;
-        const float *keys = layer->keys + (start + first) * key_size;
-        const float *values = layer->values + (start + first) * value_size;
-        memset(scores, 0, sizeof scores);
-        add_all_products(scaled, key_size, num_keys, keys, key_size, 1, scores);
-        /* The keys between `all` and `some` are seen by all queries. */
-        const int64_t all = between(0, position + LANES - window - first, num_keys);
-        const int64_t some = between(all, position + 1 - first, num_keys);
-        const floats before = highest;
-        for (int64_t key = 0; key < num_keys; key++) {
-            if (layer->softcap != 0)
-                scores[key] = layer->softcap * tangent(scores[key] / layer->softcap);
-            if (key < all || key >= some)
-                scores[key] = seen_by_lanes(first + key, position, window)
-                    ? scores[key] : floats{} - INFINITY;
-            highest = scores[key] > highest ? scores[key] : highest;
+    for (int row = 0; row < rows; row++) {
+        token[row] = tile.token + (tile.row + row) / group;
+        head[row] = kv_head * group + (tile.row + row) % group;
+        end[row] = tokens.seq_lens[token[row]];
+        begin[row] = layer.window && end[row] > layer.window ? end[row] - layer.window : 0;
+        highest[row] = layer.sinks ? layer.sinks[head[row]] : -1e30f;
+        const float *query = queries + token[row] * stride + head[row] * head_stride;
+        for (int64_t place = 0; place < size; place++)
+            columns[place * rows + row] = query[place];
+    }
+    if (layer.sinks)
+        for (int row = 0; row < rows; row++)
+            shares[row][0][0] = 1;
+    /* Rows are in order, so the first begins and ends first. */
+    const int64_t first_key = begin[0] / KEYS * KEYS;
+    for (int64_t first = first_key; first < end[rows - 1]; first += KEYS) {
+        const int64_t left = end[rows - 1] - first, num_keys = left < KEYS ? left : KEYS;
+        const int64_t num_panels = (num_keys + PANEL - 1) / PANEL;
+        const Chunk chunk = chunk_of(layer, tokens, token[0], kv_head, first, num_keys, gathered_keys,
+                                     gathered_values);
+        int64_t panel = 0;
+        float *scores = (float *)weights;
+        const int64_t ahead = first + KEYS < end[rows - 1] ? KEYS : layer.capacity + first_key - first;
+        for (; panel + WIDE <= num_panels; panel += WIDE)
+            score_panels<rows, WIDE>(columns, size, chunk.keys + panel * size * PANEL, ahead * size,
+                                     scores + panel * PANEL);
+        for (; panel < num_panels; panel++)
+            score_panels<rows, 1>(columns, size, chunk.keys + panel * size * PANEL, ahead * size,
+                                  scores + panel * PANEL);
+        int64_t from[rows], to[rows];
+        for (int row = 0; row < rows; row++) {
+            from[row] = begin[row] < first ? 0 : begin[row] - first < num_keys ? begin[row] - first : num_keys;
+            to[row] = end[row] - first < num_keys ? end[row] - first : num_keys;
+            to[row] = to[row] > from[row] ? to[row] : from[row];
+            const float factor = weigh(layer, scores + row * KEYS, num_panels, from[row], to[row],
+                                       highest[row], shares[row]);
+            if (factor != 1)
+                for (int64_t place = 0; place < value_stride; place++)
+                    results[row * value_stride + place] *= factor;
         }
-        const floats factor = exponential(before - highest);
-        shares *= factor;
-        for (int64_t place = 0; place < value_size; place++)
-            results[place] *= factor;
-        for (int64_t key = 0; key < num_keys; key++) {
-            scores[key] = exponential(scores[key] - highest);
-            shares += scores[key];
-        }
-        add_all_products(scores + all, some - all, value_size, values + all * value_size, 1, value_size,
-                         results);
-        for (int64_t key = all ? 0 : some; key < num_keys; key = key + 1 == all ? some : key + 1) {
-            /* A weight of zero does not cancel a NaN. */
-            const ints seen = seen_by_lanes(first + key, position, window);
-            for (int64_t place = 0; place < value_size; place++)
-                results[place] += seen ? scores[key] * values[key * value_size + place] : floats{};
+        /* All rows see the keys between `all` and `some`. One that is not seen may be NaN, which a weight
+           of zero does not cancel. */
+        const int64_t all = from[rows - 1] < to[0] ? from[rows - 1] : to[0], some = to[0];
+        for (int row = 0; row < rows; row++)
+            if (from[row] < all)
+                add_values<1>(results + row * value_stride, scores + row * KEYS + from[row],
+                              all - from[row], chunk.values + from[row] * value_stride, value_stride, ahead * value_stride);
+        add_values<rows>(results, scores + all, some - all, chunk.values + all * value_stride, value_stride,
+                         ahead * value_stride);
+        for (int row = 0; row < rows; row++) {
+            const int64_t next = from[row] > some ? from[row] : some;
+            if (next < to[row])
+                add_values<1>(results + row * value_stride, scores + row * KEYS + next, to[row] - next,
+                              chunk.values + next * value_stride, value_stride, ahead * value_stride);
         }
     }
-    for (int64_t place = 0; place < value_size; place++)
-        for (int64_t query = 0; query < num; query++)
-            out[query * out_stride + place] = results[place][query] / shares[query];
+    for (int row = 0; row < rows; row++) {
+        float sum = 0;
+        for (int part = 0; part < PARTS; part++)
+            sum += total(shares[row][part]);
+        float *place = out + token[row] * out_stride + head[row] * layer.value_size;
+        for (int64_t each = 0; each < layer.value_size; each++)
+            place[each] = results[row * value_stride + each] / sum;
+    }
 }
 
-/* Lets the queries of a span of one lane, of which `context_len` tokens precede it, see the keys up to
-   their own; writes to `out` (query_len, num_heads, value_size), contiguous. */
-extern "C" void attend_span(const Layer *layer, int64_t lane, int64_t context_len, int64_t query_len,
-                            const float *queries, int64_t query_stride, int64_t query_head_stride,
-                            float *out)
+/* Lets the queries of tokens, strided by token and head, see the keys of their sequences; writes to `out`
+   (num, num_heads * value_size), strided by token. Tokens of a sequence that follow one another share
+   readings of keys. */
+static void attend_tokens(const Layer &layer, const Tokens &tokens, const float *queries, int64_t stride,
+                          int64_t head_stride, float *out, int64_t out_stride)
 {
-    const int64_t num_blocks = (query_len + LANES - 1) / LANES;
-#pragma omp parallel for collapse(2) schedule(dynamic) num_threads(layer->threads) \
-    if (layer->threads > 1)
-    for (int64_t head = 0; head < layer->num_heads; head++)
-        for (int64_t block = 0; block < num_blocks; block++) {
-            const int64_t query = block * LANES, left = query_len - query;
-            attend_block(layer, lane, head, context_len + query, left < LANES ? left : LANES,
-                         queries + query * query_stride + head * query_head_stride, query_stride,
-                         out + (query * layer->num_heads + head) * layer->value_size,
-                         layer->num_heads * layer->value_size);
+    const int64_t group = layer.num_heads / layer.num_kv_heads;
+    static thread_local std::vector<Tile> tiles; /* of each thread, all of them */
+    tiles.clear();
+    for (int64_t token = 0, next; token < tokens.num; token = next) {
+        const int64_t lane = tokens.places[token] / layer.capacity;
+        for (next = token + 1; next < tokens.num; next++)
+            if (tokens.seq_lens[next] != tokens.seq_lens[next - 1] + 1
+                || tokens.tables[next] != tokens.tables[token]
+                || (tokens.tables[token] < 0 && tokens.places[next] / layer.capacity != lane))
+                break;
+        for (int64_t row = 0; row < (next - token) * group;) {
+            tiles.push_back({token, row});
+            const int64_t left = (next - token) * group - row;
+            row += left >= TILE ? TILE : left >= 4 ? 4 : left >= 2 ? 2 : 1;
         }
+        tiles.push_back({-1, (next - token) * group}); /* where the run ends */
+    }
+    const int64_t num_tiles = tiles.size();
+    const Tile *each = tiles.data();
+#pragma omp for schedule(dynamic) collapse(2)
+    for (int64_t index = 0; index < num_tiles; index++)
+        for (int64_t head = 0; head < layer.num_kv_heads; head++) {
+            const Tile tile = each[index];
+            if (tile.token < 0)
+                continue;
+            const int64_t num = each[index + 1].row - tile.row;
+            const auto attend = num == TILE ? attend_tile<TILE>
+                : num == 4 ? attend_tile<4> : num == 2 ? attend_tile<2> : attend_tile<1>;
+            attend(layer, tokens, tile, head, queries, stride, head_stride, out, out_stride);
+        }
+}
+
+/* Stores the keys and values of tokens, strided by token and head, and lets their queries see those of
+   their sequences; writes to `out` (num, num_heads, value_size), contiguous. */
+extern "C" void attend(const Layer *layer, const Tokens *tokens, const float *queries, int64_t stride,
+                       int64_t head_stride, const float *keys, int64_t key_stride,
+                       int64_t key_head_stride, const float *values, int64_t value_stride,
+                       int64_t value_head_stride, float *out, int threads)
+{
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        store_tokens(*layer, *tokens, keys, key_stride, key_head_stride, values, value_stride,
+                     value_head_stride);
+        attend_tokens(*layer, *tokens, queries, stride, head_stride, out,
+                      layer->num_heads * layer->value_size);
+    }
+}
+
+/* A decoder -------------------------------------------------------------------------------------- */
+
+enum Kind { EMBED, NORM, MULTIPLY, ROTATE, STORE, ATTEND, ACTIVATE, PICK };
+enum Function { SILU, GELU_TANH, RELU };
+
+/* One operation on the rows of a step, from buffer `in` to buffer `out`. */
+struct Op {
+    int64_t kind, in, out;
+    int64_t other;                                  /* STORE: the buffer of values; ACTIVATE: that whose
+                                                       numbers multiply the result, or -1 */
+    int64_t size;                                   /* NORM, ROTATE: of a head, or of the whole row */
+    int64_t layer;                                  /* STORE, ATTEND */
+    int64_t function;                               /* ACTIVATE; NORM: 1 subtracts the mean; EMBED: 1 adds
+                                                       the row of the position */
+    const float *weight, *bias;                     /* EMBED: the table; NORM */
+    double epsilon;
+    Product product;                                /* MULTIPLY */
+};
+
+/* Intermediate results: (rows, width), of all rows or of a chunk. */
+struct Buffer {
+    int64_t width, is_local;
+};
+
+struct Program {
+    const Op *ops;
+    int64_t num_ops;
+    const Buffer *buffers;                          /* the last one holds the logits */
+    int64_t num_buffers, most_inputs;               /* most_inputs: of a product */
+};
+
+struct Step {
+    Tokens tokens;
+    const int64_t *token_ids;                       /* (num,) */
+    const Layer *layers;
+    const float *cosines, *sines;                   /* (positions, rotary) */
+    int64_t rotary;                                 /* numbers of a head that are rotated */
+    int64_t num_picked;
+    const int64_t *picked;                          /* (num_picked,) tokens whose logits are wanted */
+    float *logits;                                  /* (num_picked, vocab) */
+    int32_t threads;
+};
+
+static void normalise(const Op &op, const float *in, float *out, int64_t width)
+{
+    for (int64_t first = 0; first < width; first += op.size, in += op.size, out += op.size) {
+        floats sums = {}, squares = {};
+        float mean = 0, sum = 0;
+        int64_t place = 0;
+        if (op.function) {
+            for (; place + LANES <= op.size; place += LANES)
+                sums += *(const floats *)(in + place);
+            for (sum = total(sums); place < op.size; place++)
+                sum += in[place];
+            mean = sum / op.size;
+        }
+        for (place = 0; place + LANES <= op.size; place += LANES) {
+            const floats some = *(const floats *)(in + place) - mean;
+            squares += some * some;
+        }
+        for (sum = total(squares); place < op.size; place++)
+            sum += (in[place] - mean) * (in[place] - mean);
+        const float scale = 1 / sqrtf(sum / op.size + float(op.epsilon));
+        for (place = 0; place < op.size; place++)
+            out[place] = (in[place] - mean) * scale * op.weight[place] + (op.bias ? op.bias[place] : 0);
+    }
+}
+
+static void rotate(const Op &op, const Step &step, int64_t position, float *row, int64_t width)
+{
+    const int64_t half = step.rotary / 2;
+    const float *cosines = step.cosines + position * step.rotary;
+    const float *sines = step.sines + position * step.rotary;
+    for (float *head = row; head < row + width; head += op.size)
+        for (int64_t place = 0; place < half; place++) {
+            const float low = head[place], high = head[place + half];
+            head[place] = low * cosines[place] - high * sines[place];
+            head[place + half] = high * cosines[place + half] + low * sines[place + half];
+        }
+}
+
+static inline floats load(const float *numbers, int64_t num)
+{
+    if (num >= LANES)
+        return *(const floats *)numbers;
+    floats some = {};
+    memcpy(&some, numbers, 4 * num);
+    return some;
+}
+
+static void activate(const Op &op, const float *in, const float *other, float *out, int64_t width)
+{
+    for (int64_t first = 0; first < width; first += LANES) {
+        const int64_t left = width - first;
+        floats x = load(in + first, left);
+        if (op.function == RELU) {
+            x = x < 0 ? floats{} : x;
+        } else if (op.function == SILU) {
+            const floats shrunk = exponential(x < 0 ? x : -x);
+            x *= (x < 0 ? shrunk : floats{} + 1) / (1 + shrunk);
+        } else {
+            x *= 0.5f * (1 + tangent(0.7978845608f * (x + 0.044715f * x * x * x)));
+        }
+        if (other)
+            x *= load(other + first, left);
+        if (left >= LANES)
+            *(floats *)(out + first) = x;
+        else
+            memcpy(out + first, &x, 4 * left);
+    }
+}
+
+/* A step under way, as each of its threads sees it. */
+struct Run {
+    const Program &program;
+    const Step &step;
+    Tokens tokens;                                  /* of the step, and later those picked */
+    float *const *starts;                           /* of the buffers */
+    float *columns;
+    int64_t first, num;                             /* of the rows that are worked on */
+
+    float *row(int64_t buffer, int64_t index) const
+    {
+        const Buffer &of = program.buffers[buffer];
+        return starts[buffer] + (index + (of.is_local ? 0 : first)) * of.width;
+    }
+
+    int64_t width(int64_t buffer) const { return program.buffers[buffer].width; }
+
+    Tokens fed() const
+    {
+        return {num, tokens.places + first, tokens.seq_lens + first, tokens.tables + first,
+                tokens.scattered, tokens.table_size};
+    }
+
+    void of_rows(const Op &op) const
+    {
+#pragma omp for
+        for (int64_t index = 0; index < num; index++) {
+            float *in = row(op.in, index), *out = row(op.out, index);
+            const int64_t position = tokens.seq_lens[first + index] - 1, size = width(op.out);
+            if (op.kind == NORM)
+                normalise(op, in, out, size);
+            else if (op.kind == ROTATE)
+                rotate(op, step, position, out, size);
+            else if (op.kind == ACTIVATE)
+                activate(op, in, op.other < 0 ? nullptr : row(op.other, index), out, size);
+            else if (op.kind == PICK)
+                memcpy(out, row(op.in, step.picked[index]), 4 * size);
+            else if (op.function)
+                for (int64_t place = 0; place < size; place++)
+                    out[place] += op.weight[position * size + place];
+            else
+                memcpy(out, op.weight + step.token_ids[first + index] * size, 4 * size);
+        }
+    }
+
+    void carry_out(const Op &op) const
+    {
+        if (op.kind == MULTIPLY) {
+            multiply(op.product, num, row(op.in, 0), width(op.in), row(op.out, 0), width(op.out), columns);
+        } else if (op.kind == STORE) {
+            const Layer &layer = step.layers[op.layer];
+            store_tokens(layer, fed(), row(op.in, 0), width(op.in), layer.key_size, row(op.other, 0),
+                         width(op.other), layer.value_size);
+        } else if (op.kind == ATTEND) {
+            const Layer &layer = step.layers[op.layer];
+            attend_tokens(layer, fed(), row(op.in, 0), width(op.in), layer.key_size, row(op.out, 0),
+                          width(op.out));
+        } else {
+            of_rows(op);
+        }
+    }
+
+    /* Between attentions rows do not meet, so that a chunk of them goes through all operations while it
+       is in the cache. `picked` are the tokens behind PICK. */
+    void all(const Tokens &picked)
+    {
+        const auto meets = [](const Op &op) { return op.kind == ATTEND || op.kind == PICK; };
+        const Op *op = program.ops, *const end = op + program.num_ops;
+        while (op < end) {
+            const Op *next = op;
+            while (next < end && !meets(*next))
+                next++;
+            for (first = 0; first < tokens.num; first += CHUNK) {
+                num = tokens.num - first < CHUNK ? tokens.num - first : CHUNK;
+                for (const Op *each = op; each < next; each++)
+                    carry_out(*each);
+            }
+            first = 0;
+            if (next < end && next->kind == PICK)
+                tokens = picked;
+            num = tokens.num;
+            if (next < end)
+                carry_out(*next);
+            op = next + 1;
+        }
+    }
+};
+
+/* Runs the decoder over the tokens of a step. */
+extern "C" void decode(const Program *program, const Step *step)
+{
+    static thread_local std::vector<float> kept, kept_columns;
+    static thread_local std::vector<int64_t> kept_tokens;
+    std::vector<float *> starts;
+    std::vector<size_t> offsets;
+    const int64_t num_tokens = step->tokens.num, num_picked = step->num_picked;
+    const int64_t most = num_tokens > num_picked ? num_tokens : num_picked;
+    size_t size = 0;
+    for (int64_t each = 0; each < program->num_buffers - 1; each++) {
+        offsets.push_back(size);
+        size += program->buffers[each].width * (program->buffers[each].is_local ? CHUNK : most) + PANEL;
+    }
+    float *const arena = scratch(kept, size);
+    for (size_t each : offsets)
+        starts.push_back(arena + each);
+    starts.push_back(step->logits);
+    float *const columns = scratch(kept_columns, CHUNK * program->most_inputs);
+    kept_tokens.resize(3 * num_picked);
+    int64_t *places = kept_tokens.data(), *seq_lens = places + num_picked, *tables = seq_lens + num_picked;
+    for (int64_t each = 0; each < num_picked; each++) {
+        places[each] = step->tokens.places[step->picked[each]];
+        seq_lens[each] = step->tokens.seq_lens[step->picked[each]];
+        tables[each] = step->tokens.tables[step->picked[each]];
+    }
+    const Tokens picked = {num_picked, places, seq_lens, tables, step->tokens.scattered,
+                           step->tokens.table_size};
+#pragma omp parallel num_threads(step->threads) if (step->threads > 1)
+    {
+        Run run = {*program, *step, step->tokens, starts.data(), columns, 0, 0};
+        run.all(picked);
+    }
 }

@@ -22,7 +22,7 @@ NO_AUTOCAST = (
     "engine 'paged' computes in the model's own dtype, but torch.autocast is on, which not all that it "
     "prepares would follow: build and run it outside, or convert the model"
 )
-# What `batch_invariant` is for. (How many threads share a product may matter.)
+# What `batch_invariant` is for. (How many threads share a product may matter, but for `decoder`.)
 BITWISE = (
     *("batch", "order", "arrival", "chunking", "prefix", "prefill", "preemption", "speculation"),
     "interruption",
@@ -40,6 +40,7 @@ class PagedOptions:
     """
 
     backend: str = "auto"  # lanes on a CPU, in float32; on CUDA triton if it is installed; else blocks
+    native: bool | None = None  # run common decoders by `decoder`; default in lanes
     trace: bool | None = None  # run the forward pass as TorchScript; default on a CPU
     graphs: bool | None = None  # run steps as CUDA graphs (elsewhere unrecorded); default on CUDA
     overlap: bool | None = None  # read tokens, and EOS, one step late; default on CUDA
@@ -81,14 +82,16 @@ class PagedOptions:
         is_packed = self.feed in ("auto", PACKED)
         is_native = is_cpu and dtype is torch.float32 and native.works()
         by_device = "triton" if is_cuda and triton_works() else "blocks"
-        if is_native and not (self.batch_invariant or self.moves_blocks):
+        if is_native and not self.moves_blocks:
             by_device = "lanes"
         compiler = is_packed and is_cuda and triton_works() if self.compile is None else self.compile
+        backend = by_device if self.backend == "auto" else self.backend
         found = replace(
             self,
             feed=PACKED if is_packed else self.feed,
-            backend=by_device if self.backend == "auto" else self.backend,
-            pack=False if self.batch_invariant and self.pack is None else self.pack,
+            backend=backend,
+            native=backend == "lanes" and is_packed if self.native is None else self.native,
+            pack=backend == "lanes" if self.batch_invariant and self.pack is None else self.pack,
             trace=is_packed and is_cpu and not compiler if self.trace is None else self.trace,
             graphs=is_packed and is_cuda if self.graphs is None else self.graphs,
             overlap=is_packed and is_cuda and not self.transfer
@@ -137,9 +140,10 @@ class PagedOptions:
         needs = {
             "a CPU": is_cpu,
             "feed=packed": self.feed == PACKED,
-            "backend=blocks": self.backend == "blocks",
+            "backend=lanes or =blocks": self.backend != "triton",
+            "pack=true in lanes, and else =false": self.pack is (self.backend == "lanes"),
         }
-        for name in ("compile", "graphs", "prepare", "overlap", "pack", "transfer"):
+        for name in ("compile", "graphs", "prepare", "overlap", "transfer"):
             needs[f"{name}=false"] = not getattr(self, name)
         for what, is_so in needs.items():
             if not is_so:

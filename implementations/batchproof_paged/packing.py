@@ -11,6 +11,7 @@ depends on a clock. Ours (`native`) holds as many sums as AVX-512 has registers;
 which torch brings, gains on more rows.
 """
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from weakref import WeakKeyDictionary
@@ -77,10 +78,10 @@ def pack(kernel: str, weight: Tensor) -> Tensor:
 
 
 class PackedLinear:
-    """A layer and a copy of its weights for a kernel."""
+    """A layer and a copy of its weights for a kernel: of all its outputs, or of a part."""
 
-    def __init__(self, layer: Layer, kernel: str) -> None:
-        self.layer, self.kernel = layer, kernel
+    def __init__(self, layer: Layer, kernel: str, part: slice | None = None) -> None:
+        self.layer, self.kernel, self._part = layer, kernel, part or slice(None)
         self._source = layer.weight
         self._repack()
 
@@ -92,13 +93,14 @@ class PackedLinear:
 
     def multiply(self, packed: Tensor, rows: Tensor) -> Tensor:
         """Is the layer's forward pass over `rows` (1, T, in), given the copy."""
-        return multiply(self.kernel, rows, packed, self.layer.bias, self._num_outputs)
+        return multiply(self.kernel, rows, packed, self.layer.bias, self.num_outputs)
 
     def _repack(self) -> None:
         self._mark, self._sums = mark(self._source), _sums_of_bits(self._source)
         weight = self._source.detach()
         weight = weight.t() if isinstance(self.layer, Conv1D) else weight
-        self._num_outputs = len(weight)
+        weight = weight[self._part]
+        self.num_outputs = len(weight)
         self.weight = pack(self.kernel, weight)
 
 
@@ -112,18 +114,20 @@ class PackedLinears:
     """The copies that an engine uses, by the number of rows."""
 
     @torch.no_grad()
-    def __init__(self, model: PreTrainedModel, pack: bool | None) -> None:
-        """`pack` None: copies are made of large models' weights."""
+    def __init__(self, model: PreTrainedModel, pack: bool | None, is_invariant: bool = False) -> None:
+        """`pack` None: copies are made of large models' weights. `is_invariant`: they are used whatever
+        the number of rows."""
         layers = [] if pack is False else _packable(model)
         if pack is None and sum(each.weight.numel() for each in layers) < LEAST_SIZE:
             layers = []
         kept, self._copies = _LATEST.get(model, {}), dict[tuple[object, ...], PackedLinear]()
         for layer in layers:
-            kernel = kernel_for(layer.weight.dtype)
+            kernel = NATIVE if is_invariant else kernel_for(layer.weight.dtype)
             if kernel is not None:
                 key = layer, id(layer.weight), kernel
                 self._copies[key] = kept.get(key) or PackedLinear(layer, kernel)
         _LATEST[model] = self._copies
+        self._most_rows = sys.maxsize if is_invariant else MOST_ROWS
         self._used = {
             num: tuple(each for each in self._copies.values() if num >= LEAST_ROWS[each.kernel])
             for num in (1, 2)  # or more
@@ -140,7 +144,7 @@ class PackedLinears:
 
         The head goes with the others: each set of copies has a trace of its own, so there are few.
         """
-        return () if num_tokens > MOST_ROWS else self._used[min(num_tokens, 2)]
+        return () if num_tokens > self._most_rows else self._used[min(num_tokens, 2)]
 
 
 def _packable(model: PreTrainedModel) -> list[Layer]:

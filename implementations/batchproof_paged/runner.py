@@ -17,6 +17,7 @@ from batchproof_paged.attention import Attached, Backend, passing_to
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.blocks import BlockPool
 from batchproof_paged.compiled import LEAST_TOKENS, compiled_layers
+from batchproof_paged.decoder import native_decoder
 from batchproof_paged.graphs import (
     CapturedSteps,
     CudaCapture,
@@ -67,11 +68,14 @@ class ModelPass:
         self._can_choose_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._num_layers = 0  # the number that attend in a pass
         self._trace: TracedForward | None = None
-        if options.trace:
+        self._native = native_decoder(model, self._forward, backend) if options.native else None
+        if options.trace and self._native is None:
             self._trace = TracedForward(model, self._forward, options.pack, is_invariant)
 
     def begin_run(self) -> None:
         """Prepares for a step none of whose rows were in the step before."""
+        if self._native is not None:
+            self._native.follow(is_thorough=True)
         if self._trace is not None:
             self._trace.begin_run()
 
@@ -83,9 +87,12 @@ class ModelPass:
         `UnsupportedModelError` if the model's attention is not ours, or if the number of attending
         layers changes.
         """
+        if self._native is not None:
+            logits = self._native(tokens[0], last)
+            return self._chosen(logits)
         with passing_to(self._backend) as current_pass:
             logits = (self._trace or self._forward)(tokens, positions, last)
-            token_ids = _argmax(logits)
+            outputs = self._chosen(logits)
         num_layers = current_pass.num_layers
         if not num_layers:
             raise UnsupportedModelError("its attention is not behind AttentionInterface")
@@ -94,6 +101,10 @@ class ModelPass:
                 f"{self._num_layers} layers attend in one pass, {num_layers} in another"
             )
         self._num_layers = num_layers
+        return outputs
+
+    def _chosen(self, logits: Tensor) -> Outputs:
+        token_ids = _argmax(logits)
         return (token_ids, logits) if self._wants_logits else (token_ids,)
 
     def _forward(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Tensor:

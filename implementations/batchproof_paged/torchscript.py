@@ -141,7 +141,7 @@ class TracedForward:
             current.fusible = fusible(model)
         self._traces = _TRACES[model]
         self.is_traced = self._trace(()) is not None
-        self._linears = PackedLinears(model, pack if self.is_traced else False)
+        self._linears = PackedLinears(model, pack if self.is_traced else False, is_invariant)
 
     def begin_run(self) -> None:
         """Looks thoroughly whether weights that have packed copies have changed."""

@@ -55,8 +55,8 @@ FORMS = {
 class BlankLanes(LanePool):
     """Its cells are NaN until a key or value is stored there; it is given strided heads."""
 
-    def _allocate(self, layer: int, key: Tensor, value: Tensor) -> LayerCache:
-        made = super()._allocate(layer, key, value)
+    def _allocate(self, *shape: int) -> LayerCache:
+        made = super()._allocate(*shape)
         for cells in (made.keys, made.values):
             cells.fill_(float("nan"))
         return made

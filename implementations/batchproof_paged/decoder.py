@@ -1,0 +1,110 @@
+"""Common decoders as one call of a native kernel: what lies between tokens and logits is a list of
+operations on the rows of a step (`decoder_ops`), and none of them is Python or torch.
+
+A model's modules must be those of transformers, unaltered. How its layers attend is what they ask
+attention for in a trial pass. The trial batch at construction compares the answers with the model's
+own.
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from batchproof_paged import native
+from batchproof_paged.attention import AttentionForm, passing_to, runs_its_class
+from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.decoder_ops import FAMILIES, LOGITS, Asked, Decoder, Unknown
+from batchproof_paged.lanes import LanePool
+from batchproof_paged.torchscript import Forward
+
+AROUND = "torch.nn.modules.", "transformers.activations", "transformers.pytorch_utils"
+
+
+class _Recorder:
+    """A backend that computes nothing, and notes what is asked for."""
+
+    def __init__(self) -> None:
+        self.layers: list[Asked] = []
+
+    def begin(self, batch: RaggedBatch) -> None: ...
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
+    ) -> Tensor:
+        del layer
+        _, num_kv_heads, key_size = key.shape
+        self.layers.append(Asked(query.shape[1], num_kv_heads, key_size, value.shape[2], form))
+        return query.new_zeros(*query.shape[:2], value.shape[2])
+
+
+def native_decoder(model: PreTrainedModel, forward: Forward, backend: object) -> "NativeDecoder | None":
+    """Returns None for a model that is of no known family, or that somebody has altered. `forward` runs
+    it with our attention."""
+    family = type(model).__module__.split(".")[-2]
+    homes = f"transformers.models.{family}.", *AROUND
+    is_plain = all(
+        runs_its_class(each) and type(each).__module__.startswith(homes) for each in model.modules()
+    )
+    if family not in FAMILIES or not is_plain or model.training or not isinstance(backend, LanePool):
+        return None
+    try:
+        return NativeDecoder(model, forward, backend)
+    except Unknown:
+        return None
+
+
+class NativeDecoder:
+    """The model's forward pass, over the tokens of the step that `pool` has begun."""
+
+    def __init__(self, model: PreTrainedModel, forward: Forward, pool: LanePool) -> None:
+        """Raises `Unknown` for a model with parts that no operation computes."""
+        recorder, token = _Recorder(), torch.zeros(1, 1, dtype=torch.int64)
+        with passing_to(recorder):
+            forward(token, token, token[0])
+        self._model, self._pool, self._asked = model, pool, recorder.layers
+        self._rotary = getattr(model.base_model, "rotary_emb", None)
+        self._angles = torch.zeros(2, 0, 0)  # cosines and sines (positions, rotary)
+        self._capacity = -1  # of the pool that `_layers` belong to
+        self._prepare()
+
+    @torch.no_grad()
+    def _prepare(self) -> None:
+        self._decoder = Decoder(self._model, self._asked)
+        self._program = native.Program.of(self._decoder.ops, self._decoder.buffers)
+        self._marks = self._decoder.marks
+
+    def follow(self, is_thorough: bool) -> None:
+        """Has the operations read the weights that the model has now; see `PackedLinear.follow`."""
+        if is_thorough:
+            with torch.no_grad():
+                self._decoder.follow(is_thorough)
+        if self._marks != self._decoder.marks:
+            self._prepare()
+
+    def __call__(self, tokens: Tensor, last: Tensor) -> Tensor:
+        """Returns the logits (S, vocab) behind the indices `last` (S,) of `tokens` (T,)."""
+        self.follow(is_thorough=False)
+        if self._capacity != self._pool.capacity:
+            self._capacity = self._pool.capacity
+            self._cells = [self._pool.layer(index, *each) for index, each in enumerate(self._asked)]
+            self._layers = (native.Layer * len(self._cells))(*self._cells)
+        logits = torch.empty(len(last), self._decoder.buffers[LOGITS].width)
+        cosines, sines = self._rotation()
+        step = native.Step(
+            *(self._pool.tokens, tokens.data_ptr(), self._layers),
+            *(cosines.data_ptr(), sines.data_ptr(), cosines.shape[1]),
+            *(len(last), last.data_ptr(), logits.data_ptr(), torch.get_num_threads()),
+        )
+        native.decode(self._program, step)
+        return logits
+
+    def _rotation(self) -> Tensor:
+        """Returns cosines and sines (2, positions, rotary) as the model's own module computes them."""
+        longest = self._pool.longest_seq_len
+        if self._rotary is not None and self._angles.shape[1] < longest:
+            places = torch.arange(2 * longest)[None]
+            angles = cast(tuple[Tensor, Tensor], self._rotary(torch.empty(1), position_ids=places))
+            self._angles = torch.stack([each[0] for each in angles]).contiguous()
+        return self._angles

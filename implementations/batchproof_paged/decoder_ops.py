@@ -1,0 +1,188 @@
+"""Which operations the decoders of some families of transformers are made of.
+
+Keys and values are computed of all rows; of the last layer the rest only of the rows whose logits are
+wanted.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.activations import GELUTanh, NewGELUActivation, SiLUActivation
+
+from batchproof_paged import native
+from batchproof_paged.attention import AttentionForm
+from batchproof_paged.native import Buffer, Op, Product
+from batchproof_paged.packing import NATIVE, PackedLinear, mark
+
+FAMILIES = "llama", "mistral", "qwen2", "qwen3", "gpt2"
+FUNCTIONS: dict[type[nn.Module], int] = {
+    nn.ReLU: native.RELU,
+    nn.SiLU: native.SILU,
+    SiLUActivation: native.SILU,
+    GELUTanh: native.GELU_TANH,
+    NewGELUActivation: native.GELU_TANH,
+}
+# Buffers. The rows that are picked have a hidden state of their own.
+BUFFERS = HIDDEN, PICKED, NORMED, QUERIES, KEYS, VALUES, ATTENDED, GATE, UP, LOGITS = range(10)
+LOCAL = NORMED, KEYS, VALUES, GATE, UP  # which a row leaves behind before it meets others
+
+
+class Unknown(Exception):
+    """The model has a part that no operation computes."""
+
+
+class Asked(NamedTuple):
+    """What a layer asks attention for."""
+
+    num_heads: int
+    num_kv_heads: int
+    key_size: int
+    value_size: int
+    form: AttentionForm
+
+
+# Packed copies of the engine built last: engines are built often.
+_LATEST: WeakKeyDictionary[PreTrainedModel, dict[object, PackedLinear]] = WeakKeyDictionary()
+
+
+class Decoder:
+    """The operations of a model, with the addresses that its tensors have now."""
+
+    def __init__(self, model: PreTrainedModel, asked: list[Asked]) -> None:
+        """Raises `Unknown`."""
+        self.tensors: list[Tensor] = []  # what the addresses are of
+        self._asked, self._widths = asked, dict.fromkeys(BUFFERS, 0)
+        self._copies, self._used = _LATEST.get(model, {}), dict[object, PackedLinear]()
+        self.follow(is_thorough=False)
+        parts = self._gpt2 if model.config.model_type == "gpt2" else self._llama
+        self.ops = [*parts(model)]
+        self.buffers = [Buffer(self._widths[each], each in LOCAL) for each in BUFFERS]
+        self._copies = _LATEST[model] = self._used
+
+    def follow(self, is_thorough: bool) -> None:
+        """See `PackedLinear.follow`."""
+        for each in self._copies.values():
+            each.follow(is_thorough)
+
+    @property
+    def marks(self) -> list[object]:
+        """Change when an address does, or a weight in place."""
+        return [mark(each) for each in self.tensors]
+
+    def _llama(self, model: Any) -> Iterator[Op]:
+        yield self._embed(model.model.embed_tokens, is_position=False)
+        for index, layer in enumerate(model.model.layers):
+            attention, mlp, is_last = layer.self_attn, layer.mlp, index == len(self._asked) - 1
+            size = self._asked[index].key_size
+            yield self._norm(layer.input_layernorm, HIDDEN, NORMED)
+            yield self._multiply(attention.k_proj, NORMED, KEYS)
+            yield from self._norm_heads(attention, "k_norm", KEYS)
+            yield Op(native.ROTATE, KEYS, KEYS, size=size)
+            yield self._multiply(attention.v_proj, NORMED, VALUES)
+            yield from self._store(index, layer.input_layernorm, is_last)
+            hidden = PICKED if is_last else HIDDEN
+            yield self._multiply(attention.q_proj, NORMED, QUERIES)
+            yield from self._norm_heads(attention, "q_norm", QUERIES)
+            yield Op(native.ROTATE, QUERIES, QUERIES, size=size)
+            yield self._attend(index)
+            yield self._multiply(attention.o_proj, ATTENDED, hidden, is_added=True)
+            yield self._norm(layer.post_attention_layernorm, hidden, NORMED)
+            yield self._multiply(mlp.gate_proj, NORMED, GATE)
+            yield self._multiply(mlp.up_proj, NORMED, UP)
+            yield self._activate(mlp.act_fn, UP)
+            yield self._multiply(mlp.down_proj, GATE, hidden, is_added=True)
+        yield self._norm(model.model.norm, PICKED, NORMED)
+        yield self._multiply(model.lm_head, NORMED, LOGITS)
+
+    def _gpt2(self, model: Any) -> Iterator[Op]:
+        if model.config.add_cross_attention:
+            raise Unknown
+        yield self._embed(model.transformer.wte, is_position=False)
+        yield self._embed(model.transformer.wpe, is_position=True)
+        for index, layer in enumerate(model.transformer.h):
+            attention, mlp, is_last = layer.attn, layer.mlp, index == len(self._asked) - 1
+            size = attention.split_size
+            queries, keys, values = (slice(each * size, (each + 1) * size) for each in range(3))
+            yield self._norm(layer.ln_1, HIDDEN, NORMED)
+            yield self._multiply(attention.c_attn, NORMED, KEYS, part=keys)
+            yield self._multiply(attention.c_attn, NORMED, VALUES, part=values)
+            yield from self._store(index, layer.ln_1, is_last)
+            hidden = PICKED if is_last else HIDDEN
+            yield self._multiply(attention.c_attn, NORMED, QUERIES, part=queries)
+            yield self._attend(index)
+            yield self._multiply(attention.c_proj, ATTENDED, hidden, is_added=True)
+            yield self._norm(layer.ln_2, hidden, NORMED)
+            yield self._multiply(mlp.c_fc, NORMED, GATE)
+            yield self._activate(mlp.act)
+            yield self._multiply(mlp.c_proj, GATE, hidden, is_added=True)
+        yield self._norm(model.transformer.ln_f, PICKED, NORMED)
+        yield self._multiply(model.lm_head, NORMED, LOGITS)
+
+    # ---- single operations -----------------------------------------------------------------------
+
+    def _embed(self, table: nn.Embedding, is_position: bool) -> Op:
+        if table.max_norm is not None:  # which changes the table
+            raise Unknown
+        self._widths[HIDDEN] = self._widths[PICKED] = table.embedding_dim
+        weight = self._address(table.weight)
+        return Op(native.EMBED, HIDDEN, HIDDEN, function=is_position, weight=weight)
+
+    def _norm(self, norm: Any, source: int, target: int) -> Op:
+        self._widths[target] = max(self._widths[source], self._widths[target])
+        is_centred = isinstance(norm, nn.LayerNorm)
+        return Op(
+            *(native.NORM, source, target),
+            size=norm.weight.numel(),
+            function=is_centred,
+            weight=self._address(norm.weight),
+            bias=self._address(getattr(norm, "bias", None)),
+            epsilon=norm.eps if is_centred else norm.variance_epsilon,
+        )
+
+    def _norm_heads(self, attention: nn.Module, name: str, buffer: int) -> Iterator[Op]:
+        """Norms each head, in models that do."""
+        if hasattr(attention, name):
+            yield self._norm(getattr(attention, name), buffer, buffer)
+
+    def _multiply(
+        self, layer: Any, source: int, target: int, part: slice | None = None, is_added: bool = False
+    ) -> Op:
+        """`part`: the outputs that are wanted; None: all."""
+        key = layer, id(layer.weight), repr(part)
+        copy = self._copies.get(key) or PackedLinear(layer, NATIVE, part)
+        self._used[key] = copy
+        self.tensors += layer.weight, copy.weight
+        bias = None if layer.bias is None else layer.bias[part or slice(None)]
+        self._address(bias)
+        self._widths[target] = max(self._widths[target], copy.num_outputs)
+        product = Product.of(copy.weight, bias, copy.num_outputs, is_added)
+        return Op(native.MULTIPLY, source, target, product=product)
+
+    def _store(self, index: int, norm: nn.Module, is_last: bool) -> Iterator[Op]:
+        """Stores keys and values; behind those of the last layer picks the rows that are wanted."""
+        yield Op(native.STORE, KEYS, other=VALUES, layer=index)
+        if is_last:
+            yield Op(native.PICK, HIDDEN, PICKED)
+            yield self._norm(norm, PICKED, NORMED)
+
+    def _attend(self, index: int) -> Op:
+        asked = self._asked[index]
+        self._widths[ATTENDED] = max(self._widths[ATTENDED], asked.num_heads * asked.value_size)
+        return Op(native.ATTEND, QUERIES, ATTENDED, layer=index)
+
+    def _activate(self, function: nn.Module, other: int = -1) -> Op:
+        if type(function) not in FUNCTIONS:
+            raise Unknown
+        return Op(native.ACTIVATE, GATE, GATE, other=other, function=FUNCTIONS[type(function)])
+
+    def _address(self, tensor: Tensor | None) -> int | None:
+        """Raises `Unknown` for a tensor that the kernel cannot read."""
+        if tensor is None:
+            return None
+        if not tensor.is_contiguous():
+            raise Unknown
+        self.tensors.append(tensor)
+        return tensor.data_ptr()
