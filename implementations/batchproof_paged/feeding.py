@@ -140,6 +140,9 @@ def _packed_ways(asked: PagedOptions) -> Iterator[Way]:
         return
     packed = replace(asked, feed=PACKED, one_by_one=bool(asked.one_by_one))
     yield Way(packed)
+    if asked.native is None:
+        packed = replace(packed, native=False)
+        yield Way(packed, "it is not run by our own operations")
     if asked.compile is None:
         packed = replace(packed, compile=False)
         yield Way(packed, "its layers are not compiled")

@@ -86,11 +86,14 @@ class PagedOptions:
             by_device = "lanes"
         compiler = is_packed and is_cuda and triton_works() if self.compile is None else self.compile
         backend = by_device if self.backend == "auto" else self.backend
+        asks_for_a_part = self.trace is not None or self.pack is not None
         found = replace(
             self,
             feed=PACKED if is_packed else self.feed,
             backend=backend,
-            native=backend == "lanes" and is_packed if self.native is None else self.native,
+            native=is_packed and backend == "lanes" and not (compiler or asks_for_a_part)
+            if self.native is None
+            else self.native,
             pack=backend == "lanes" if self.batch_invariant and self.pack is None else self.pack,
             trace=is_packed and is_cpu and not compiler if self.trace is None else self.trace,
             graphs=is_packed and is_cuda if self.graphs is None else self.graphs,
@@ -114,7 +117,7 @@ class PagedOptions:
             yield "backend=triton needs Triton and CUDA"
         if self.trace and not is_cpu:
             yield "trace=true is for a CPU"
-        for name in ("trace", "graphs", "overlap", "compile", "prepare"):
+        for name in ("native", "trace", "graphs", "overlap", "compile", "prepare"):
             if getattr(self, name) and not is_packed:
                 yield f"{name} needs feed=packed"
         yield from self._immovable()
@@ -126,9 +129,9 @@ class PagedOptions:
             yield "trace and compile exclude each other"
         if self.pack and not self.trace:
             yield "pack=true needs trace=true"
-        for name in ("graphs", "prepare"):
-            if getattr(self, name) and is_in_lanes:
-                yield f"{name}=true needs backend=blocks or triton"
+        for name, is_for_lanes in (("native", True), ("graphs", False), ("prepare", False)):
+            if getattr(self, name) and is_in_lanes is not is_for_lanes:
+                yield f"{name}=true needs backend={'lanes' if is_for_lanes else 'blocks or triton'}"
 
     def _immovable(self) -> Iterator[str]:
         if self.moves_blocks and (self.backend == "lanes" or self.feed != PACKED):
@@ -171,7 +174,7 @@ class PagedOptions:
 
     def eager(self) -> Self:
         """Returns the options of a model whose layers change from step to step."""
-        off = dict.fromkeys(("trace", "graphs", "compile", "prepare", "pack"), False)
+        off = dict.fromkeys(("native", "trace", "graphs", "compile", "prepare", "pack"), False)
         return replace(self, **off)  # type: ignore[arg-type]
 
     @property

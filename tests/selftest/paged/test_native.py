@@ -14,10 +14,12 @@ from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof.models.catalogue import load_model
 from batchproof_paged import native, native_build, paged
 from batchproof_paged.attention import AttentionForm
+from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.kernels import LayerCache
 from batchproof_paged.lanes import LanePool
 from batchproof_paged.native_build import NotBuiltError, built, compiler
-from tests.selftest.paged.rehearsal import Rehearsal, Shape, tell
+from batchproof_paged.rows import Rows, Scheduled
+from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, sequence, tell
 
 CPU = torch.device("cpu")
 needs_native = pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
@@ -82,6 +84,37 @@ def test_a_token_sees_its_own_sequence_and_nothing_else(
     pool = BlankLanes(3, 4)
     rehearsal = Rehearsal(pool, shape, form, num_blocks=80, num_lanes=num_lanes)
     tell(rehearsal, (5, 150, 1, 70))
+
+
+CUTS = (150,), (1,) * 150, (7, 64, 1, 1, 60, 17), (149, 1)
+
+
+@needs_native
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_query_has_the_same_bits_however_its_sequence_is_cut_and_placed(
+    form: AttentionForm, shape: Shape
+) -> None:
+    torch.manual_seed(0)
+    query = torch.randn(150, shape.num_heads, shape.qk_dim)
+    key = torch.randn(150, shape.num_kv_heads, shape.qk_dim)
+    value = torch.randn(150, shape.num_kv_heads, shape.v_dim)
+    answers = []
+    for cut, lane in ((cut, lane) for cut in CUTS for lane in (0, 1)):
+        pool, start, parts = LanePool(2, 16), 0, []
+        # In lane 0 it is straight; else its blocks are those of the other lane.
+        fed = sequence("a", lane)
+        fed.token_ids = [1] * 150
+        fed.block_table = [2 * column for column in range(10)]
+        for length in cut:
+            pool.begin(RaggedBatch.of(Rows.of([Scheduled(fed, start, length, True)])))
+            part = slice(start, start + length)
+            parts.append(pool.attend(0, query[part], key[part], value[part], form))
+            start += length
+        answers.append(torch.cat(parts))
+    exact = attend_slowly(query, key, value, form)
+    torch.testing.assert_close(answers[0].double(), exact, rtol=1e-5, atol=1e-5)
+    assert all(torch.equal(each, answers[0]) for each in answers)
 
 
 @needs_native

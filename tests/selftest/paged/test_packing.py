@@ -47,7 +47,7 @@ def test_products_are_those_of_the_kernel_and_the_callers_model_is_untouched(
     attributes = [set(vars(each)) for each in modules]
     plain = paged(model, EngineConfig(), pack=False).generate(ASKED)
     monkeypatch.setattr(packing, "kernel_for", lambda _: kernel)
-    engine = paged(model, EngineConfig())
+    engine = paged(model, EngineConfig(), native=False)
     assert engine.generate(ASKED) == plain
     weights = engine._runner._pass._trace._linears
     num_linear = sum(type(each) is nn.Linear for each in model.modules())

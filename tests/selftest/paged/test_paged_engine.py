@@ -26,6 +26,7 @@ CPU = torch.device("cpu")
 KERNELS = ["onednn", *(["native"] if native.works() else [])]
 VARIANTS: dict[str, dict[str, Any]] = {
     "lanes": {},
+    "traced": {"native": False},
     "untraced": {"trace": False},
     "packed": {"pack": True},
     "blocks": {"backend": "blocks"},
@@ -105,7 +106,10 @@ def test_a_model_that_looks_into_its_tensors_is_not_traced_and_served_all_the_sa
     [
         ({"backend": "pages"}, "backend is 'pages', but must be one of auto, lanes, blocks, triton"),
         ({"compile": True, "trace": True}, "trace and compile exclude each other"),
-        ({"linears": "fast"}, "'linears' is no option; there are backend, trace, graphs, overlap"),
+        (
+            {"linears": "fast"},
+            "'linears' is no option; there are backend, native, trace, graphs, overlap",
+        ),
         ({"feed": "stacked", "trace": True}, "trace needs feed=packed"),
         ({"trace": 1}, "trace is 1, but must be one of false, true"),
         ({"offload": -1}, "offload is -1, but must be a whole number of blocks"),
