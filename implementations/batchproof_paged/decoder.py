@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from batchproof_paged import native
 from batchproof_paged.attention import AttentionForm, passing_to, runs_its_class
-from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.batch import Ints, RaggedBatch
 from batchproof_paged.decoder_ops import FAMILIES, LOGITS, Asked, Decoder, Unknown
 from batchproof_paged.lanes import LanePool
 from batchproof_paged.torchscript import Forward
@@ -73,19 +73,20 @@ class NativeDecoder:
     def _prepare(self) -> None:
         self._decoder = Decoder(self._model, self._asked)
         self._program = native.Program.of(self._decoder.ops, self._decoder.buffers)
-        self._marks = self._decoder.marks
+        self._versions, self._addresses = self._decoder.versions, self._decoder.addresses
 
-    def follow(self, is_thorough: bool) -> None:
-        """Has the operations read the weights that the model has now; see `PackedLinear.follow`."""
-        if is_thorough:
-            with torch.no_grad():
-                self._decoder.follow(is_thorough)
-        if self._marks != self._decoder.marks:
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Has the operations read the weights that the model has now, looking thoroughly for changes
+        (`PackedLinear.follow`)."""
+        self._decoder.follow(is_thorough=True)
+        if self._addresses != self._decoder.addresses:
             self._prepare()
 
-    def __call__(self, tokens: Tensor, last: Tensor) -> Tensor:
+    def __call__(self, tokens: Ints, last: Ints) -> Tensor:
         """Returns the logits (S, vocab) behind the indices `last` (S,) of `tokens` (T,)."""
-        self.follow(is_thorough=False)
+        if self._versions != self._decoder.versions:
+            self._prepare()
         if self._capacity != self._pool.capacity:
             self._capacity = self._pool.capacity
             self._cells = [self._pool.layer(index, *each) for index, each in enumerate(self._asked)]
@@ -93,9 +94,9 @@ class NativeDecoder:
         logits = torch.empty(len(last), self._decoder.buffers[LOGITS].width)
         cosines, sines = self._rotation()
         step = native.Step(
-            *(self._pool.tokens, tokens.data_ptr(), self._layers),
+            *(self._pool.tokens, tokens.ctypes.data, self._layers),
             *(cosines.data_ptr(), sines.data_ptr(), cosines.shape[1]),
-            *(len(last), last.data_ptr(), logits.data_ptr(), torch.get_num_threads()),
+            *(len(last), last.ctypes.data, logits.data_ptr(), torch.get_num_threads()),
         )
         native.decode(self._program, step)
         return logits

@@ -15,7 +15,7 @@ from transformers.activations import GELUTanh, NewGELUActivation, SiLUActivation
 from batchproof_paged import native
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.native import Buffer, Op, Product
-from batchproof_paged.packing import NATIVE, PackedLinear, mark
+from batchproof_paged.packing import NATIVE, PackedLinear
 
 FAMILIES = "llama", "mistral", "qwen2", "qwen3", "gpt2"
 FUNCTIONS: dict[type[nn.Module], int] = {
@@ -53,7 +53,9 @@ class Decoder:
 
     def __init__(self, model: PreTrainedModel, asked: list[Asked]) -> None:
         """Raises `Unknown`."""
-        self.tensors: list[Tensor] = []  # what the addresses are of
+        self._tensors: list[Tensor] = []  # what the addresses are of
+        self._kept: list[Tensor] = []  # their memory, should they get another one
+        self._copied: list[Tensor] = []
         self._asked, self._widths = asked, dict.fromkeys(BUFFERS, 0)
         self._copies, self._used = _LATEST.get(model, {}), dict[object, PackedLinear]()
         self.follow(is_thorough=False)
@@ -68,9 +70,14 @@ class Decoder:
             each.follow(is_thorough)
 
     @property
-    def marks(self) -> list[object]:
-        """Change when an address does, or a weight in place."""
-        return [mark(each) for each in self.tensors]
+    def versions(self) -> list[int]:
+        """Change with every change in place, that torch knows of, of a weight of which there is a
+        copy."""
+        return [each._version for each in self._copied]
+
+    @property
+    def addresses(self) -> list[int]:
+        return [each.data_ptr() for each in self._tensors]
 
     def _llama(self, model: Any) -> Iterator[Op]:
         yield self._embed(model.model.embed_tokens, is_position=False)
@@ -128,7 +135,8 @@ class Decoder:
             raise Unknown
         self._widths[HIDDEN] = self._widths[PICKED] = table.embedding_dim
         weight = self._address(table.weight)
-        return Op(native.EMBED, HIDDEN, HIDDEN, function=is_position, weight=weight)
+        num_rows = table.num_embeddings
+        return Op(*(native.EMBED, HIDDEN, HIDDEN), size=num_rows, function=is_position, weight=weight)
 
     def _norm(self, norm: Any, source: int, target: int) -> Op:
         self._widths[target] = max(self._widths[source], self._widths[target])
@@ -154,7 +162,10 @@ class Decoder:
         key = layer, id(layer.weight), repr(part)
         copy = self._copies.get(key) or PackedLinear(layer, NATIVE, part)
         self._used[key] = copy
-        self.tensors += layer.weight, copy.weight
+        self._address(copy.weight)
+        self._tensors.append(layer.weight)
+        if not layer.weight.is_inference():  # which has no version
+            self._copied.append(layer.weight)
         bias = None if layer.bias is None else layer.bias[part or slice(None)]
         self._address(bias)
         self._widths[target] = max(self._widths[target], copy.num_outputs)
@@ -184,5 +195,6 @@ class Decoder:
             return None
         if not tensor.is_contiguous():
             raise Unknown
-        self.tensors.append(tensor)
+        self._tensors.append(tensor)
+        self._kept.append(tensor.detach())
         return tensor.data_ptr()

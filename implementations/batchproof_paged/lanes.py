@@ -50,27 +50,26 @@ class LanePool:
 
     def begin(self, batch: RaggedBatch) -> None:
         """Prepares a step: where its keys are and go; grows the lanes if needed."""
-        rows = batch.scheduled
-        scattered = [row for row, each in enumerate(rows.sequences) if not self._is_straight(each)]
-        positions, seq_lens = batch.position_ids, batch.seq_lens
-        lanes, tables = batch.lanes, np.full(len(rows), -1)
-        blocks = {row: np.array(rows.sequences[row].block_table) for row in scattered}
+        rows, seq_lens = batch.scheduled, batch.seq_lens
+        apart = [row for row, each in enumerate(rows.sequences) if not self._is_straight(each)]
+        blocks = [np.array(rows.sequences[row].block_table) for row in apart]
         self.longest_seq_len = int(seq_lens.max())
-        used = max([self.longest_seq_len, *map(self._end, blocks.values())])
-        self._reserve(used)
-        places_of = NOTHING
-        if scattered:
-            places_of = np.zeros((len(scattered), seq_lens[scattered].max()), dtype=np.int64)
-            for index, row in enumerate(scattered):
-                tables[row] = index
-                places_of[index, : seq_lens[row]] = self._places(blocks[row], int(seq_lens[row]))
+        self._reserve(max([self.longest_seq_len, *map(self._end, blocks)]))
+        tables, scattered = np.full(len(rows), -1), NOTHING
+        if apart:
+            tables[apart] = np.arange(len(apart))
+            scattered = np.zeros((len(apart), seq_lens[apart].max()), dtype=np.int64)
+            for places, each, row in zip(scattered, blocks, apart, strict=True):
+                places[: seq_lens[row]] = self._places(each, int(seq_lens[row]))
+        lanes = batch.lanes
         if batch.num_decodes < len(rows):
             lanes, tables = (np.repeat(each, batch.query_lens) for each in (lanes, tables))
-        places = lanes * self.capacity + positions
-        if scattered:
-            apart = tables >= 0
-            places[apart] = places_of[tables[apart], positions[apart]]
-        self.tokens = native.Tokens.of(places, positions + 1, tables, places_of)
+        positions = batch.position_ids
+        columns = np.stack([lanes * self.capacity + positions, positions + 1, tables])
+        if apart:
+            are_apart = tables >= 0
+            columns[0, are_apart] = scattered[tables[are_apart], positions[are_apart]]
+        self.tokens = native.Tokens.of(columns, scattered)
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm

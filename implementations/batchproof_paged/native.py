@@ -145,12 +145,12 @@ class Tokens(Structure):
     )
 
     @classmethod
-    def of(cls, places: Ints, seq_lens: Ints, tables: Ints, scattered: Ints) -> Self:
-        """`places`, `seq_lens` and `tables` are (T,), `scattered` (rows, size), all contiguous."""
-        arrays = places, seq_lens, tables, scattered
-        at = [each.ctypes.data for each in arrays]
-        tokens = cls(len(places), *at, scattered.shape[1])
-        tokens.kept = arrays
+    def of(cls, columns: Ints, scattered: Ints) -> Self:
+        """`columns` are places, lengths and tables (3, T), `scattered` is (rows, size); contiguous."""
+        start, stride = columns.ctypes.data, columns.strides[0]
+        starts = (start + row * stride for row in range(3))
+        tokens = cls(columns.shape[1], *starts, scattered.ctypes.data, scattered.shape[1])
+        tokens.kept = columns, scattered
         return tokens
 
 
@@ -233,8 +233,10 @@ class Step(Structure):
 
 
 def decode(program: Program, step: Step) -> None:
-    """Writes the logits of the step, and the keys and values of its tokens."""
-    _kernels().decode(byref(program), byref(step))
+    """Writes the logits of the step, and the keys and values of its tokens. Raises `IndexError` for a
+    token or a position that has no row in its table."""
+    if _kernels().decode(byref(program), byref(step)):
+        raise IndexError("a token id or a position of the step is beyond the model's embedding")
 
 
 def _with_dense_heads(rows: Tensor) -> Tensor:
@@ -263,7 +265,7 @@ def _kernels() -> ctypes.CDLL:
         library = ctypes.CDLL(str(made))
         for name, arguments in signatures.items():
             function = getattr(library, name)
-            function.argtypes, function.restype = arguments, None
+            function.argtypes, function.restype = arguments, c_int32
     except (OSError, AttributeError) as error:
         raise NotBuiltError(f"what the compiler made cannot be loaded: {error}") from error
     return library

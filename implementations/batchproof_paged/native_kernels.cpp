@@ -510,7 +510,8 @@ struct Op {
     int64_t kind, in, out;
     int64_t other;                                  /* STORE: the buffer of values; ACTIVATE: that whose
                                                        numbers multiply the result, or -1 */
-    int64_t size;                                   /* NORM, ROTATE: of a head, or of the whole row */
+    int64_t size;                                   /* NORM, ROTATE: of a head, or of the whole row;
+                                                       EMBED: the rows of the table */
     int64_t layer;                                  /* STORE, ATTEND */
     int64_t function;                               /* ACTIVATE; NORM: 1 subtracts the mean; EMBED: 1 adds
                                                        the row of the position */
@@ -700,9 +701,23 @@ struct Run {
     }
 };
 
-/* Runs the decoder over the tokens of a step. */
-extern "C" void decode(const Program *program, const Step *step)
+static bool is_within(const Op &op, const Step &step)
 {
+    for (int64_t token = 0; op.kind == EMBED && token < step.tokens.num; token++) {
+        const int64_t row = op.function ? step.tokens.seq_lens[token] - 1 : step.token_ids[token];
+        if (row < 0 || row >= op.size)
+            return false;
+    }
+    return true;
+}
+
+/* Runs the decoder over the tokens of a step; returns 1, having done nothing, if one of them has no row in
+   a table. */
+extern "C" int decode(const Program *program, const Step *step)
+{
+    for (int64_t each = 0; each < program->num_ops; each++)
+        if (!is_within(program->ops[each], *step))
+            return 1;
     static thread_local std::vector<float> kept, kept_columns;
     static thread_local std::vector<int64_t> kept_tokens;
     std::vector<float *> starts;
@@ -733,4 +748,5 @@ extern "C" void decode(const Program *program, const Step *step)
         Run run = {*program, *step, step->tokens, starts.data(), columns, 0, 0};
         run.all(picked);
     }
+    return 0;
 }

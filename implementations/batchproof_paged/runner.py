@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from batchproof.api import EngineConfig
 from batchproof.errors import UnsupportedModelError
 from batchproof_paged.attention import Attached, Backend, passing_to
-from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.batch import Ints, RaggedBatch
 from batchproof_paged.blocks import BlockPool
 from batchproof_paged.compiled import LEAST_TOKENS, compiled_layers
 from batchproof_paged.decoder import native_decoder
@@ -75,7 +75,7 @@ class ModelPass:
     def begin_run(self) -> None:
         """Prepares for a step none of whose rows were in the step before."""
         if self._native is not None:
-            self._native.follow(is_thorough=True)
+            self._native.follow()
         if self._trace is not None:
             self._trace.begin_run()
 
@@ -88,8 +88,7 @@ class ModelPass:
         layers changes.
         """
         if self._native is not None:
-            logits = self._native(tokens[0], last)
-            return self._chosen(logits)
+            return self.choose_natively(tokens[0].numpy(), last.numpy())
         with passing_to(self._backend) as current_pass:
             logits = (self._trace or self._forward)(tokens, positions, last)
             outputs = self._chosen(logits)
@@ -102,6 +101,15 @@ class ModelPass:
             )
         self._num_layers = num_layers
         return outputs
+
+    @property
+    def is_native(self) -> bool:
+        return self._native is not None
+
+    def choose_natively(self, tokens: Ints, last: Ints) -> Outputs:
+        """Is `choose` for `tokens` (T,), whose positions the backend knows."""
+        assert self._native is not None, "the caller has asked"
+        return self._chosen(self._native(tokens, last))
 
     def _chosen(self, logits: Tensor) -> Outputs:
         token_ids = _argmax(logits)
@@ -132,6 +140,7 @@ class ModelRunner:
     ) -> None:
         self._model, self._device = model, model.device
         self._keeps_logits = config.return_logits
+        self._overlaps = bool(options.overlap)
         self._backend = backend
         self._pass = ModelPass(model, backend, options, config)
         self._last_tokens = LastTokens(config.max_num_seqs, model.device)
@@ -196,6 +205,11 @@ class ModelRunner:
     def _run(self, batch: RaggedBatch) -> Outputs:
         """Outputs behind the L sampled tokens, and the P scored ones."""
         self._backend.begin(batch)
+        if self._pass.is_native and not self._overlaps:  # nothing is to be sent
+            wanted = batch.sampled_tokens
+            if batch.scored_rows:
+                wanted = np.concatenate([wanted, batch.scored_tokens])
+            return self._pass.choose_natively(batch.token_ids, wanted)
         tokens, positions, last, lanes, sampled_lanes = self._staging.send(
             batch.token_ids,
             batch.position_ids,
