@@ -156,7 +156,7 @@ def _packable(model: PreTrainedModel) -> list[Layer]:
         and isinstance(each.weight, nn.Parameter)
         and each.weight.dtype in (torch.float32, torch.bfloat16)
         and each.weight.is_contiguous()
-        and each.weight.numel() % (4 // each.weight.element_size() * WORDS_PER_SUM) == 0
+        and each.weight.nbytes % 4 == 0  # for `_sums_of_bits`
     ]
 
 
@@ -166,6 +166,9 @@ def mark(weight: Tensor) -> tuple[int, int]:
 
 
 def _sums_of_bits(weight: Tensor) -> Tensor:
-    """Returns exact sums of the bits of every 64 words, which takes as long as to read them once."""
+    """Returns exact sums of the bits of every 64 words, which takes as long as to read them once, and the
+    words that are left."""
     words = weight.detach().flatten().view(torch.int32)
-    return words.view(-1, WORDS_PER_SUM).sum(dim=1, dtype=torch.int32)
+    whole = len(words) - len(words) % WORDS_PER_SUM
+    sums = words[:whole].view(-1, WORDS_PER_SUM).sum(dim=1, dtype=torch.int32)
+    return torch.cat([sums, words[whole:]])
