@@ -1,22 +1,27 @@
-"""openvino-genai 2026.4.1: prefix caching without dynamic_split_fuse does not copy a shared block."""
+"""openvino-genai 2026.4.1: with prefix caching, a block that requests share is written without a copy."""
 
 import sys
 
 from setup_openvino import asking, drawn, finish, ids, pipeline
 
-PROMPT = drawn(0, 32)  # one block
+PROMPT, TURNS = drawn(0, 20), drawn(1, 2, 3)
 
 
-def answers(prefix_caching: bool) -> list[list[int]]:
-    """Of the same prompt twice; the second comes when the first's is computed."""
-    pipe = pipeline(num_kv_blocks=20, dynamic_split_fuse=False, enable_prefix_caching=prefix_caching)
+def answers(prefix_caching: bool, dynamic_split_fuse: bool) -> list[list[int]]:
+    """Of two turns that go on from one answer at once."""
+    limits = {"enable_prefix_caching": prefix_caching, "dynamic_split_fuse": dynamic_split_fuse}
+    pipe = pipeline(num_kv_blocks=20, **limits)
     first = pipe.add_request(0, ids(PROMPT), asking(6))
-    pipe.step()
-    second = pipe.add_request(1, ids(PROMPT), asking(6))
     finish(pipe)
-    return [handle.read_all()[0].generated_ids for handle in (first, second)]
+    said = PROMPT + first.read_all()[0].generated_ids
+    handles = [pipe.add_request(i, ids(said + turn), asking(6)) for i, turn in enumerate(TURNS, start=1)]
+    finish(pipe)
+    return [handle.read_all()[0].generated_ids for handle in handles]
 
 
-got, right = answers(True), answers(False)
-print(f"the same prompt twice: got {got[0]} and {got[1]}, should be {right[0]} and {right[1]}")
-sys.exit(got != right)
+wrong = False
+for fused in (True, False):
+    got, right = answers(True, fused), answers(False, fused)
+    print(f"dynamic_split_fuse={fused}: got {got[0]} and {got[1]}, should be {right[0]} and {right[1]}")
+    wrong |= got != right
+sys.exit(wrong)

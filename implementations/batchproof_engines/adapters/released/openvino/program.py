@@ -20,7 +20,6 @@ A model is converted by optimum's documented export: stateful, its weights in fl
 
 from __future__ import annotations
 
-import math
 import sys
 from functools import partial
 from importlib.metadata import version
@@ -59,8 +58,9 @@ class OpenVinoGenAI:
         adapters: bool = False,
     ) -> None:
         kv_cache = kv_cache or precision
-        if not {precision, kv_cache} <= PRECISIONS.keys():
-            raise ValueError(f"precision {precision!r}, kv_cache {kv_cache!r}: not in {[*PRECISIONS]}")
+        for option, value in (("precision", precision), ("kv_cache", kv_cache)):
+            if value not in PRECISIONS:
+                raise ValueError(f"{option} is {value!r}, but must be one of {', '.join(PRECISIONS)}")
         hints = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": kv_cache}
         self._properties = {hint: PRECISIONS[each] for hint, each in hints.items() if PRECISIONS[each]}
         self._overrides = {
@@ -75,7 +75,7 @@ class OpenVinoGenAI:
         self.capabilities.append("structured")
         self.grammar_kinds = [*GRAMMARS]
         self.sampling_fields = list(PARAMETERS)
-        self.sampling_limits = {"ranges": {"min_p": (0.0, math.nextafter(1.0, 0.0))}}  # below 1
+        self.sampling_limits = {"ranges": {"min_p": (0.0, 1 - 2**-24)}}  # below 1, in float32
         given = [f"{name} is {value}" for name, value in self._overrides.items() if value is not None]
         self.notes = [
             f"precision of the computation: {precision}, of the keys and values: {kv_cache}",
