@@ -22,6 +22,7 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     lanes | blocks                                tensors: storage of keys and values
     moving                                        blocks to the host's memory, to another engine, back
     native | kernels: torch_kernels, triton_*     their readers; masking reads a mask off them
+    decoder, decoder_ops                          common decoders as one native call
     attention, runner, staging                    the model, and transfers to and from the device
     speculation                                   who drafts, and which drafts are accepted
     feeding, declared                             which models are fed as a packed row, and how others
@@ -29,14 +30,15 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     torchscript | compiled                        fewer operators, and fewer kernels
     graphs                                        steps without the host's work
     packing, native_build                         weights in a faster layout; kernels for this CPU
-    invariant                                     the same bits in every batch, on request
+    invariant                                     the same bits in every batch, where no kernel has them
     engine                                        a step, and what a client calls
     transfer                                      one engine for prompts, and one that goes on
     options                                       what can be switched, and what an engine can do then
 
 What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts by
-separate kernels. On a CPU the forward pass is traced (`torchscript`), and decodes multiply and attend
-by kernels of our own (`native`). On CUDA one compiled layer serves as all of them (`compiled`); steps
+separate kernels. On a CPU a common decoder is one call of native code between tokens and logits
+(`decoder`), whose results for a row depend on no other row; other models are traced (`torchscript`),
+and decodes multiply and attend by kernels of our own (`native`). On CUDA one compiled layer serves as all of them (`compiled`); steps
 are recorded as graphs (`graphs`); the pool is sized and all of this is made when the engine is built;
 and tokens are read one step late, while the device works on the next step. An EOS is read late as well:
 its sequence is fed once more, the surplus token is dropped, and the slot is filled a step later; the

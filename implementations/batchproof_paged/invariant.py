@@ -7,6 +7,9 @@ which are as many as its position says. That is slow, and exact by construction 
 dtype. vLLM's batch-invariant mode and Thinking Machines Lab, "Defeating Nondeterminism in LLM
 Inference" (2025), write kernels for it.
 
+Our native kernels (`native`, `decoder`) sum in one order anyway. So this is for what they do not serve:
+other dtypes, machines without a compiler, blocks that move, and products of experts.
+
 This module is a set of kernels too, `load_kernels("invariant")`.
 """
 

@@ -6,6 +6,9 @@ left alone. Copies follow the weights: a step looks at the version and the place
 in-place change of torch moves; and a step that begins a run compares sums of the bits, which a write
 through `.data` moves as well.
 
+They serve models that are traced (`torchscript`); `decoder` has copies of its own, for every number of
+rows.
+
 Which kernel multiplies is a constant of the machine's vector units (`kernel_for`), so that no choice
 depends on a clock. Ours (`native`) holds as many sums as AVX-512 has registers; with fewer, oneDNN's,
 which torch brings, gains on more rows.
@@ -166,8 +169,8 @@ def mark(weight: Tensor) -> tuple[int, int]:
 
 
 def _sums_of_bits(weight: Tensor) -> Tensor:
-    """Returns exact sums of the bits of every 64 words, which takes as long as to read them once, and the
-    words that are left."""
+    """Returns exact sums of the bits of every 64 words, which takes as long as to read them once, and
+    the words that are left."""
     words = weight.detach().flatten().view(torch.int32)
     whole = len(words) - len(words) % WORDS_PER_SUM
     sums = words[:whole].view(-1, WORDS_PER_SUM).sum(dim=1, dtype=torch.int32)
