@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <utility>
 #include <vector>
 
 #if defined(__AVX512F__)
@@ -29,7 +30,7 @@ const int CHUNK = 72;  /* rows that share a reading of the weights, and intermed
 const int KEYS = 64;   /* whose scores are held: those from a multiple of it on */
 
 /* As many sums as there are registers: of so many rows and panels. */
-const int TILE = 6, WIDE = PARTS == 1 ? 4 : 1;
+const int TILE = PARTS == 1 ? 6 : 4, WIDE = PARTS == 1 ? 4 : 1;
 
 #define UNROLL _Pragma("GCC unroll 16")
 
@@ -135,21 +136,46 @@ static void multiply_chunk(const Product &by, int64_t num_rows, const float *in,
     }
 }
 
-/* Multiplies the rows of `in`, `stride` apart, to those of `out`. `columns` has room for CHUNK *
-   num_inputs. */
+/* The most rows of a tile, and how many panels one has: for as many sums as there are registers, measured. */
+const int MOST_ROWS = PARTS == 1 ? 16 : 6;
+
+constexpr int panels_for(int rows)
+{
+    const int num = PARTS == 1 ? (rows > 12 ? 1 : 28 / rows) : 12 / PARTS / rows;
+    return num < 1 ? 1 : num > 8 ? 8 : num;
+}
+
+typedef void MultiplyChunk(const Product &, int64_t, const float *, int64_t, float *, int64_t, float *);
+
+template <int... rows>
+static MultiplyChunk *by_rows(int64_t num, std::integer_sequence<int, rows...>)
+{
+    static MultiplyChunk *const each[] = {multiply_chunk<rows + 1, panels_for(rows + 1)>...};
+    return each[num - 1];
+}
+
+/* How many rows a tile has, for the least rows that are computed in vain. */
+static int64_t rows_of_tile(int64_t num_rows)
+{
+    if (num_rows <= MOST_ROWS)
+        return num_rows;
+    int64_t best = TILE;
+    for (int64_t rows = TILE; rows <= MOST_ROWS; rows++)
+        if ((num_rows + rows - 1) / rows * rows < (num_rows + best - 1) / best * best)
+            best = rows;
+    return best;
+}
+
+/* Multiplies the rows of `in`, `stride` apart, to those of `out`. `columns` has room for (CHUNK +
+   MOST_ROWS) * num_inputs. */
 static void multiply(const Product &by, int64_t num_rows, const float *in, int64_t stride, float *out,
                      int64_t out_stride, float *columns)
 {
+    const std::make_integer_sequence<int, MOST_ROWS> all;
     for (int64_t first = 0; first < num_rows; first += CHUNK) {
         const int64_t num = num_rows - first < CHUNK ? num_rows - first : CHUNK;
-        const auto multiply = PARTS > 1
-            ? num > 2 ? multiply_chunk<6, 1> : num > 1 ? multiply_chunk<2, 2> : multiply_chunk<1, 4>
-            : num > 32 ? multiply_chunk<TILE, WIDE>
-            : num > 8 ? multiply_chunk<16, 1>
-            : num > 4 ? multiply_chunk<8, 2>
-            : num > 2 ? multiply_chunk<4, 4>
-            : num > 1 ? multiply_chunk<2, 4> : multiply_chunk<1, 8>;
-        multiply(by, num, in + first * stride, stride, out + first * out_stride, out_stride, columns);
+        by_rows(rows_of_tile(num), all)(by, num, in + first * stride, stride, out + first * out_stride,
+                                        out_stride, columns);
     }
 }
 
@@ -167,7 +193,7 @@ extern "C" void multiply_packed(const Product *by, int64_t num_rows, const float
                                 int threads)
 {
     static thread_local std::vector<float> kept;
-    float *columns = scratch(kept, CHUNK * by->num_inputs);
+    float *columns = scratch(kept, (CHUNK + MOST_ROWS) * by->num_inputs);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     multiply(*by, num_rows, rows, by->num_inputs, out, by->num_outputs, columns);
 }
@@ -733,7 +759,7 @@ extern "C" int decode(const Program *program, const Step *step)
     for (size_t each : offsets)
         starts.push_back(arena + each);
     starts.push_back(step->logits);
-    float *const columns = scratch(kept_columns, CHUNK * program->most_inputs);
+    float *const columns = scratch(kept_columns, (CHUNK + MOST_ROWS) * program->most_inputs);
     kept_tokens.resize(3 * num_picked);
     int64_t *places = kept_tokens.data(), *seq_lens = places + num_picked, *tables = seq_lens + num_picked;
     for (int64_t each = 0; each < num_picked; each++) {
