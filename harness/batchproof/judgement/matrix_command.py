@@ -30,8 +30,7 @@ from batchproof.judgement.deciding import (
     run_searches,
     smallest_difference,
 )
-from batchproof.judgement.matrix_page import columns_of, matrix_page, summary_lines
-from batchproof.judgement.matrix_picture import matrix_picture
+from batchproof.judgement.matrix_page import matrix_page, summary_lines
 from batchproof.judgement.output import RECORD, write_index
 from batchproof.judgement.possible import available, require_options, require_values
 from batchproof.records.file_kinds import replace_text
@@ -41,7 +40,6 @@ from batchproof.records.matrix import (
     MATRIX,
     MATRIX_FILE,
     PAGE,
-    PICTURE,
     CellRecord,
     Difference,
     MatrixRecord,
@@ -298,7 +296,6 @@ class _Matrix:
         record = self._record()
         MATRIX.write(record, self.folder / MATRIX_FILE)
         replace_text(self.folder / PAGE, matrix_page(record))
-        replace_text(self.folder / PICTURE, matrix_picture(record, columns_of(record)))
         return record
 
     def _record(self) -> MatrixRecord:
