@@ -1,13 +1,11 @@
-"""Judges the cells of a matrix, here one after another or at once on the machines of a Ray cluster, and
-asks requirements alone."""
+"""Judges the cells of a matrix, and asks requirements alone."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from batchproof.cli.ray_cluster import RAY, cluster
 from batchproof.errors import Interrupt
 from batchproof.judgement.axes import MODEL, Cell
 from batchproof.judgement.output import write_verdict
@@ -28,7 +26,7 @@ DEFAULT_OPTIONS = f"{MODEL}=llama-hash --hypothesis-profile=quick"
 
 @dataclass(frozen=True)
 class CellTask:
-    """A cell to judge: everything that another process or machine needs."""
+    """A cell to judge."""
 
     cell: Cell
     folder: str
@@ -52,19 +50,6 @@ class CellResult:
     outcomes: Mapping[str, RequirementOutcome]
     files: Mapping[str, bytes]
     stopped: Interrupt | None = None
-
-
-def judged(tasks: Sequence[CellTask], runner: str) -> Iterator[CellResult]:
-    """Yields the result of each task as it is done. Raises `UsageError` without Ray."""
-    if runner != RAY:
-        yield from map(judge_cell, tasks)
-        return
-    with cluster(tasks[0].jobs if tasks else 1) as ray:
-        remote = ray.remote(judge_cell)
-        waiting = [remote.options(num_cpus=each.jobs).remote(each) for each in tasks]
-        while waiting:
-            done, waiting = ray.wait(waiting)
-            yield ray.get(done[0])
 
 
 def judge_cell(task: CellTask) -> CellResult:

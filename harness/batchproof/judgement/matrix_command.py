@@ -11,16 +11,14 @@ from functools import partial
 from itertools import pairwise
 
 from batchproof.cli import choices
-from batchproof.cli.ray_cluster import RAY, add_runner
 from batchproof.errors import UsageError
-from batchproof.judgement import suite_session
+from batchproof.judgement import cells, suite_session
 from batchproof.judgement.axes import Axes, axes_of, base_of, cell_of, chosen, folder_name
 from batchproof.judgement.cells import (
     DEFAULT_OPTIONS,
     CellResult,
     CellTask,
     asked_alone,
-    judged,
     outcomes_in,
 )
 from batchproof.judgement.deciding import (
@@ -87,7 +85,6 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="keep the cells that this suite has judged in full"
     )
-    add_runner(parser, "judge the cells here, or in the Ray cluster that RAY_ADDRESS names")
     suite_session.add_common(parser)
 
 
@@ -95,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if no requirement breaks in any cell, else 1. Raises `UsageError`."""
     declared: Axes = resolve_engine(arguments.engine).axes
     left_out: Sequence[str] = ()
-    if not arguments.axis and arguments.runner != RAY:
+    if not arguments.axis:
         declared, left_out = available(declared)
     axes = axes_of(declared, arguments.axis or (), arguments.engine)
     require_options(arguments, axes)
@@ -176,7 +173,7 @@ class _Matrix:
         kept = [*self._kept(tasks)] if self._arguments.resume else []
         names = {each.record.folder for each in kept}
         yield from kept
-        yield from judged([each for each in tasks if each.folder not in names], self._arguments.runner)
+        yield from map(cells.judge_cell, (each for each in tasks if each.folder not in names))
 
     def task(self, settings: Settings) -> CellTask:
         cell = cell_of(self._arguments.engine, self._axes, settings)
