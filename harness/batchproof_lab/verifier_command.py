@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.models.catalogue import resolve_dtype
-from batchproof.oracle.precision import Precision
 from batchproof.records.file_kinds import FileKind
-from batchproof.records.probe_packs import Probe, ProbePack
+from batchproof.records.probe_packs import ProbePack
 from batchproof.records.provenance import Provenance, made_now
 from batchproof.run.devices import exact_device, num_threads
 from batchproof.run.laboratory import Laboratory
@@ -27,7 +24,6 @@ from batchproof.validation.values import at_least
 from batchproof_lab.pages import page
 from batchproof_lab.verifier_endpoints import (
     HONEST,
-    INT4,
     KINDS,
     VARIANTS,
     Endpoint,
@@ -38,9 +34,7 @@ from batchproof_lab.verifier_endpoints import (
 
 ALPHA = 0.001
 REQUESTS = (4, 8, 20, 40, 80, 120, 200, 300)  # of the table of power
-NUM_PROBES, NUM_CANDIDATES, NUM_ORDINARY, NUM_HIDING = 96, 384, 128, 30
-FP8, FP8_CACHE = Precision("bfloat16", weights="fp8"), Precision("bfloat16", kv_cache="fp8")
-COMPARED = {"int4 weights": INT4, "fp8 weights": FP8, "fp8 keys and values": FP8_CACHE}
+NUM_PROBES, NUM_CANDIDATES = 96, 384
 Counted = tuple[tuple[int, int], ...]  # requests and tokens
 Ratios = dict[object, tuple[float, ...]]
 
@@ -63,16 +57,6 @@ class KindRow:
 
 
 @dataclass(frozen=True)
-class HidingRow:
-    """How well the prompts of a pack are told from ordinary ones: areas under ROC curves. `power`: of
-    triage within 20 requests."""
-
-    pack: str
-    areas: Mapping[str, float]
-    power: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class VerifierRecord:
     """`honest_bound`: no more than this share of honest endpoints is blamed, with 95 % confidence."""
 
@@ -82,10 +66,9 @@ class VerifierRecord:
     shifts: Mapping[str, float]
     kinds: tuple[KindRow, ...]
     honest_bound: float
-    hiding: tuple[HidingRow, ...]
 
 
-VERIFIER = FileKind("record of a verifier", "batchproof.verifier", 2, VerifierRecord)
+VERIFIER = FileKind("record of a verifier", "batchproof.verifier", 3, VerifierRecord)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,29 +86,17 @@ def run(arguments: argparse.Namespace) -> int:
         oracle = Laboratory(device, resolve_dtype("bfloat16"), 3600.0).oracle(arguments.model)
         subject, texts = oracle.subject, replace(Texts.of(oracle.subject, False), are_used=False)
         unit, precisions = noise = making.noise_of(subject, seed)
-        bar = Progress("prompts", "prompt", NUM_CANDIDATES + NUM_ORDINARY)
+        bar = Progress("prompts", "prompt", NUM_CANDIDATES)
         drawn: list[making.Candidate] = []
-        for start in range(0, NUM_CANDIDATES + NUM_ORDINARY, making.ROUND):
+        for start in range(0, NUM_CANDIDATES, making.ROUND):
             drawn += making.candidates(oracle, texts, seed, start)
             bar.step(making.ROUND)
         bar.close()
-        # Some prompts have no answer, and are left out: the last are ordinary.
-        ours, others = drawn[:-NUM_ORDINARY], drawn[-NUM_ORDINARY:]
-        ordinary = making.chosen(others, unit, (), len(others))
+        pack = making.pack_of(oracle, texts, seed, NUM_PROBES, noise, drawn)
         changes = making.configurations(subject, texts)
-        hiding: list[HidingRow] = []
-        kinds: dict[str, KindRow] = {}
-        for name, among in (("chosen", ours), ("not chosen", ours[:NUM_PROBES])):
-            pack = making.pack_of(oracle, texts, seed, NUM_PROBES, noise, among)
-            known = tables(subject, pack.probes, unit, changes, VARIANTS)
-            counts = {each: NUM_HIDING for each in KINDS if each.name in COMPARED}
-            if not hiding:
-                num = arguments.endpoints // 2
-                counts = {HONEST: num} | dict.fromkeys(KINDS, num // len(KINDS))
-            rows = _judged(pack, known, counts)
-            power = {kind: rows[kind].power(20) for kind in COMPARED}
-            hiding.append(HidingRow(name, _areas(pack, ordinary), power))
-            kinds = kinds or rows
+        known = tables(subject, pack.probes, unit, changes, VARIANTS)
+        num = arguments.endpoints // 2
+        kinds = _judged(pack, known, {HONEST: num} | dict.fromkeys(KINDS, num // len(KINDS)))
     honest = kinds[HONEST.name]
     bound, shifts = share_bound(honest.num - honest.right, honest.num, 0.05), precisions
     record = VerifierRecord(
@@ -135,7 +106,6 @@ def run(arguments: argparse.Namespace) -> int:
         {each.name: each.shift for each in shifts},
         (*kinds.values(),),
         bound,
-        tuple(hiding),
     )
     write_result(VERIFIER, record, _page, output, "verifier", arguments.endpoints >= 1_000)
     return int(honest.right < honest.num)
@@ -185,25 +155,3 @@ def _judged(pack: ProbePack, known: Tables, counts: Mapping[Kind, int]) -> dict[
         rows[kind.name] = KindRow(kind.name, num, right, tuple(told), tuple(judged), tuple(wrong))
     bar.close()
     return rows
-
-
-def _areas(pack: ProbePack, ordinary: Sequence[Probe]) -> dict[str, float]:
-    """Returns the areas by what a provider sees, for the near-ties and for the whole pack."""
-    counts = np.ones(pack.vocab_size)
-    for each in ordinary[::2]:
-        np.add.at(counts, list(each.prompt), 1)
-    looks = {
-        "length of the prompt": lambda e: len(e.prompt),
-        "frequency of its tokens": lambda e: np.log(counts[list(e.prompt)]).mean(),
-        "margin of the first token": lambda e: e.steps[0].behind[1],
-        "least margin of the answer": lambda e: min(step.behind[1] for step in e.steps),
-    }
-    half = len(pack.probes) // 2
-    found = {}
-    for look, of in looks.items():
-        for name, part in (("near-ties", pack.probes[:half]), ("whole pack", pack.probes)):
-            ours, others = (np.array([of(e) for e in group]) for group in (part, ordinary[1::2]))
-            differs = ours[:, None] - others
-            area = float((differs > 0).mean() + (differs == 0).mean() / 2)
-            found[f"{look}, {name}"] = max(area, 1 - area)  # in the better direction
-    return found
