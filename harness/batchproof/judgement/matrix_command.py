@@ -173,7 +173,9 @@ class _Matrix:
         kept = [*self._kept(tasks)] if self._arguments.resume else []
         names = {each.record.folder for each in kept}
         yield from kept
-        yield from map(cells.judge_cell, (each for each in tasks if each.folder not in names))
+        for each in tasks:
+            if each.folder not in names:
+                yield cells.judge_cell(each, self.folder / each.folder)
 
     def task(self, settings: Settings) -> CellTask:
         cell = cell_of(self._arguments.engine, self._axes, settings)
@@ -194,23 +196,17 @@ class _Matrix:
             record = there.get((task.cell.engine, task.folder, options))
             if record is not None:
                 verdict = VERDICT.read(self.folder / task.folder / RECORD)
-                yield CellResult(record, outcomes_in(task.cell, verdict), {})
+                yield CellResult(record, outcomes_in(task.cell, verdict))
 
     def keep(self, result: CellResult) -> None:
-        """Writes the pages of a cell, and the matrix as far as it is. Raises `UsageError` if nothing
-        could be asked in the first: an older matrix stays."""
-        if not self._judged and not result.files and not result.record.num_requests:
-            raise UsageError(
-                f"{result.record.engine!r} is not judged, since no test was run: see above"
-            )
-        folder = self.folder / result.record.folder
-        if result.files:
-            shutil.rmtree(folder, ignore_errors=True)
-        for name, content in result.files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        self._judged.append((result.record, result.outcomes))
+        """Adds a cell, without pages if nothing of it counts, and writes the matrix as far as it is.
+        Raises `UsageError` if nothing could be asked in the first: an older matrix stays."""
+        record = result.record
+        if not self._judged and not (record.promises or record.num_requests):
+            raise UsageError(f"{record.engine!r} is not judged, since no test was run: see above")
+        if not record.promises:
+            shutil.rmtree(self.folder / record.folder, ignore_errors=True)
+        self._judged.append((record, result.outcomes))
         self._judged.sort(key=self._place)
         self.write()
 
