@@ -72,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.update:
         empty = KillTable.of(planted, models, arguments.seeds)
         whole = whole_table(output / "faults.json", empty)
-        busy = still_busy(whole, names)
+        # The test functions that catch a fault whose row stays.
+        busy = frozenset(name for name, row in whole.tests.items() if _others(row, names))
     asked = (names, models, arguments.seeds, arguments.time_limit)
     progress = Progress("faults", "hunt", 0)
 
@@ -151,11 +152,6 @@ def updated_table(whole: KillTableRecord, fresh: KillTableRecord) -> KillTableRe
         diagnosis=diagnosis(rows.values()),
         updates=(*whole.updates, note),
     )
-
-
-def still_busy(whole: KillTableRecord, renewed: Collection[str]) -> frozenset[str]:
-    """The test functions that catch a fault whose row stays."""
-    return frozenset(name for name, row in whole.tests.items() if _others(row, renewed))
 
 
 def _others(row: FunctionRow, renewed: Collection[str]) -> list[str]:

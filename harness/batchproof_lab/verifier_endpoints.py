@@ -82,12 +82,11 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Table:
-    """What a copy makes of each step of a probe: its best tokens, (steps, kept), their logits in sigma,
-    and how far each is behind the best in float64."""
+    """What a copy makes of each step of a probe: its best tokens, (steps, kept), and their logits in
+    sigma."""
 
     tokens: NDArray[np.int64]
     values: Floats
-    behind: Floats
 
     def chosen(self, fixed: Floats, rng: np.random.Generator, temperature: float = 0.0) -> Floats:
         """Returns the places that win, (steps,). `temperature` is in sigma."""
@@ -112,21 +111,19 @@ def tables(
     """Returns the tables of each variant."""
     asked = [as_asked(each) for each in probes]
     paths = [tuple(step.tokens[0] for step in each.steps) for each in probes]
-    exact = [(e.amax(-1, True) - e) / unit for e in _logits(subject.scorer, asked, paths)]
     found: dict[Variant, Sequence[Table]] = {}
     for precision, template, is_whole in variants:
         change = next((c for name, c in configurations.items() if template and template in name), None)
         given = [change(each) for each in probes] if change else asked
         rows = []
         copies = _logits(coarse_to_score(subject, precision), given, paths)
-        for copied, behind, request, path in zip(copies, exact, given, paths, strict=True):
+        for copied, request, path in zip(copies, given, paths, strict=True):
             logits = processed(copied, request, path) if template else copied
             if precision.kv_cache:  # the first token is made before the cache is read
                 (first,) = _logits(subject.model, [request], [path[:1]])
                 logits = torch.cat((first, logits[1:]))
             top = logits.topk(logits.shape[-1] if is_whole else NUM_KEPT)
-            values, beyond = top.values / unit, behind.gather(-1, top.indices)
-            rows.append(Table(top.indices.numpy(), values.float().numpy(), beyond.float().numpy()))
+            rows.append(Table(top.indices.numpy(), (top.values / unit).float().numpy()))
         found[precision, template, is_whole] = rows
     return found
 

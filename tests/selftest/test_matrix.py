@@ -206,8 +206,10 @@ def played(monkeypatch: pytest.MonkeyPatch, is_broken: Mapping[str, str]) -> lis
     def outcome(cell: Cell) -> RequirementOutcome:
         return "failed" if is_broken.items() <= cell.settings.items() else "held"
 
-    def judge_cell(task: CellTask) -> CellResult:
+    def judge_cell(task: CellTask, folder: Path) -> CellResult:
         asked.append(task.cell.engine)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "verdict.md").write_text("page")
         found = outcome(task.cell)
         options = tuple(task.session(Path()).options)
         result = PromiseResult("broken" if found == "failed" else "held")
@@ -215,7 +217,7 @@ def played(monkeypatch: pytest.MonkeyPatch, is_broken: Mapping[str, str]) -> lis
             task.cell.settings, task.folder, task.cell.engine, options, 0.5, 10, {"P1": result}
         )
         failed = {ONE: "P1 parity is broken"} if found == "failed" else {}
-        return CellResult(replace(record, failed=failed), {ONE: found}, {"verdict.md": b"page"})
+        return CellResult(replace(record, failed=failed), {ONE: found})
 
     monkeypatch.setattr(cells, "judge_cell", judge_cell)
     monkeypatch.setattr(possible, "resolve_engine", lambda _: None)
@@ -250,8 +252,8 @@ def test_a_finding_is_one_row_and_its_requirements_are_asked_together(
     played(monkeypatch, {})
     judge_cell = cells.judge_cell
 
-    def judged(task: CellTask) -> CellResult:
-        result, settings = judge_cell(task), task.cell.settings
+    def judged(task: CellTask, folder: Path) -> CellResult:
+        result, settings = judge_cell(task, folder), task.cell.settings
         outcomes = dict.fromkeys((ONE, OTHER), "held")
         failed = {}
         if settings["policy"] == "fcfs":
@@ -283,9 +285,9 @@ def test_where_nothing_can_be_asked_an_older_matrix_stays(
     assert main(command) == 1
     before = (tmp_path / "matrices" / "static" / "README.md").read_text()
 
-    def empty(task: CellTask) -> CellResult:
+    def empty(task: CellTask, _: Path) -> CellResult:
         record = CellRecord(task.cell.settings, task.folder, task.cell.engine, (), 0.0, why_not="no")
-        return CellResult(record, {}, {})
+        return CellResult(record, {})
 
     monkeypatch.setattr(cells, "judge_cell", empty)
     assert main(command) == 2
@@ -299,8 +301,8 @@ def test_a_matrix_that_is_stopped_keeps_the_cell_in_progress(
     played(monkeypatch, {"x": "none"})
     judge_cell, sent = cells.judge_cell, Interrupt(signal.SIGTERM)
 
-    def stopped(task: CellTask) -> CellResult:
-        result = judge_cell(task)
+    def stopped(task: CellTask, folder: Path) -> CellResult:
+        result = judge_cell(task, folder)
         record = replace(result.record, why_not="the run did not come to its end")
         return replace(result, record=record, stopped=sent)
 
@@ -357,14 +359,16 @@ def test_an_axis_that_was_not_met_leaves_what_broke_and_nothing_that_held(
     played(monkeypatch, {"host": "8"})
     judge_cell = cells.judge_cell
 
-    def judged(task: CellTask) -> CellResult:
-        result = judge_cell(task)
+    def judged(task: CellTask, folder: Path) -> CellResult:
+        result = judge_cell(task, folder)
         if task.cell.settings["host"] == "0":
             return result
         outcomes: dict[str, RequirementOutcome] = {ONE: "held", OTHER: "failed"}
         record = replace(result.record, failed={OTHER: "P8 reuse is broken"} if is_broken else {})
+        counted = PromiseResult("broken", failed=1) if is_broken else PromiseResult("held", passed=1)
         outcomes[OTHER] = "failed" if is_broken else "held"
-        return as_unmet(CellResult(record, outcomes, result.files), "host=8 was not met: 0 restored")
+        record = replace(record, promises={"P8": counted})
+        return as_unmet(CellResult(record, outcomes), "host=8 was not met: 0 restored")
 
     monkeypatch.setattr(cells, "judge_cell", judged)
     spec = EngineSpec("static", resolve_engine("static").factory, axes)

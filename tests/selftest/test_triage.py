@@ -222,7 +222,7 @@ def test_a_simulated_endpoint_leaks_where_its_kind_says(where: str, is_wrong: bo
     for probe in pack.probes:
         tokens = np.array([(each.tokens * 3)[:64] for each in probe.steps])
         values = np.array([[-b for b in each.behind * 3][:64] for each in probe.steps], np.float32)
-        rows.append(Table(tokens, 1000 * values - 1000 * (np.arange(64) > 0), values))
+        rows.append(Table(tokens, 1000 * values - 1000 * (np.arange(64) > 0)))
     known = {(each, "", False): rows for each in FINER}
     door = Endpoint(Kind("leak", CORRUPT, wrong=1.0, where=where), 0, pack.probes, known, pack.unit)
     said = door.ask(Scene("together", ((Asked(0), Asked(1)),)))

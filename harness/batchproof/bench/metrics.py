@@ -13,12 +13,10 @@ Throughputs are those of the median round; latencies pool all timed rounds. What
 does not show is None, never 0. Only rounds whose answers were checked are measured.
 
 `schedule_figures` says what the scheduler did with the slots: a pure function of a trace, without
-tensors or a clock. `fed` counts the token positions that the model computed, pads and idle rows
-included, as a hook on the model observes them.
+tensors or a clock.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -66,51 +64,11 @@ def _latencies_ms(rounds: Sequence[Round]) -> dict[str, list[float]]:
     return {name: sorted(values) for name, values in pooled.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
-    """The shape of the token ids of one forward pass: `(batch, length)`."""
-
-    batch: int
-    length: int
-
-    @property
-    def num_tokens(self) -> int:
-        """Token positions computed, pads included."""
-        return self.batch * self.length
-
-
-def schedule_figures(
-    trace: Sequence[StepRecord],
-    forwards: Sequence[Forward],
-    num_slots: int,
-    requests: Sequence[Request],
-    output_lens: Sequence[int],
-    unseen: str | None = None,
-) -> dict[str, Any]:
-    """Returns steps, batch size, occupancy and waste of one round; None where neither trace nor hook
-    shows it.
-
-    `unseen` says why forward passes may be missing; a contradiction between passes and trace is
-    reported in the same field, `why_no_waste`.
-    """
-    num_needed = sum(
-        len(request.prompt_token_ids) + num_output - 1
-        for request, num_output in zip(requests, output_lens, strict=True)
-    )
+def schedule_figures(trace: Sequence[StepRecord], num_slots: int) -> dict[str, Any]:
+    """Returns steps, batch size and occupancy of one round; None without a trace."""
     num_rows = sum(len(record.rows) for record in trace)
-    num_steps = len(trace) or len(forwards) or None
-    num_fed = sum(forward.num_tokens for forward in forwards)
-    num_real = sum(row.query_len for record in trace for row in record.rows) or num_needed
-    if unseen is None and len(forwards) < len(trace):
-        unseen = f"{len(forwards):,} forward passes were seen in {len(trace):,} steps"
-    elif unseen is None and num_fed < num_real:
-        unseen = f"{num_fed:,} tokens were seen in forward passes, but {num_real:,} were fed"
     return {
-        "num_steps": num_steps,
+        "num_steps": len(trace) or None,
         "mean_batch": num_rows / len(trace) if trace else None,
         "occupancy": num_rows / (len(trace) * num_slots) if trace else None,
-        "num_fed_tokens": None if unseen else num_fed,
-        "num_needed_tokens": num_needed,
-        "padding_waste": None if unseen else 1 - num_real / num_fed,
-        "why_no_waste": unseen,
     }

@@ -59,16 +59,11 @@ def _verdict(timed: TimedEngine) -> tuple[str, str | None]:
     return VALID, None
 
 
-def _schedule(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[str, Any] | None:
+def _schedule(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[str, Any]:
     first = timed.first_round
     assert first is not None, "a row with figures has had its first round"
-    requests, num_slots = workload.requests, workload.config.max_num_seqs
-    output_lens = [len(completion.token_ids) for completion in timed.rounds[0].completions]
-    trace, seen = first.trace, first.seen
-    forwards = () if seen.unseen else seen.forwards
-    found = schedule_figures(trace, forwards, num_slots, requests, output_lens, seen.unseen)
-    found["roofline"] = _roofline(timed, terms)
-    return found
+    found = schedule_figures(first.trace, workload.config.max_num_seqs)
+    return {**found, "roofline": _roofline(timed, terms)}
 
 
 def _roofline(timed: TimedEngine, terms: Terms) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from batchproof.records.texts import counted
 
 COLUMNS = (
     *("engine", "verdict", "output tok/s", "ttft p50/p99", "itl p50/p99"),
-    *("cores", "busy", "waste", "roof"),
+    *("cores", "busy", "roof"),
 )
 
 
@@ -63,7 +63,6 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         _pair(metrics, "itl"),
         "-" if row.get("cores") is None else f"{row['cores']:.2f}",
         _percent(schedule["occupancy"]),
-        _percent(schedule["padding_waste"]),
         _percent(roofline["share"] if roofline else None),
     )
 

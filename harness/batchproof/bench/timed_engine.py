@@ -1,17 +1,14 @@
 """One engine in a measurement: built, observed through a first round, timed lap by lap, checked."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, cast
+from typing import cast
 
 import torch
-from transformers import PreTrainedModel
 
 from batchproof.api import Capability, Engine, EngineConfig, SteppingEngine, StepRecord
 from batchproof.bench.drive import Round, serve_at_once, serve_stepping
-from batchproof.bench.metrics import Forward
 from batchproof.bench.spec import Laps
 from batchproof.bench.verification import Verifier, blaming, judging
 from batchproof.checks.broken import require
@@ -20,26 +17,14 @@ from batchproof.checks.environment import require_same, settings_of
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
 
-REPLAYED = "CUDA graphs were replayed, in which no hook sees a forward pass"
-COMPILED = "the model was compiled, so that no hook sees a forward pass"
-
-
-@dataclass
-class ForwardLog:
-    """`forwards` in order. `unseen` says why passes may be missing; None if there is no such sign."""
-
-    forwards: list[Forward] = field(default_factory=list)
-    unseen: str | None = None
-
 
 @dataclass
 class FirstRound:
-    """What the first round showed. It warms the engine up with the shapes of the laps; it is not part
-    of the figures, because the model is instrumented."""
+    """What the first round showed. It warms the engine up with the shapes of the laps, and is not part
+    of the figures."""
 
     seconds: float  # compiling and capturing included
     trace: Sequence[StepRecord]
-    seen: ForwardLog
 
 
 class TimedEngine:
@@ -78,15 +63,13 @@ class TimedEngine:
     def start(self) -> None:
         """Builds the engine, runs the first round, and checks its answers and its trace, because
         figures are made of it."""
-        model = self.trial.subject.model
         with blaming(self.accuse):
             began = perf_counter()
             self._engine = self.trial.build(self._config)
             self.build_s = perf_counter() - began
-            with record_forwards(model) as seen:
-                first = self._serve(0)
+            first = self._serve(0)
             trace = tuple(self.trial.trace_of(self._engine))
-            self.first_round = FirstRound(first.wall_s, trace, seen)
+            self.first_round = FirstRound(first.wall_s, trace)
             findings = conduct_findings(
                 Workload(self._laps[0], self._config),
                 Outcome(first.completions),
@@ -141,32 +124,3 @@ class TimedEngine:
         INVALID."""
         if self.problem is None:
             self.problem, self.is_blameless = problem, is_blameless
-
-
-@contextmanager
-def record_forwards(model: PreTrainedModel) -> Iterator[ForwardLog]:
-    """Records the shape of the token ids of every forward pass inside the block.
-
-    The hook is on the input embedding, which every pass reads however an engine calls the model. It is
-    not read when a CUDA graph is replayed, so `unseen` notes that.
-    """
-    seen, graph = ForwardLog(), torch.cuda.CUDAGraph
-    replay = graph.replay
-
-    def note(_module: object, args: tuple[Any, ...]) -> None:
-        if torch.compiler.is_compiling():  # the log would be a part of what is compiled
-            seen.unseen = COMPILED
-        elif args and args[0].dim() == 2:
-            seen.forwards.append(Forward(*args[0].shape))
-
-    def note_replay(self: torch.cuda.CUDAGraph) -> None:
-        seen.unseen = REPLAYED
-        replay(self)
-
-    hook = model.get_input_embeddings().register_forward_pre_hook(note)
-    graph.replay = note_replay  # type: ignore[method-assign]
-    try:
-        yield seen
-    finally:
-        graph.replay = replay  # type: ignore[method-assign]
-        hook.remove()

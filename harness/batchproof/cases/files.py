@@ -18,7 +18,7 @@ from batchproof.places import CASES
 from batchproof.requirements.promises import Promise
 from batchproof.validation.source_lines import SourceLine
 from batchproof.validation.yaml_nodes import YamlNode, read_yaml, yaml_files
-from batchproof.workload.sampling_values import DEFAULTS, sampling_params
+from batchproof.workload.sampling_values import NAMES, sampling_params
 
 CASE_KEYS = (
     *("name", "promise", "why", "link", "needs", "models"),
@@ -168,7 +168,7 @@ def _request(item: YamlNode, default_id: str) -> RequestSpec:
 
 
 def _sampling(item: YamlNode) -> SamplingParams:
-    found = {name: each.value() for name, each in item.mapping(tuple(DEFAULTS)).items()}
+    found = {name: each.value() for name, each in item.mapping(NAMES).items()}
     try:
         return sampling_params(found)
     except ValueError as error:

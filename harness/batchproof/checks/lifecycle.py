@@ -12,7 +12,7 @@ from batchproof.checks.answers import chosen_findings
 from batchproof.findings.finding import Finding, Rule, found
 from batchproof.oracle.choosing import is_drawn
 from batchproof.oracle.oracle import Oracle
-from batchproof.workload.workloads import PAUSE, RESUME, SLEEP, WAKE, Outcome, Workload
+from batchproof.workload.workloads import CLEAR, PAUSE, RESUME, SLEEP, WAKE, Outcome, Workload
 
 ENDS = {SLEEP: WAKE, PAUSE: RESUME}
 
@@ -33,7 +33,7 @@ class Cuts:
         return cls(
             frozenset(place for _, place in placed),
             frozenset(place for each, place in placed if each.is_update),
-            frozenset(place for each, place in placed if each.is_clearing),
+            frozenset(place for each, place in placed if each.kind == CLEAR or each.is_update),
         )
 
 

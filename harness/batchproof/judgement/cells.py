@@ -1,13 +1,12 @@
-"""Judges the cells of a matrix, here one after another or at once on the machines of a Ray cluster, and
-asks requirements alone."""
+"""Judges the cells of a matrix, and asks requirements alone."""
 
+import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from batchproof.cli.ray_cluster import RAY, cluster
 from batchproof.errors import Interrupt
 from batchproof.judgement.axes import MODEL, Cell
 from batchproof.judgement.output import write_verdict
@@ -28,7 +27,7 @@ DEFAULT_OPTIONS = f"{MODEL}=llama-hash --hypothesis-profile=quick"
 
 @dataclass(frozen=True)
 class CellTask:
-    """A cell to judge: everything that another process or machine needs."""
+    """A cell to judge."""
 
     cell: Cell
     folder: str
@@ -45,34 +44,21 @@ class CellTask:
 
 @dataclass(frozen=True)
 class CellResult:
-    """A judged cell: its line, the outcomes of its requirements, and its files by name. `stopped`: by
-    what, in the middle."""
+    """A judged cell: its line, and the outcomes of its requirements. `stopped`: by what, in the
+    middle."""
 
     record: CellRecord
     outcomes: Mapping[str, RequirementOutcome]
-    files: Mapping[str, bytes]
     stopped: Interrupt | None = None
 
 
-def judged(tasks: Sequence[CellTask], runner: str) -> Iterator[CellResult]:
-    """Yields the result of each task as it is done. Raises `UsageError` without Ray."""
-    if runner != RAY:
-        yield from map(judge_cell, tasks)
-        return
-    with cluster(tasks[0].jobs if tasks else 1) as ray:
-        remote = ray.remote(judge_cell)
-        waiting = [remote.options(num_cpus=each.jobs).remote(each) for each in tasks]
-        while waiting:
-            done, waiting = ray.wait(waiting)
-            yield ray.get(done[0])
-
-
-def judge_cell(task: CellTask) -> CellResult:
-    """Runs the suite on one configuration. Where an axis was not met, nothing is judged that held. Of a
-    run that is stopped, the result holds what was found. Raises `Interrupt` if that is nothing."""
-    with TemporaryDirectory(prefix="batchproof-") as name:
-        folder, start = Path(name), time.monotonic()
-        session = task.session(folder)
+def judge_cell(task: CellTask, folder: Path) -> CellResult:
+    """Runs the suite on one configuration, and writes its pages into the folder. Where an axis was not
+    met, nothing is judged that held. Of a run that is stopped, the result holds what was found. Raises
+    `Interrupt` if that is nothing."""
+    with TemporaryDirectory(prefix="batchproof-") as scratch:
+        start = time.monotonic()
+        session = task.session(Path(scratch))
         has_ended, stopped = False, None
         try:
             has_ended = session.run() in ENDED
@@ -86,20 +72,14 @@ def judge_cell(task: CellTask) -> CellResult:
             if stopped is not None:
                 raise stopped
             why = "no test was run: the engine could not be asked in this configuration"
-            return CellResult(replace(record, why_not=why), {}, {})
+            return CellResult(replace(record, why_not=why), {})
         verdict = session.verdict_of(found, has_ended, task.issues)
-        page = write_verdict(verdict, folder / "page", DEPTH)
         known = [each for each in task.issues if each.is_of(verdict.release, cell.engine)]
         failed = {
             cell.without_model(each.record.requirement): issue.title if issue else _promise(each.record)
             for issue, members in group_by_issue(found, known)
             for each in members
             if each.record is not None
-        }
-        files = {
-            str(each.relative_to(page.parent)): each.read_bytes()
-            for each in page.parent.rglob("*")
-            if each.is_file()
         }
         record = replace(
             record,
@@ -108,7 +88,9 @@ def judge_cell(task: CellTask) -> CellResult:
             failed=failed,
             why_not="" if has_ended else "the run did not come to its end",
         )
-        result = CellResult(record, outcomes_in(cell, verdict), files, stopped)
+        shutil.rmtree(folder, ignore_errors=True)
+        write_verdict(verdict, folder, DEPTH)
+        result = CellResult(record, outcomes_in(cell, verdict), stopped)
         unmet = cell.unmet(verdict.totals.counters)
         return as_unmet(result, unmet) if has_ended and unmet else result
 
@@ -120,7 +102,7 @@ def as_unmet(result: CellResult, why_not: str) -> CellResult:
     promises = {name: each for name, each in record.promises.items() if each.failed or each.known}
     record = replace(record, promises=promises, why_not=why_not)
     broken = {name: outcome for name, outcome in outcomes.items() if outcome in BREAKS}
-    return CellResult(record, broken, result.files if record.failed else {})
+    return CellResult(record, broken)
 
 
 def _promise(record: TrialRecord) -> str:

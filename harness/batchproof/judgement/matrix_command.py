@@ -11,16 +11,14 @@ from functools import partial
 from itertools import pairwise
 
 from batchproof.cli import choices
-from batchproof.cli.ray_cluster import RAY, add_runner
 from batchproof.errors import UsageError
-from batchproof.judgement import suite_session
+from batchproof.judgement import cells, suite_session
 from batchproof.judgement.axes import Axes, axes_of, base_of, cell_of, chosen, folder_name
 from batchproof.judgement.cells import (
     DEFAULT_OPTIONS,
     CellResult,
     CellTask,
     asked_alone,
-    judged,
     outcomes_in,
 )
 from batchproof.judgement.deciding import (
@@ -30,8 +28,7 @@ from batchproof.judgement.deciding import (
     run_searches,
     smallest_difference,
 )
-from batchproof.judgement.matrix_page import columns_of, matrix_page, summary_lines
-from batchproof.judgement.matrix_picture import matrix_picture
+from batchproof.judgement.matrix_page import matrix_page, summary_lines
 from batchproof.judgement.output import RECORD, write_index
 from batchproof.judgement.possible import available, require_options, require_values
 from batchproof.records.file_kinds import replace_text
@@ -41,7 +38,6 @@ from batchproof.records.matrix import (
     MATRIX,
     MATRIX_FILE,
     PAGE,
-    PICTURE,
     CellRecord,
     Difference,
     MatrixRecord,
@@ -89,7 +85,6 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="keep the cells that this suite has judged in full"
     )
-    add_runner(parser, "judge the cells here, or in the Ray cluster that RAY_ADDRESS names")
     suite_session.add_common(parser)
 
 
@@ -97,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if no requirement breaks in any cell, else 1. Raises `UsageError`."""
     declared: Axes = resolve_engine(arguments.engine).axes
     left_out: Sequence[str] = ()
-    if not arguments.axis and arguments.runner != RAY:
+    if not arguments.axis:
         declared, left_out = available(declared)
     axes = axes_of(declared, arguments.axis or (), arguments.engine)
     require_options(arguments, axes)
@@ -178,7 +173,9 @@ class _Matrix:
         kept = [*self._kept(tasks)] if self._arguments.resume else []
         names = {each.record.folder for each in kept}
         yield from kept
-        yield from judged([each for each in tasks if each.folder not in names], self._arguments.runner)
+        for each in tasks:
+            if each.folder not in names:
+                yield cells.judge_cell(each, self.folder / each.folder)
 
     def task(self, settings: Settings) -> CellTask:
         cell = cell_of(self._arguments.engine, self._axes, settings)
@@ -199,23 +196,17 @@ class _Matrix:
             record = there.get((task.cell.engine, task.folder, options))
             if record is not None:
                 verdict = VERDICT.read(self.folder / task.folder / RECORD)
-                yield CellResult(record, outcomes_in(task.cell, verdict), {})
+                yield CellResult(record, outcomes_in(task.cell, verdict))
 
     def keep(self, result: CellResult) -> None:
-        """Writes the pages of a cell, and the matrix as far as it is. Raises `UsageError` if nothing
-        could be asked in the first: an older matrix stays."""
-        if not self._judged and not result.files and not result.record.num_requests:
-            raise UsageError(
-                f"{result.record.engine!r} is not judged, since no test was run: see above"
-            )
-        folder = self.folder / result.record.folder
-        if result.files:
-            shutil.rmtree(folder, ignore_errors=True)
-        for name, content in result.files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        self._judged.append((result.record, result.outcomes))
+        """Adds a cell, without pages if nothing of it counts, and writes the matrix as far as it is.
+        Raises `UsageError` if nothing could be asked in the first: an older matrix stays."""
+        record = result.record
+        if not self._judged and not (record.promises or record.num_requests):
+            raise UsageError(f"{record.engine!r} is not judged, since no test was run: see above")
+        if not record.promises:
+            shutil.rmtree(self.folder / record.folder, ignore_errors=True)
+        self._judged.append((record, result.outcomes))
         self._judged.sort(key=self._place)
         self.write()
 
@@ -298,7 +289,6 @@ class _Matrix:
         record = self._record()
         MATRIX.write(record, self.folder / MATRIX_FILE)
         replace_text(self.folder / PAGE, matrix_page(record))
-        replace_text(self.folder / PICTURE, matrix_picture(record, columns_of(record)))
         return record
 
     def _record(self) -> MatrixRecord:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from batchproof.judgement.axes import unlike, words_of
 from batchproof.judgement.output import LEGEND, PAGE, signs_of
-from batchproof.records.matrix import PICTURE, Difference, MatrixRecord, is_told, rows_of, told_rows
+from batchproof.records.matrix import Difference, MatrixRecord, is_told, rows_of, told_rows
 from batchproof.records.texts import counted, header, line
 from batchproof.records.verdict import RequirementOutcome
 from batchproof.requirements.promises import Promise
@@ -158,7 +158,7 @@ def _requirements(record: MatrixRecord) -> Iterator[str]:
     asked."""
     rows = told_rows(record)
     if rows:
-        yield from ["## Requirements", "", f"![What broke in which configuration]({PICTURE})", ""]
+        yield from ["## Requirements", ""]
         yield from header("what broke", "requirements", *columns_of(record))
         for (what, signs), names in rows.items():
             marks = (OUTCOME_SIGNS.get(each, "") for each in signs)

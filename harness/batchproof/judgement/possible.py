@@ -8,7 +8,6 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 
-from batchproof.cli.ray_cluster import RAY
 from batchproof.errors import ConfigError, EngineHang, UsageError
 from batchproof.judgement.axes import MODEL, SUITE_OPTION, Axes, base_of, beside_of, cell_of
 from batchproof.judgement.cells import CellTask
@@ -37,7 +36,7 @@ def require_options(arguments: argparse.Namespace, axes: Axes) -> None:
         for value in axes[name]:
             cell = cell_of(arguments.engine, axes, {**base_of(axes), name: value})
             resolve_engine(cell.engine)
-            if arguments.runner != RAY and (why := missing_device(axes, name, value)):
+            if why := missing_device(axes, name, value):
                 raise UsageError(
                     f"--axis {name!r}: {value} cannot be judged here: {why}; --axis names others"
                 )
@@ -87,7 +86,7 @@ def require_values(
         if not name.startswith(SUITE_OPTION) and not {*axes[name]} <= {*declared.get(name, ())}
         for value in axes[name]
     ]
-    if not tried or arguments.runner == RAY:
+    if not tried:
         return
     # A process of its own takes along what engines leave behind: servers, memory of a GPU.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:

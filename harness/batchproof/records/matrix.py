@@ -7,8 +7,8 @@ from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 from batchproof.records.verdict import PromiseResult, RequirementOutcome, SuiteStamp
 
-# The folder of all, below that of verdicts; record, page and picture in the folder of each.
-MATRICES, MATRIX_FILE, PAGE, PICTURE = "matrices", "matrix.json", "README.md", "matrix.svg"
+# The folder of all, below that of verdicts; record and page in the folder of each.
+MATRICES, MATRIX_FILE, PAGE = "matrices", "matrix.json", "README.md"
 BREAKS: tuple[RequirementOutcome, ...] = ("failed", "known")
 Settings = Mapping[str, str]  # axis -> the name of one of its values
 

@@ -27,7 +27,7 @@ no promise: the verdict shows it as a convention that differs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from batchproof.places import ROOT
@@ -51,10 +51,6 @@ class FailurePattern:
     model: Choice = None
     parameters: Mapping[str, object] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def fits_everything(self) -> bool:
-        return not any(getattr(self, each.name) for each in fields(self))
 
     def fits(self, record: TrialRecord) -> bool:
         failure = record.failure
@@ -146,7 +142,7 @@ def _problems(issue: KnownIssue, folder: Path) -> Iterator[str]:
         if not getattr(issue, name).strip():
             yield f"{name} is empty"
     for pattern in issue.matches:
-        if pattern.fits_everything:
+        if pattern == FailurePattern():
             yield "a match that names nothing fits every failure"
     for script in issue.scripts:
         if not (folder / script).is_file():

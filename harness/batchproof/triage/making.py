@@ -198,7 +198,9 @@ def configured(
     for start in range(0, len(probes), ROUND):
         changed += _with_answers(oracle, probes[start : start + ROUND], [*known.values()], unit)
     if texts.are_used:
-        changed = [replace(each, steps=texts.of_all(each)) for each in changed]
+        changed = [
+            replace(each, steps=texts.with_all_texts(each.prompt, each.steps)) for each in changed
+        ]
     return tuple(known), tuple(changed)
 
 

@@ -13,7 +13,7 @@ import torch
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Prompt
-from batchproof.records.probe_packs import Probe, Step
+from batchproof.records.probe_packs import Step
 from batchproof.run.registry import engines_module
 
 UNREADABLE = "\ufffd"  # stands for bytes that are a part of a character
@@ -99,17 +99,14 @@ class Texts:
     def with_texts(self, prompt: Prompt, steps: Sequence[Step]) -> tuple[Step, ...]:
         """Returns the steps with the texts of their tokens, up to the first that texts do not tell: a
         part of a character, or an end."""
-        found = self._with_texts(prompt, steps)
+        found = self.with_all_texts(prompt, steps)
         told = (len(each.texts[0]) > 0 and UNREADABLE not in each.texts[0] for each in found)
         return tuple(each for each, _ in takewhile(itemgetter(1), zip(found, told, strict=True)))
 
-    def of_all(self, probe: Probe) -> tuple[Step, ...]:
-        """Returns the steps of a probe with the texts of all their tokens."""
-        return tuple(self._with_texts(probe.prompt, probe.steps))
-
-    def _with_texts(self, prompt: Prompt, steps: Sequence[Step]) -> list[Step]:
+    def with_all_texts(self, prompt: Prompt, steps: Sequence[Step]) -> tuple[Step, ...]:
+        """Returns the steps with the texts of all their tokens."""
         best = [step.tokens[0] for step in steps]
-        return [self._step((*prompt, *best[:i]), step) for i, step in enumerate(steps)]
+        return tuple(self._step((*prompt, *best[:i]), step) for i, step in enumerate(steps))
 
     def _step(self, path: Prompt, step: Step) -> Step:
         before = self._decode(path)

@@ -29,11 +29,6 @@ class Interruption(NamedTuple):
     def is_update(self) -> bool:
         return self.kind in (UPDATE, UPDATE_IN_PART)
 
-    @property
-    def is_clearing(self) -> bool:
-        """Whether no prefix that was computed before may be found from here on."""
-        return self.kind == CLEAR or self.is_update
-
 
 @dataclass(frozen=True, slots=True)
 class Workload:

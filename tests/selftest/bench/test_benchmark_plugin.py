@@ -63,7 +63,7 @@ def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Run) -> No
     session = run_benchmark(*SMALL, "--engine=fault:cap_off_by_one", "--engine=static")
     assert session.exit_status == 1
     line = next(x for x in session.output.splitlines() if x.startswith("fault:cap_off_by_one  INVALID"))
-    assert line.split()[2:] == ["-"] * 7
+    assert line.split()[2:] == ["-"] * 6
     assert "P2 caps is broken" in session.output
     assert "1 failed, 1 passed" in session.output
     assert "PytestBenchmarkWarning" not in session.output
