@@ -2,6 +2,6 @@
 
 `faults_command.py` runs the suite against every planted fault and writes the kill table,
 `honest_command.py` against honest engines. Each is a `campaign.Campaign` of tasks in worker processes,
-and leaves a record and its page, of a template in `pages/`. `flips_command.py` measures how often a
-precision changes a token, and `reports_command.py` writes to maintainers what was found.
+and leaves a record and its page, of a template in `pages/`. `verifier_command.py` measures the power of
+triage, and `reports_command.py` writes to maintainers what was found.
 """

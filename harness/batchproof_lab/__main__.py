@@ -9,9 +9,6 @@ COMMANDS = {
     "faults": Command(
         "batchproof_lab.faults_command", "run the suite on every planted fault and write the kill table"
     ),
-    "flips": Command(
-        "batchproof_lab.flips_command", "measure how often a precision flips a token, by its margin"
-    ),
     "honest": Command(
         "batchproof_lab.honest_command", "look for false alarms: honest engines on many workloads"
     ),

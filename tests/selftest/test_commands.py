@@ -24,8 +24,6 @@ WRONG_INPUT = [
     ("invariance paggd", "--engine 'paggd' is no engine"),
     ("lab faults mask_ignores_sequences", "is no planted fault; do you mean mask_ignores_sequence"),
     ("lab faults --output full/file/x", "--output 'full/file/x' cannot be written"),
-    ("lab flips --dtype float8", "--dtype 'float8' is unknown; choose one of float32"),
-    ("lab flips paggd", "--engine 'paggd' is no engine"),
     ("judge matrix static --axis=--dtype=float32,float31", "'float31' is unknown"),
     (
         f"judge matrix static {DTYPES} --pytest=--dtype=float16",

@@ -30,11 +30,10 @@ PRECISIONS = (
 @dataclass(frozen=True)
 class Ranked:
     """Of every predicted token the best ones in float64, (prompts, tokens, ranks), and how far each is
-    behind the best, in units of a logit. `spread` is the standard deviation of the logits of a step."""
+    behind the best, in units of a logit."""
 
     tokens: Tensor
     behind: Tensor
-    spread: float
 
     @property
     def margin(self) -> Tensor:
@@ -56,13 +55,12 @@ def logits_of(model: Any, prompts: Sequence[Prompt]) -> Iterator[Tensor]:
 
 def ranked(subject: ModelUnderTest, prompts: Sequence[Prompt]) -> Ranked:
     """Returns those of prompts of one length."""
-    tokens, behind, spreads = [], [], []
+    tokens, behind = [], []
     for logits in logits_of(subject.scorer, prompts):
         top = logits.topk(min(NUM_RANKED, logits.shape[-1]))
         tokens.append(top.indices)
         behind.append(top.values[:, :1] - top.values)
-        spreads.append(float(logits.std(-1).mean()))
-    return Ranked(torch.stack(tokens), torch.stack(behind), sum(spreads) / len(spreads))
+    return Ranked(torch.stack(tokens), torch.stack(behind))
 
 
 def rounded(
