@@ -53,10 +53,13 @@ add_products(Sums<rows, num> &sums, int64_t count, const float *factors, int64_t
         UNROLL for (int panel = 0; panel < num; panel++) {
             const float *some = vectors + i * stride + panel * panel_stride;
             __builtin_prefetch(some + ahead, 0, 4 - level);
-            UNROLL for (int part = 0; part < PARTS; part++) {
-                const floats numbers = *(const floats *)(some + LANES * part);
-                UNROLL for (int row = 0; row < rows; row++)
-                    sums.of[row][panel][part] += factors[i * step + row * row_step] * numbers;
+            floats numbers[PARTS];
+            UNROLL for (int part = 0; part < PARTS; part++)
+                numbers[part] = *(const floats *)(some + LANES * part);
+            UNROLL for (int row = 0; row < rows; row++) {
+                const float factor = factors[i * step + row * row_step];
+                UNROLL for (int part = 0; part < PARTS; part++)
+                    sums.of[row][panel][part] += factor * numbers[part];
             }
         }
     }
@@ -159,8 +162,8 @@ static int64_t rows_of_tile(int64_t num_rows)
 {
     if (num_rows <= MOST_ROWS)
         return num_rows;
-    int64_t best = TILE;
-    for (int64_t rows = TILE; rows <= MOST_ROWS; rows++)
+    int64_t best = 6;
+    for (int64_t rows = 6; rows <= MOST_ROWS; rows++)
         if ((num_rows + rows - 1) / rows * rows < (num_rows + best - 1) / best * best)
             best = rows;
     return best;
