@@ -85,7 +85,12 @@ def _score_alike(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle) ->
     answers = [
         (request.prompt_token_ids, tuple(completion.token_ids))
         for request, completion in pairs
-        if (completion.logits is not None or request.sampling or request.grammar)
+        if (
+            completion.logits is not None
+            or request.sampling
+            or request.grammar
+            or oracle.is_best_scored(request.prompt_token_ids, len(completion.token_ids))
+        )
         and completion.token_ids
         and len(completion.token_ids) <= request.max_new_tokens
         and are_known(completion.token_ids, oracle)
@@ -165,7 +170,8 @@ def token_findings(
     if are_known(tokens, oracle) and not choosing.is_plain(request):
         yield from chosen_findings(request, tokens, oracle)
         return
-    should_be = list(oracle.right_tokens(prompt, request.max_new_tokens))
+    oracle.confirm(prompt, tuple(tokens))
+    should_be = list(oracle.right_tokens(prompt, min(len(tokens), request.max_new_tokens)))
     for step, (token_id, right) in enumerate(zip(tokens, should_be, strict=False)):
         if token_id == right:
             continue

@@ -295,6 +295,27 @@ class Oracle:
                 found[each] = fresh
         return [score for each in wanted if (score := found[each]) is not None]
 
+    def confirm(self, prompt: Prompt, token_ids: tuple[int, ...]) -> None:
+        """Takes these tokens for right if float64 has scored them and each leads by more than rounding
+        explains: the reference gives them as well, and need not compute them."""
+        exact = self._scores.get((prompt, token_ids))
+        if exact is None or not self._is_sought(prompt, len(token_ids)):
+            return
+        best = tuple(exact.argmax(dim=-1).tolist())
+        bound = 2 * self.kappa * self.least_error.max_abs
+        if best == token_ids and bool((margins(exact) > bound).all()):
+            self._right[prompt] = best
+
+    def is_best_scored(self, prompt: Prompt, max_new_tokens: int) -> bool:
+        """Returns whether `confirm` costs less than an answer that is not known yet, and is likely to
+        do: of a small model, in float32."""
+        is_small = self.subject.is_embedded and self.is_exact
+        return is_small and self._is_sought(prompt, max_new_tokens)
+
+    def _is_sought(self, prompt: Prompt, max_new_tokens: int) -> bool:
+        """Returns whether the reference would have to compute these tokens."""
+        return self.subject.oracle is None and len(self._right.get(prompt, ())) < max_new_tokens
+
     @cached_property
     def error(self) -> ErrorUnit:
         """E of this model, dtype and device, measured on generated prompts with a fixed seed."""
