@@ -170,8 +170,8 @@ def token_findings(
     if are_known(tokens, oracle) and not choosing.is_plain(request):
         yield from chosen_findings(request, tokens, oracle)
         return
-    oracle.confirm(prompt, tuple(tokens))
-    should_be = list(oracle.right_tokens(prompt, min(len(tokens), request.max_new_tokens)))
+    num_judged = min(len(tokens), request.max_new_tokens)
+    should_be = list(oracle.right_tokens(prompt, num_judged, tuple(tokens)))
     for step, (token_id, right) in enumerate(zip(tokens, should_be, strict=False)):
         if token_id == right:
             continue

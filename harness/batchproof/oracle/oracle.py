@@ -20,7 +20,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import ceil
 from typing import Any, Generic, Self, TypeVar
 
@@ -112,7 +111,6 @@ class Recent(Generic[K, V]):
 KAPPA = {"float64": 8.0, "float32": 8.0, "bfloat16": 3.0, "float16": 3.0}
 KAPPA_INT8 = 3.0  # of a cache in 8 bits
 
-ANSWER_CHUNK = 4  # answers are computed in multiples of this many tokens
 NUM_CALIBRATION_PROMPTS = 12
 NUM_FIRST_PROMPTS = 2  # of those, for a lower bound of E
 NUM_CALIBRATION_STEPS = 24
@@ -149,6 +147,7 @@ class Oracle:
         self._answers: Recent[Prompt, Answer] = Recent(lambda answer: answer.logits.numel())
         self._scores: Recent[Scored, Tensor] = Recent(lambda score: score.numel())
         self._calibrated: list[Calibration] = []
+        self._errors: dict[int, ErrorUnit] = {}  # by the number of prompts
         self._processed: dict[Request, tuple[int, ...]] = {}
         self._right: dict[Prompt, tuple[int, ...]] = {}  # tokens are small, so all are kept
 
@@ -177,7 +176,7 @@ class Oracle:
 
     @property
     def is_calibrated(self) -> bool:
-        return "error" in vars(self)
+        return NUM_CALIBRATION_PROMPTS in self._errors
 
     @property
     def kappa(self) -> float:
@@ -204,9 +203,8 @@ class Oracle:
         known = self._answers.get(prompt)
         if known is not None and len(known.token_ids) >= max_new_tokens:
             return known
-        length = self._rounded(prompt, max_new_tokens)
         with _answering("the reference", prompt, max_new_tokens):
-            (completion,) = self._reference.generate([Request("reference", prompt, length)])
+            (completion,) = self._reference.generate([Request("reference", prompt, max_new_tokens)])
             if completion.error is not None:
                 raise OracleError(f"refused it: {completion.error}")
             if completion.logits is None:
@@ -216,15 +214,19 @@ class Oracle:
         self._answers.put(prompt, known)
         return known
 
-    def right_tokens(self, prompt: Prompt, max_new_tokens: int) -> tuple[int, ...]:
+    def right_tokens(
+        self, prompt: Prompt, max_new_tokens: int, given: tuple[int, ...] = ()
+    ) -> tuple[int, ...]:
         """Returns the same tokens from the strictest source: integer arithmetic for a constructed
-        model, else the reference. Raises `OracleError`."""
+        model, else the reference, which need not generate so many `given` ones if they are beyond
+        doubt. Raises `OracleError`."""
         known, oracle = self._right.get(prompt, ()), self.subject.oracle
         if len(known) < max_new_tokens and oracle is None:
-            known = self._whole_answer(prompt, max_new_tokens).token_ids
+            is_sure = self._is_beyond_doubt(prompt, given)
+            known = given if is_sure else self._whole_answer(prompt, max_new_tokens).token_ids
         elif oracle is not None and len(known) < max_new_tokens:
             with _answering("its integer arithmetic", prompt, max_new_tokens):
-                known = tuple(oracle(prompt, self._rounded(prompt, max_new_tokens)))
+                known = tuple(oracle(prompt, max_new_tokens))
                 self._require_tokens(known, max_new_tokens)
         self._right[prompt] = known
         return known[:max_new_tokens]
@@ -235,14 +237,6 @@ class Oracle:
         strangers = [token for token in token_ids if not 0 <= token < self.subject.vocab_size]
         if strangers:
             raise OracleError(f"gave token {strangers[0]}, which is none of the vocabulary")
-
-    def _rounded(self, prompt: Prompt, max_new_tokens: int) -> int:
-        """Prompts recur with other caps, so compute a few tokens more; a one-token request is usually a
-        probe and is not extended."""
-        if max_new_tokens == 1:
-            return 1
-        chunks = ceil(max_new_tokens / ANSWER_CHUNK)
-        return min(chunks * ANSWER_CHUNK, self.subject.context_len - len(prompt))
 
     def choices(self, request: Request) -> tuple[int, ...]:
         """Returns `max_new_tokens` tokens as the request wants them chosen, whatever ends the answer:
@@ -295,31 +289,25 @@ class Oracle:
                 found[each] = fresh
         return [score for each in wanted if (score := found[each]) is not None]
 
-    def confirm(self, prompt: Prompt, token_ids: tuple[int, ...]) -> None:
-        """Takes these tokens for right if float64 has scored them and each leads by more than rounding
-        explains: the reference gives them as well, and need not compute them."""
+    def is_best_scored(self, prompt: Prompt, num_tokens: int) -> bool:
+        """Returns whether so many tokens would have to be generated, and a pass in float64 is quicker
+        and likely to do: for a small model in float32."""
+        is_quick = self.subject.is_embedded and self.subject.oracle is None and self.is_exact
+        return is_quick and len(self._right.get(prompt, ())) < num_tokens
+
+    def _is_beyond_doubt(self, prompt: Prompt, token_ids: tuple[int, ...]) -> bool:
+        """Returns whether float64 has scored these tokens, and each leads by more than rounding
+        explains: then the reference would generate the same."""
         exact = self._scores.get((prompt, token_ids))
-        if exact is None or not self._is_sought(prompt, len(token_ids)):
-            return
-        best = tuple(exact.argmax(dim=-1).tolist())
-        bound = 2 * self.kappa * self.least_error.max_abs
-        if best == token_ids and bool((margins(exact) > bound).all()):
-            self._right[prompt] = best
+        if exact is None:
+            return False
+        leads = margins(exact) > 2 * self.kappa * self.least_error.max_abs
+        return bool((leads & (exact.argmax(dim=-1) == torch.tensor(token_ids))).all())
 
-    def is_best_scored(self, prompt: Prompt, max_new_tokens: int) -> bool:
-        """Returns whether `confirm` costs less than an answer that is not known yet, and is likely to
-        do: of a small model, in float32."""
-        is_small = self.subject.is_embedded and self.is_exact
-        return is_small and self._is_sought(prompt, max_new_tokens)
-
-    def _is_sought(self, prompt: Prompt, max_new_tokens: int) -> bool:
-        """Returns whether the reference would have to compute these tokens."""
-        return self.subject.oracle is None and len(self._right.get(prompt, ())) < max_new_tokens
-
-    @cached_property
+    @property
     def error(self) -> ErrorUnit:
         """E of this model, dtype and device, measured on generated prompts with a fixed seed."""
-        return ErrorUnit.measured(self._calibrations(NUM_CALIBRATION_PROMPTS), self.kappa)
+        return self._error_on(NUM_CALIBRATION_PROMPTS)
 
     @property
     def logit_bound(self) -> float:
@@ -338,11 +326,16 @@ class Oracle:
             known = self._calibrations(NUM_CALIBRATION_PROMPTS)
             yield ErrorUnit.measured([*known, calibration], self.kappa)
 
-    @cached_property
+    @property
     def least_error(self) -> ErrorUnit:
         """E measured on the first prompts only: a lower bound of `error`, so an answer within kappa of
         it needs no full calibration."""
-        return ErrorUnit.measured(self._calibrations(NUM_FIRST_PROMPTS), self.kappa)
+        return self._error_on(NUM_FIRST_PROMPTS)
+
+    def _error_on(self, num: int) -> ErrorUnit:
+        if num not in self._errors:
+            self._errors[num] = ErrorUnit.measured(self._calibrations(num), self.kappa)
+        return self._errors[num]
 
     def _calibrations(self, num: int) -> list[Calibration]:
         """Returns the answers to so many prompts of a fixed seed; those not known yet are computed."""
