@@ -5,7 +5,8 @@ drawn tokens in `checks.draws`.
 
     structure  lengths, ids, finish reasons: always exact                   (P2, P3, P4, P12)
     O1         a constructed model: tokens equal its integer oracle         (P1, any dtype)
-    O2         tokens equal per-prompt generation                           (P1)
+    O2         tokens equal per-prompt generation, which is spared where    (P1)
+               float64 leaves no doubt of what it would give
     O3         if they differ: regret in float64 within 2 kappa E at every  (P1, a near-tie)
                step, and no more such steps than chance allows
     O4         logits within kappa E of float64, where the engine has them  (P1)
@@ -25,7 +26,7 @@ from batchproof.api import Capability, Completion, FinishReason, Request
 from batchproof.checks.logprobs import after_first, logprob_findings
 from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.oracle import choosing
-from batchproof.oracle.oracle import Oracle, centred
+from batchproof.oracle.oracle import Oracle, centred, margins
 from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
 from batchproof.statistics import binomial_bound
@@ -193,7 +194,7 @@ def token_findings(
             right_token=right,
             got=tokens,
             should_be=should_be[: len(tokens)],
-            margin=float(oracle.answer(prompt, request.max_new_tokens).margin(step)),
+            margin=float(margins(oracle.score(prompt, tuple(should_be)))[step]),
             bound=2 * oracle.logit_bound,
             kappa=oracle.kappa,
         )

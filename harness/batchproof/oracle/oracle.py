@@ -1,6 +1,6 @@
 """The right answer, and how far rounding may carry an honest engine from it.
 
-Three sources, each computed once and kept:
+Three sources; what is asked for again is kept:
 
 * `answer`: per-prompt greedy generation by the reference engine, in the precision under test, with
   the logits and the top-2 margin of every step;
@@ -17,11 +17,11 @@ nothing.
 import copy
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -78,45 +78,38 @@ def _share_within(bound: float, margins: Tensor) -> float:
     return share_bound(num_within, len(margins), SHARE_RISK) * bound / width
 
 
-NUM_KEPT_LOGITS = 1 << 26  # floats
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class Recent(Generic[K, V]):
-    """A mapping that drops the least recently used values once all together weigh more than
-    `NUM_KEPT_LOGITS`: logits of a real vocabulary are large. The newest value always stays."""
-
-    def __init__(self, weigh: Callable[[V], int]) -> None:
-        self._weigh = weigh
-        self._weight = 0
-        self._items: OrderedDict[K, V] = OrderedDict()
-
-    def get(self, key: K) -> V | None:
-        if key in self._items:
-            self._items.move_to_end(key)
-        return self._items.get(key)
-
-    def put(self, key: K, value: V) -> None:
-        if key in self._items:
-            self._weight -= self._weigh(self._items.pop(key))
-        self._items[key] = value
-        self._weight += self._weigh(value)
-        while self._weight > NUM_KEPT_LOGITS and len(self._items) > 1:
-            self._weight -= self._weigh(self._items.popitem(last=False)[1])
-
-
 # Measured for correct packed and padded engines: up to 2.8 E in float32, 1.5 E (2.4 on a chaotic
 # model) in bfloat16, while the weakest observable fault stood at 624 E in float32.
 KAPPA = {"float64": 8.0, "float32": 8.0, "bfloat16": 3.0, "float16": 3.0}
 KAPPA_INT8 = 3.0  # of a cache in 8 bits
 
+NUM_KEPT_LOGITS = 1 << 26  # floats
 NUM_CALIBRATION_PROMPTS = 12
 NUM_FIRST_PROMPTS = 2  # of those, for a lower bound of E
 NUM_CALIBRATION_STEPS = 24
 
 Prompt = tuple[int, ...]
 Scored = tuple[Prompt, tuple[int, ...]]  # a prompt and an engine's tokens
+
+
+class RecentScores:
+    """Logits by what was scored. It drops the least recently used once all together are more than
+    `NUM_KEPT_LOGITS`: those of a real vocabulary are large. The newest always stay."""
+
+    def __init__(self) -> None:
+        self._num_kept = 0
+        self._items: OrderedDict[Scored, Tensor] = OrderedDict()
+
+    def get(self, key: Scored) -> Tensor | None:
+        if key in self._items:
+            self._items.move_to_end(key)
+        return self._items.get(key)
+
+    def put(self, key: Scored, value: Tensor) -> None:
+        self._items[key] = value
+        self._num_kept += value.numel()
+        while self._num_kept > NUM_KEPT_LOGITS and len(self._items) > 1:
+            self._num_kept -= self._items.popitem(last=False)[1].numel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +137,7 @@ class Oracle:
         self._variants: dict[int, Oracle] = {}
         self._factory = reference
         self._reference = reference(coarse(subject.model, precision), EngineConfig(return_logits=True))
-        self._answers: Recent[Prompt, Answer] = Recent(lambda answer: answer.logits.numel())
-        self._scores: Recent[Scored, Tensor] = Recent(lambda score: score.numel())
+        self._scores = RecentScores()
         self._calibrated: list[Calibration] = []
         self._errors: dict[int, ErrorUnit] = {}  # by the number of prompts
         self._processed: dict[Request, tuple[int, ...]] = {}
@@ -195,14 +187,6 @@ class Oracle:
     def answer(self, prompt: Prompt, max_new_tokens: int) -> Answer:
         """Returns the first `max_new_tokens` greedy tokens of the reference after the prompt, EOS
         ignored. Raises `OracleError` if there is no such answer."""
-        known = self._whole_answer(prompt, max_new_tokens)
-        return Answer(known.token_ids[:max_new_tokens], known.logits[:max_new_tokens])
-
-    def _whole_answer(self, prompt: Prompt, max_new_tokens: int) -> Answer:
-        """Returns all that is known of the answer, at least so many tokens."""
-        known = self._answers.get(prompt)
-        if known is not None and len(known.token_ids) >= max_new_tokens:
-            return known
         with _answering("the reference", prompt, max_new_tokens):
             (completion,) = self._reference.generate([Request("reference", prompt, max_new_tokens)])
             if completion.error is not None:
@@ -210,9 +194,7 @@ class Oracle:
             if completion.logits is None:
                 raise OracleError("gave no logits")
             self._require_tokens(completion.token_ids, max_new_tokens)
-            known = Answer(completion.token_ids, completion.logits)
-        self._answers.put(prompt, known)
-        return known
+            return Answer(completion.token_ids, completion.logits)
 
     def right_tokens(
         self, prompt: Prompt, max_new_tokens: int, given: tuple[int, ...] = ()
@@ -223,7 +205,7 @@ class Oracle:
         known, oracle = self._right.get(prompt, ()), self.subject.oracle
         if len(known) < max_new_tokens and oracle is None:
             is_sure = self._is_beyond_doubt(prompt, given)
-            known = given if is_sure else self._whole_answer(prompt, max_new_tokens).token_ids
+            known = given if is_sure else self.answer(prompt, max_new_tokens).token_ids
         elif oracle is not None and len(known) < max_new_tokens:
             with _answering("its integer arithmetic", prompt, max_new_tokens):
                 known = tuple(oracle(prompt, max_new_tokens))
