@@ -86,12 +86,7 @@ def _score_alike(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle) ->
     answers = [
         (request.prompt_token_ids, tuple(completion.token_ids))
         for request, completion in pairs
-        if (
-            completion.logits is not None
-            or request.sampling
-            or request.grammar
-            or oracle.is_best_scored(request.prompt_token_ids, len(completion.token_ids))
-        )
+        if (completion.logits is not None or oracle.is_best_scored(request, len(completion.token_ids)))
         and completion.token_ids
         and len(completion.token_ids) <= request.max_new_tokens
         and are_known(completion.token_ids, oracle)

@@ -271,11 +271,13 @@ class Oracle:
                 found[each] = fresh
         return [score for each in wanted if (score := found[each]) is not None]
 
-    def is_best_scored(self, prompt: Prompt, num_tokens: int) -> bool:
-        """Returns whether so many tokens would have to be generated, and a pass in float64 is quicker
-        and likely to do: for a small model in float32."""
+    def is_best_scored(self, request: Request, num_tokens: int) -> bool:
+        """Returns whether float64 judges so many tokens of an answer: where parameters or a grammar
+        choose them, or where it spares a small model in float32 their generation."""
+        if request.sampling or request.grammar:
+            return True
         is_quick = self.subject.is_embedded and self.subject.oracle is None and self.is_exact
-        return is_quick and len(self._right.get(prompt, ())) < num_tokens
+        return is_quick and len(self._right.get(request.prompt_token_ids, ())) < num_tokens
 
     def _is_beyond_doubt(self, prompt: Prompt, token_ids: tuple[int, ...]) -> bool:
         """Returns whether float64 has scored these tokens, and each leads by more than rounding
