@@ -160,14 +160,13 @@ def token_findings(
 
     Raises `OracleError` if there is no right answer.
     """
-    prompt, tokens = request.prompt_token_ids, completion.token_ids
+    prompt, tokens = request.prompt_token_ids, tuple(completion.token_ids)
     if not tokens:
         return
     if are_known(tokens, oracle) and not choosing.is_plain(request):
         yield from chosen_findings(request, tokens, oracle)
         return
-    num_judged = min(len(tokens), request.max_new_tokens)
-    should_be = list(oracle.right_tokens(prompt, num_judged, tuple(tokens)))
+    should_be = list(oracle.right_tokens(prompt, min(len(tokens), request.max_new_tokens), tokens))
     for step, (token_id, right) in enumerate(zip(tokens, should_be, strict=False)):
         if token_id == right:
             continue
