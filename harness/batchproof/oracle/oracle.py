@@ -258,8 +258,7 @@ class Oracle:
     def score(self, prompt: Prompt, token_ids: tuple[int, ...]) -> Tensor:
         """Returns float64 logits `(len(token_ids), vocab)`: row i is what token i should be chosen
         from, given the tokens before it."""
-        (score,) = self.score_all([(prompt, token_ids)])
-        return score
+        return self.score_all([(prompt, token_ids)])[0]
 
     def score_all(self, wanted: Sequence[Scored]) -> list[Tensor]:
         """Returns `score` of several answers; those not known yet share one pass."""
