@@ -37,6 +37,7 @@ def test_no_comparison(trial):
 
 
 def test_no_answer(trial):
+    trial.oracle._is_beyond_doubt = lambda *_: False  # for float64, which could do without
     trial.oracle._reference.generate = lambda requests: []
     trial.check(Workload((Request("b", (3, 4, 5), 2),)))
 

@@ -137,7 +137,7 @@ def slips(case: Case, oracle: Oracle) -> list[tuple[RequestSpec, str]]:
     slipped = []
     for spec in case.requests:
         finish, num_tokens = spec.finish, spec.num_tokens
-        if finish in (FinishReason.ERROR, FinishReason.ABORTED):
+        if finish in (FinishReason.ERROR, FinishReason.ABORTED) or (finish, num_tokens) == (None, None):
             continue
         request = request_of(spec, oracle, case.config)
         if not oracle.subject.has_answer(request.prompt_token_ids) or is_drawn(request):

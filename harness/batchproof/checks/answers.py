@@ -5,7 +5,8 @@ drawn tokens in `checks.draws`.
 
     structure  lengths, ids, finish reasons: always exact                   (P2, P3, P4, P12)
     O1         a constructed model: tokens equal its integer oracle         (P1, any dtype)
-    O2         tokens equal per-prompt generation                           (P1)
+    O2         tokens equal per-prompt generation, which is spared where    (P1)
+               float64 leaves no doubt of what it would give
     O3         if they differ: regret in float64 within 2 kappa E at every  (P1, a near-tie)
                step, and no more such steps than chance allows
     O4         logits within kappa E of float64, where the engine has them  (P1)
@@ -25,7 +26,7 @@ from batchproof.api import Capability, Completion, FinishReason, Request
 from batchproof.checks.logprobs import after_first, logprob_findings
 from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.oracle import choosing
-from batchproof.oracle.oracle import Oracle, centred
+from batchproof.oracle.oracle import Oracle, centred, margins
 from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
 from batchproof.statistics import binomial_bound
@@ -85,7 +86,7 @@ def _score_alike(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle) ->
     answers = [
         (request.prompt_token_ids, tuple(completion.token_ids))
         for request, completion in pairs
-        if (completion.logits is not None or request.sampling or request.grammar)
+        if (completion.logits is not None or oracle.is_best_scored(request, len(completion.token_ids)))
         and completion.token_ids
         and len(completion.token_ids) <= request.max_new_tokens
         and are_known(completion.token_ids, oracle)
@@ -159,13 +160,13 @@ def token_findings(
 
     Raises `OracleError` if there is no right answer.
     """
-    prompt, tokens = request.prompt_token_ids, completion.token_ids
+    prompt, tokens = request.prompt_token_ids, tuple(completion.token_ids)
     if not tokens:
         return
     if are_known(tokens, oracle) and not choosing.is_plain(request):
         yield from chosen_findings(request, tokens, oracle)
         return
-    should_be = list(oracle.right_tokens(prompt, request.max_new_tokens))
+    should_be = list(oracle.right_tokens(prompt, min(len(tokens), request.max_new_tokens), tokens))
     for step, (token_id, right) in enumerate(zip(tokens, should_be, strict=False)):
         if token_id == right:
             continue
@@ -187,7 +188,7 @@ def token_findings(
             right_token=right,
             got=tokens,
             should_be=should_be[: len(tokens)],
-            margin=float(oracle.answer(prompt, request.max_new_tokens).margin(step)),
+            margin=float(margins(oracle.score(prompt, tuple(should_be)))[step]),
             bound=2 * oracle.logit_bound,
             kappa=oracle.kappa,
         )
@@ -286,7 +287,9 @@ def chosen_findings(request: Request, tokens: Tokens, oracle: Oracle) -> Iterato
     greedy choice from the logits that they make."""
     name, asked, grammar = request.request_id, choosing.sampling_of(request), request.grammar
     exact = choosing.processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
-    is_left = choosing.kept(exact, asked, slack(request, oracle)) if asked.draws else exact > -torch.inf
+    is_left = choosing.kept(exact, asked) if asked.draws else exact > -torch.inf
+    if asked.draws and not bool(of_each(is_left, tokens).all()):  # unless rounding explains it
+        is_left = choosing.kept(exact, asked, slack(request, oracle))
     is_allowed = of_each(is_left, tokens)
     facts: Facts = {"got": tokens}
     facts |= {"sampling": str(asked)} if grammar is None else {"grammar": str(grammar)}
@@ -300,10 +303,10 @@ def chosen_findings(request: Request, tokens: Tokens, oracle: Oracle) -> Iterato
             yield found(
                 Rule.UNGRAMMATICAL, name, step, token=tokens[step], allowed=allowed, eos=eos, **facts
             )
-    if asked.draws:
-        return
     best = exact.max(dim=-1)
     regret = best.values - of_each(exact, tokens)
+    if asked.draws or bool((regret <= 0).all()):  # then nobody need measure how much rounding explains
+        return
     bound = 2 * slack(request, oracle)
     is_wrong = is_allowed & ~(regret <= bound)  # `~`: a NaN must fail
     if bool(is_wrong.any()):

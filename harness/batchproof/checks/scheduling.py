@@ -68,17 +68,17 @@ def scheduling_findings(
     leave no mark in a trace.
     """
     yield from late_end_findings(trace, ends)
-    replay = TraceReplay(workload, cuts)
+    replay, is_in_order = TraceReplay(workload, cuts), not workload.may_overtake
     place = {name: index for index, name in enumerate(_arrival_order(workload))}
     for step, record in enumerate(trace):
         num_before = len(replay.ever_admitted)
         replay.begin(step, record)
         yield from _of_slots(step, replay, ends)
-        if record.admitted and not workload.may_overtake:
+        if record.admitted and is_in_order:
             yield from _of_first_come(step, record, place)
             yield from _of_arrival_order(step, list(replay.ever_admitted), num_before, place)
         yield from _of_decodes(step, record, replay, ends)
-        if record.waiting and not workload.may_overtake:
+        if record.waiting and is_in_order:
             yield from _of_refill(step, record, replay, _first(record.waiting, place), can_chunk)
         replay.end(record)
 

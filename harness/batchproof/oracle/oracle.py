@@ -1,6 +1,6 @@
 """The right answer, and how far rounding may carry an honest engine from it.
 
-Three sources, each computed once and kept:
+Three sources; what is asked for again is kept:
 
 * `answer`: per-prompt greedy generation by the reference engine, in the precision under test, with
   the logits and the top-2 margin of every step;
@@ -17,12 +17,11 @@ nothing.
 import copy
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import ceil
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -79,46 +78,38 @@ def _share_within(bound: float, margins: Tensor) -> float:
     return share_bound(num_within, len(margins), SHARE_RISK) * bound / width
 
 
-NUM_KEPT_LOGITS = 1 << 26  # floats
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class Recent(Generic[K, V]):
-    """A mapping that drops the least recently used values once all together weigh more than
-    `NUM_KEPT_LOGITS`: logits of a real vocabulary are large. The newest value always stays."""
-
-    def __init__(self, weigh: Callable[[V], int]) -> None:
-        self._weigh = weigh
-        self._weight = 0
-        self._items: OrderedDict[K, V] = OrderedDict()
-
-    def get(self, key: K) -> V | None:
-        if key in self._items:
-            self._items.move_to_end(key)
-        return self._items.get(key)
-
-    def put(self, key: K, value: V) -> None:
-        if key in self._items:
-            self._weight -= self._weigh(self._items.pop(key))
-        self._items[key] = value
-        self._weight += self._weigh(value)
-        while self._weight > NUM_KEPT_LOGITS and len(self._items) > 1:
-            self._weight -= self._weigh(self._items.popitem(last=False)[1])
-
-
 # Measured for correct packed and padded engines: up to 2.8 E in float32, 1.5 E (2.4 on a chaotic
 # model) in bfloat16, while the weakest observable fault stood at 624 E in float32.
 KAPPA = {"float64": 8.0, "float32": 8.0, "bfloat16": 3.0, "float16": 3.0}
 KAPPA_INT8 = 3.0  # of a cache in 8 bits
 
-ANSWER_CHUNK = 4  # answers are computed in multiples of this many tokens
+NUM_KEPT_LOGITS = 1 << 26  # floats
 NUM_CALIBRATION_PROMPTS = 12
 NUM_FIRST_PROMPTS = 2  # of those, for a lower bound of E
 NUM_CALIBRATION_STEPS = 24
 
 Prompt = tuple[int, ...]
 Scored = tuple[Prompt, tuple[int, ...]]  # a prompt and an engine's tokens
+
+
+class RecentScores:
+    """Logits by what was scored. It drops the least recently used once all together are more than
+    `NUM_KEPT_LOGITS`: those of a real vocabulary are large. The newest always stay."""
+
+    def __init__(self) -> None:
+        self._num_kept = 0
+        self._items: OrderedDict[Scored, Tensor] = OrderedDict()
+
+    def get(self, key: Scored) -> Tensor | None:
+        if key in self._items:
+            self._items.move_to_end(key)
+        return self._items.get(key)
+
+    def put(self, key: Scored, value: Tensor) -> None:
+        self._items[key] = value
+        self._num_kept += value.numel()
+        while self._num_kept > NUM_KEPT_LOGITS and len(self._items) > 1:
+            self._num_kept -= self._items.popitem(last=False)[1].numel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +137,9 @@ class Oracle:
         self._variants: dict[int, Oracle] = {}
         self._factory = reference
         self._reference = reference(coarse(subject.model, precision), EngineConfig(return_logits=True))
-        self._answers: Recent[Prompt, Answer] = Recent(lambda answer: answer.logits.numel())
-        self._scores: Recent[Scored, Tensor] = Recent(lambda score: score.numel())
+        self._scores = RecentScores()
         self._calibrated: list[Calibration] = []
+        self._errors: dict[int, ErrorUnit] = {}  # by the number of prompts
         self._processed: dict[Request, tuple[int, ...]] = {}
         self._right: dict[Prompt, tuple[int, ...]] = {}  # tokens are small, so all are kept
 
@@ -177,7 +168,7 @@ class Oracle:
 
     @property
     def is_calibrated(self) -> bool:
-        return "error" in vars(self)
+        return NUM_CALIBRATION_PROMPTS in self._errors
 
     @property
     def kappa(self) -> float:
@@ -196,35 +187,28 @@ class Oracle:
     def answer(self, prompt: Prompt, max_new_tokens: int) -> Answer:
         """Returns the first `max_new_tokens` greedy tokens of the reference after the prompt, EOS
         ignored. Raises `OracleError` if there is no such answer."""
-        known = self._whole_answer(prompt, max_new_tokens)
-        return Answer(known.token_ids[:max_new_tokens], known.logits[:max_new_tokens])
-
-    def _whole_answer(self, prompt: Prompt, max_new_tokens: int) -> Answer:
-        """Returns all that is known of the answer, at least so many tokens."""
-        known = self._answers.get(prompt)
-        if known is not None and len(known.token_ids) >= max_new_tokens:
-            return known
-        length = self._rounded(prompt, max_new_tokens)
         with _answering("the reference", prompt, max_new_tokens):
-            (completion,) = self._reference.generate([Request("reference", prompt, length)])
+            (completion,) = self._reference.generate([Request("reference", prompt, max_new_tokens)])
             if completion.error is not None:
                 raise OracleError(f"refused it: {completion.error}")
             if completion.logits is None:
                 raise OracleError("gave no logits")
             self._require_tokens(completion.token_ids, max_new_tokens)
-            known = Answer(completion.token_ids, completion.logits)
-        self._answers.put(prompt, known)
-        return known
+            return Answer(completion.token_ids, completion.logits)
 
-    def right_tokens(self, prompt: Prompt, max_new_tokens: int) -> tuple[int, ...]:
+    def right_tokens(
+        self, prompt: Prompt, max_new_tokens: int, given: tuple[int, ...] = ()
+    ) -> tuple[int, ...]:
         """Returns the same tokens from the strictest source: integer arithmetic for a constructed
-        model, else the reference. Raises `OracleError`."""
+        model, else the reference, which need not generate so many `given` ones if they are beyond
+        doubt. Raises `OracleError`."""
         known, oracle = self._right.get(prompt, ()), self.subject.oracle
         if len(known) < max_new_tokens and oracle is None:
-            known = self._whole_answer(prompt, max_new_tokens).token_ids
+            is_sure = self._is_beyond_doubt(prompt, given)
+            known = given if is_sure else self.answer(prompt, max_new_tokens).token_ids
         elif oracle is not None and len(known) < max_new_tokens:
             with _answering("its integer arithmetic", prompt, max_new_tokens):
-                known = tuple(oracle(prompt, self._rounded(prompt, max_new_tokens)))
+                known = tuple(oracle(prompt, max_new_tokens))
                 self._require_tokens(known, max_new_tokens)
         self._right[prompt] = known
         return known[:max_new_tokens]
@@ -235,14 +219,6 @@ class Oracle:
         strangers = [token for token in token_ids if not 0 <= token < self.subject.vocab_size]
         if strangers:
             raise OracleError(f"gave token {strangers[0]}, which is none of the vocabulary")
-
-    def _rounded(self, prompt: Prompt, max_new_tokens: int) -> int:
-        """Prompts recur with other caps, so compute a few tokens more; a one-token request is usually a
-        probe and is not extended."""
-        if max_new_tokens == 1:
-            return 1
-        chunks = ceil(max_new_tokens / ANSWER_CHUNK)
-        return min(chunks * ANSWER_CHUNK, self.subject.context_len - len(prompt))
 
     def choices(self, request: Request) -> tuple[int, ...]:
         """Returns `max_new_tokens` tokens as the request wants them chosen, whatever ends the answer:
@@ -282,8 +258,7 @@ class Oracle:
     def score(self, prompt: Prompt, token_ids: tuple[int, ...]) -> Tensor:
         """Returns float64 logits `(len(token_ids), vocab)`: row i is what token i should be chosen
         from, given the tokens before it."""
-        (score,) = self.score_all([(prompt, token_ids)])
-        return score
+        return self.score_all([(prompt, token_ids)])[0]
 
     def score_all(self, wanted: Sequence[Scored]) -> list[Tensor]:
         """Returns `score` of several answers; those not known yet share one pass."""
@@ -295,10 +270,27 @@ class Oracle:
                 found[each] = fresh
         return [score for each in wanted if (score := found[each]) is not None]
 
-    @cached_property
+    def is_best_scored(self, request: Request, num_tokens: int) -> bool:
+        """Returns whether float64 judges so many tokens of an answer: where parameters or a grammar
+        choose them, or where it spares a small model in float32 their generation."""
+        if request.sampling or request.grammar:
+            return True
+        is_quick = self.subject.is_embedded and self.subject.oracle is None and self.is_exact
+        return is_quick and len(self._right.get(request.prompt_token_ids, ())) < num_tokens
+
+    def _is_beyond_doubt(self, prompt: Prompt, token_ids: tuple[int, ...]) -> bool:
+        """Returns whether float64 has scored these tokens, and each leads by more than rounding
+        explains: then the reference would generate the same."""
+        exact = self._scores.get((prompt, token_ids))
+        if exact is None:
+            return False
+        leads = margins(exact) > 2 * self.kappa * self.least_error.max_abs
+        return bool((leads & (exact.argmax(dim=-1) == torch.tensor(token_ids))).all())
+
+    @property
     def error(self) -> ErrorUnit:
         """E of this model, dtype and device, measured on generated prompts with a fixed seed."""
-        return ErrorUnit.measured(self._calibrations(NUM_CALIBRATION_PROMPTS), self.kappa)
+        return self._error_on(NUM_CALIBRATION_PROMPTS)
 
     @property
     def logit_bound(self) -> float:
@@ -317,11 +309,16 @@ class Oracle:
             known = self._calibrations(NUM_CALIBRATION_PROMPTS)
             yield ErrorUnit.measured([*known, calibration], self.kappa)
 
-    @cached_property
+    @property
     def least_error(self) -> ErrorUnit:
         """E measured on the first prompts only: a lower bound of `error`, so an answer within kappa of
         it needs no full calibration."""
-        return ErrorUnit.measured(self._calibrations(NUM_FIRST_PROMPTS), self.kappa)
+        return self._error_on(NUM_FIRST_PROMPTS)
+
+    def _error_on(self, num: int) -> ErrorUnit:
+        if num not in self._errors:
+            self._errors[num] = ErrorUnit.measured(self._calibrations(num), self.kappa)
+        return self._errors[num]
 
     def _calibrations(self, num: int) -> list[Calibration]:
         """Returns the answers to so many prompts of a fixed seed; those not known yet are computed."""

@@ -43,7 +43,6 @@ def _probe(trial: Trial) -> bool:
     roomy = EngineConfig(max_num_seqs=3, return_logits=True)
     tight = replace(roomy, block_size=2, num_blocks=9)  # 8 hold the largest
     configs = [roomy, tight] if Capability.PREEMPTION in trial.capabilities else [roomy]
-    bound = 2 * own.oracle.kappa * own.oracle.error.max_abs
     for config in configs:
         workload, others = (Workload(each, config) for each in (requests, requests[1:4]))
         with own.engine(config) as engine:
@@ -52,7 +51,7 @@ def _probe(trial: Trial) -> bool:
             )
         second = own.run(workload).completions
         # A difference beyond the bound is no rounding: the bit-level relations must report it.
-        if _moved(first, second) != 0.0 or 0.0 < _moved(first, again) <= bound:
+        if _moved(first, second) != 0.0 or 0.0 < _moved(first, again) <= 2 * own.oracle.logit_bound:
             return False
     return True
 

@@ -71,7 +71,7 @@ def serve_steps(
     events: list[tuple[int, TokenEvent]] = []
     trace_lens: list[int] = []
     aborted: set[str] = set()
-    step = 0
+    step, step_bound = 0, workload.step_bound
     with time_limit(time_limit_s, "add, step and abort"):
         while step <= last_action or engine.has_unfinished:
             for each in workload.interruptions:
@@ -88,10 +88,10 @@ def serve_steps(
             if engine.has_unfinished or leaving:  # whose ids are free behind a step
                 events += ((step, event) for event in checked_events(engine.step()))
             step += 1
-            if step > workload.step_bound:
+            if step > step_bound:
                 raise EngineHang(
                     f"after {step} steps the engine still has unfinished requests; "
-                    f"this workload needs at most {workload.step_bound}"
+                    f"this workload needs at most {step_bound}"
                 )
     completions = assembled(workload, [event for _, event in events], aborted).completions
     return Outcome(completions, tuple(events), step, tuple(trace_lens))
