@@ -66,6 +66,7 @@ class NativeDecoder:
         self._model, self._pool, self._asked = model, pool, recorder.layers
         self._rotary = getattr(model.base_model, "rotary_emb", None)
         self._angles = torch.zeros(2, 0, 0)  # cosines and sines (positions, rotary)
+        self._logits = torch.empty(0)
         self._capacity = -1  # of the pool that `_layers` belong to
         self._prepare()
 
@@ -83,23 +84,28 @@ class NativeDecoder:
         if self._addresses != self._decoder.addresses:
             self._prepare()
 
-    def __call__(self, tokens: Ints, last: Ints) -> Tensor:
-        """Returns the logits (S, vocab) behind the indices `last` (S,) of `tokens` (T,)."""
+    def __call__(self, tokens: Ints, last: Ints) -> tuple[Tensor, Tensor]:
+        """Returns the tokens (S,) chosen behind the indices `last` (S,) of `tokens` (T,), and the
+        logits (S, vocab), which the next call overwrites."""
         if self._versions != self._decoder.versions:
             self._prepare()
         if self._capacity != self._pool.capacity:
             self._capacity = self._pool.capacity
             self._cells = [self._pool.layer(index, *each) for index, each in enumerate(self._asked)]
             self._layers = (native.Layer * len(self._cells))(*self._cells)
-        logits = torch.empty(len(last), self._decoder.buffers[LOGITS].width)
+        if len(self._logits) < len(last):
+            self._logits = torch.empty(len(last), self._decoder.buffers[LOGITS].width)
+        logits = self._logits[: len(last)]
+        chosen = torch.empty(len(last), dtype=torch.int64)
         cosines, sines = self._rotation()
         step = native.Step(
             *(self._pool.tokens, tokens.ctypes.data, self._layers),
             *(cosines.data_ptr(), sines.data_ptr(), cosines.shape[1]),
-            *(len(last), last.ctypes.data, logits.data_ptr(), torch.get_num_threads()),
+            *(len(last), last.ctypes.data, logits.data_ptr(), chosen.data_ptr()),
+            torch.get_num_threads(),
         )
         native.decode(self._program, step)
-        return logits
+        return chosen, logits
 
     def _rotation(self) -> Tensor:
         """Returns cosines and sines (2, positions, rotary) as the model's own module computes them."""

@@ -55,20 +55,27 @@ class LanePool:
         blocks = [np.array(rows.sequences[row].block_table) for row in apart]
         self.longest_seq_len = int(seq_lens.max())
         self._reserve(max([self.longest_seq_len, *map(self._end, blocks)]))
-        tables, scattered = np.full(len(rows), -1), NOTHING
+        tables: Ints | int = -1
+        scattered = NOTHING
         if apart:
+            tables = np.full(len(rows), -1)
             tables[apart] = np.arange(len(apart))
             scattered = np.zeros((len(apart), seq_lens[apart].max()), dtype=np.int64)
             for places, each, row in zip(scattered, blocks, apart, strict=True):
                 places[: seq_lens[row]] = self._places(each, int(seq_lens[row]))
         lanes = batch.lanes
         if batch.num_decodes < len(rows):
-            lanes, tables = (np.repeat(each, batch.query_lens) for each in (lanes, tables))
+            lanes = np.repeat(lanes, batch.query_lens)
+            tables = np.repeat(tables, batch.query_lens) if apart else tables
         positions = batch.position_ids
-        columns = np.stack([lanes * self.capacity + positions, positions + 1, tables])
+        columns = np.empty((3, len(positions)), dtype=np.int64)
+        np.multiply(lanes, self.capacity, out=columns[0])
+        columns[0] += positions
+        np.add(positions, 1, out=columns[1])
+        columns[2] = tables
         if apart:
-            are_apart = tables >= 0
-            columns[0, are_apart] = scattered[tables[are_apart], positions[are_apart]]
+            are_apart = columns[2] >= 0
+            columns[0, are_apart] = scattered[columns[2, are_apart], positions[are_apart]]
         self.tokens = native.Tokens.of(columns, scattered)
 
     def attend(

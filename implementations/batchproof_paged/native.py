@@ -228,13 +228,16 @@ class Step(Structure):
         ("num_picked", c_int64),
         ("picked", c_void_p),
         ("logits", c_void_p),
+        ("chosen", c_void_p),
         ("threads", c_int32),
     )
 
 
 def decode(program: Program, step: Step) -> None:
-    """Writes the logits of the step, and the keys and values of its tokens. Raises `IndexError` for a
-    token or a position that has no row in its table."""
+    """Writes logits and chosen tokens of the step, and the keys and values of its tokens.
+
+    Raises `IndexError` for a token or a position that has no row in its table.
+    """
     if _kernels().decode(byref(program), byref(step)):
         raise IndexError("a token id or a position of the step is beyond the model's embedding")
 

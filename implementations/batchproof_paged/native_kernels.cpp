@@ -570,6 +570,8 @@ struct Step {
     int64_t num_picked;
     const int64_t *picked;                          /* (num_picked,) tokens whose logits are wanted */
     float *logits;                                  /* (num_picked, vocab) */
+    int64_t *chosen;                                /* (num_picked,) of the largest logit the first; NaN is
+                                                       larger than any number, as to torch */
     int32_t threads;
 };
 
@@ -730,6 +732,31 @@ struct Run {
     }
 };
 
+static int64_t place_of_largest(const float *numbers, int64_t size)
+{
+    floats largest = floats{} - INFINITY;
+    ints is_nan = {};
+    int64_t place = 0;
+    for (; place + LANES <= size; place += LANES) {
+        const floats some = *(const floats *)(numbers + place);
+        is_nan |= some != some;
+        largest = some > largest ? some : largest;
+    }
+    bool has_nan = false;
+    float most = -INFINITY;
+    for (int lane = 0; lane < LANES; lane++) {
+        has_nan |= is_nan[lane] != 0;
+        most = largest[lane] > most ? largest[lane] : most;
+    }
+    for (; place < size; place++) {
+        has_nan |= numbers[place] != numbers[place];
+        most = numbers[place] > most ? numbers[place] : most;
+    }
+    for (place = 0; has_nan ? numbers[place] == numbers[place] : numbers[place] != most;)
+        place++;
+    return place;
+}
+
 static bool is_within(const Op &op, const Step &step)
 {
     for (int64_t token = 0; op.kind == EMBED && token < step.tokens.num; token++) {
@@ -776,6 +803,10 @@ extern "C" int decode(const Program *program, const Step *step)
     {
         Run run = {*program, *step, step->tokens, starts.data(), columns, 0, 0};
         run.all(picked);
+        const int64_t vocab = program->buffers[program->num_buffers - 1].width;
+#pragma omp for
+        for (int64_t row = 0; row < num_picked; row++)
+            step->chosen[row] = place_of_largest(step->logits + row * vocab, vocab);
     }
     return 0;
 }

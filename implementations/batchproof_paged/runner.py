@@ -91,7 +91,7 @@ class ModelPass:
             return self.choose_natively(tokens[0].numpy(), last.numpy())
         with passing_to(self._backend) as current_pass:
             logits = (self._trace or self._forward)(tokens, positions, last)
-            outputs = self._chosen(logits)
+            token_ids = _argmax(logits)
         num_layers = current_pass.num_layers
         if not num_layers:
             raise UnsupportedModelError("its attention is not behind AttentionInterface")
@@ -100,7 +100,7 @@ class ModelPass:
                 f"{self._num_layers} layers attend in one pass, {num_layers} in another"
             )
         self._num_layers = num_layers
-        return outputs
+        return (token_ids, logits) if self._wants_logits else (token_ids,)
 
     @property
     def is_native(self) -> bool:
@@ -109,10 +109,7 @@ class ModelPass:
     def choose_natively(self, tokens: Ints, last: Ints) -> Outputs:
         """Is `choose` for `tokens` (T,), whose positions the backend knows."""
         assert self._native is not None, "the caller has asked"
-        return self._chosen(self._native(tokens, last))
-
-    def _chosen(self, logits: Tensor) -> Outputs:
-        token_ids = _argmax(logits)
+        token_ids, logits = self._native(tokens, last)
         return (token_ids, logits) if self._wants_logits else (token_ids,)
 
     def _forward(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Tensor:
@@ -173,17 +170,16 @@ class ModelRunner:
                 outputs = self.graphs.run(batch)
             else:
                 outputs = self._run(batch)
-            if batch.scored_rows:
-                return self._with_scores(batch, outputs)
-            # The next captured step overwrites the logits.
-            logits = outputs[1] if len(outputs) > 1 else None
+            token_ids, logits = outputs if len(outputs) > 1 else (outputs[0], None)
             if logits is not None and self._keeps_logits:
-                logits = logits.clone()
-            return Flight(batch.sampled, self._reader.read_later(outputs[0]), logits)
+                logits = logits.clone()  # the next step may overwrite them
+            if batch.scored_rows:
+                return self._with_scores(batch, token_ids, logits)
+            return Flight(batch.sampled, self._reader.read_later(token_ids), logits)
 
-    def _with_scores(self, batch: RaggedBatch, outputs: Outputs) -> Flight:
+    def _with_scores(self, batch: RaggedBatch, token_ids: Tensor, logits: Tensor | None) -> Flight:
         """Splits the outputs: those behind sampled tokens come first, then those behind scored ones."""
-        token_ids, logits = outputs
+        assert logits is not None, "an engine that reads its tokens late refuses such requests"
         sizes = [len(token_ids) - len(batch.scored_tokens), len(batch.scored_tokens)]
         chosen, scored = logits.split(sizes)
         return Flight(batch.sampled, self._reader.read_later(token_ids[: sizes[0]]), chosen, scored)
