@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from transformers.activations import GELUTanh, NewGELUActivation, SiLUActivation
 from transformers.pytorch_utils import Conv1D
 
+from batchproof.errors import UnsupportedModelError
 from batchproof_paged import native
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.native import Buffer, Op, Product
@@ -32,8 +33,11 @@ BUFFERS = HIDDEN, PICKED, NORMED, QUERIES, KEYS, VALUES, ATTENDED, GATE, UP, LOG
 LOCAL = NORMED, KEYS, VALUES, GATE, UP  # which a row leaves behind before it meets others
 
 
-class Unknown(Exception):
+class Unknown(UnsupportedModelError):
     """The model has a part that no operation computes."""
+
+    def __init__(self) -> None:
+        super().__init__("the model has become one that the native decoder does not know")
 
 
 class Asked(NamedTuple):
