@@ -10,6 +10,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
 from transformers import PreTrainedModel
 
 from batchproof_paged import native
@@ -44,8 +45,11 @@ def native_decoder(model: PreTrainedModel, forward: Forward, backend: object) ->
     it with our attention."""
     family = type(model).__module__.removeprefix("transformers.models.").partition(".")[0]
     homes = f"transformers.models.{family}.", *AROUND
-    is_plain = all(
-        runs_its_class(each) and type(each).__module__.startswith(homes) for each in model.modules()
+    is_plain = not _has_any_global_hook() and all(
+        runs_its_class(each)
+        and type(each).__module__.startswith(homes)
+        and type(each).forward.__module__.startswith(homes)  # classes are patched, too
+        for each in model.modules()
     )
     if family not in FAMILIES or not is_plain or model.training or not isinstance(backend, LanePool):
         return None

@@ -99,12 +99,13 @@ class PackedLinear:
         return multiply(self.kernel, rows, packed, self.layer.bias, self.num_outputs)
 
     def _repack(self) -> None:
-        self._mark, self._sums = mark(self._source), _sums_of_bits(self._source)
+        seen = mark(self._source), _sums_of_bits(self._source)
         weight = self._source.detach()
         weight = weight.t() if isinstance(self.layer, Conv1D) else weight
         weight = weight[self._part]
         self.num_outputs = len(weight)
         self.weight = pack(self.kernel, weight)
+        self._mark, self._sums = seen  # last: an engine in another thread may ask meanwhile
 
 
 # The copies of the engine built last: engines are built often.
