@@ -10,6 +10,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
 from transformers import PreTrainedModel
 
 from batchproof_paged import native
@@ -42,16 +43,19 @@ class _Recorder:
 def native_decoder(model: PreTrainedModel, forward: Forward, backend: object) -> "NativeDecoder | None":
     """Returns None for a model that is of no known family, or that somebody has altered. `forward` runs
     it with our attention."""
-    family = type(model).__module__.split(".")[-2]
+    family = type(model).__module__.removeprefix("transformers.models.").partition(".")[0]
     homes = f"transformers.models.{family}.", *AROUND
-    is_plain = all(
-        runs_its_class(each) and type(each).__module__.startswith(homes) for each in model.modules()
+    is_plain = not _has_any_global_hook() and all(
+        runs_its_class(each)
+        and type(each).__module__.startswith(homes)
+        and type(each).forward.__module__.startswith(homes)  # classes are patched, too
+        for each in model.modules()
     )
     if family not in FAMILIES or not is_plain or model.training or not isinstance(backend, LanePool):
         return None
     try:
         return NativeDecoder(model, forward, backend)
-    except Unknown:
+    except (Unknown, AttributeError):  # the latter: a module is not made like that it stands for
         return None
 
 
@@ -67,6 +71,7 @@ class NativeDecoder:
         self._rotary = getattr(model.base_model, "rotary_emb", None)
         self._angles = torch.zeros(2, 0, 0)  # cosines and sines (positions, rotary)
         self._logits = torch.empty(0)
+        self._frequencies = torch.zeros(0)  # that they are of
         self._capacity = -1  # of the pool that `_layers` belong to
         self._prepare()
 
@@ -109,8 +114,11 @@ class NativeDecoder:
 
     def _rotation(self) -> Tensor:
         """Returns cosines and sines (2, positions, rotary) as the model's own module computes them."""
-        longest = self._pool.longest_seq_len
-        if self._rotary is not None and self._angles.shape[1] < longest:
+        if self._rotary is None:
+            return self._angles
+        longest, frequencies = self._pool.longest_seq_len, self._rotary.inv_freq
+        if self._angles.shape[1] < longest or not self._frequencies.equal(frequencies):
+            self._frequencies = frequencies.clone()
             places = torch.arange(2 * longest)[None]
             angles = cast(tuple[Tensor, Tensor], self._rotary(torch.empty(1), position_ids=places))
             self._angles = torch.stack([each[0] for each in angles]).contiguous()

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import GELUTanh, NewGELUActivation, SiLUActivation
+from transformers.pytorch_utils import Conv1D
 
+from batchproof.errors import UnsupportedModelError
 from batchproof_paged import native
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.native import Buffer, Op, Product
@@ -30,8 +33,11 @@ BUFFERS = HIDDEN, PICKED, NORMED, QUERIES, KEYS, VALUES, ATTENDED, GATE, UP, LOG
 LOCAL = NORMED, KEYS, VALUES, GATE, UP  # which a row leaves behind before it meets others
 
 
-class Unknown(Exception):
+class Unknown(UnsupportedModelError):
     """The model has a part that no operation computes."""
+
+    def __init__(self) -> None:
+        super().__init__("the model has become one that the native decoder does not know")
 
 
 class Asked(NamedTuple):
@@ -56,12 +62,12 @@ class Decoder:
         self._tensors: list[Tensor] = []  # what the addresses are of
         self._kept: list[Tensor] = []  # their memory, should they get another one
         self._copied: list[Tensor] = []
-        self._asked, self._widths = asked, dict.fromkeys(BUFFERS, 0)
+        self._asked, self._widths = asked, dict[int, int]()
         self._copies, self._used = _LATEST.get(model, {}), dict[object, PackedLinear]()
         self.follow(is_thorough=False)
         parts = self._gpt2 if model.config.model_type == "gpt2" else self._llama
         self.ops = [*parts(model)]
-        self.buffers = [Buffer(self._widths[each], each in LOCAL) for each in BUFFERS]
+        self.buffers = [Buffer(self._widths.get(each, 0), each in LOCAL) for each in BUFFERS]
         self._copies = _LATEST[model] = self._used
 
     def follow(self, is_thorough: bool) -> None:
@@ -77,11 +83,12 @@ class Decoder:
 
     @property
     def addresses(self) -> list[int]:
-        return [each.data_ptr() for each in self._tensors]
+        copies = [each.weight for each in self._copies.values()]  # another one after a change
+        return [each.data_ptr() for each in (*self._tensors, *copies)]
 
     def _llama(self, model: Any) -> Iterator[Op]:
         yield self._embed(model.model.embed_tokens, is_position=False)
-        for index, layer in enumerate(model.model.layers):
+        for index, layer in enumerate(model.model.layers[: len(self._asked)]):
             attention, mlp, is_last = layer.self_attn, layer.mlp, index == len(self._asked) - 1
             size = self._asked[index].key_size
             yield self._norm(layer.input_layernorm, HIDDEN, NORMED)
@@ -133,14 +140,17 @@ class Decoder:
     def _embed(self, table: nn.Embedding, is_position: bool) -> Op:
         if table.max_norm is not None:  # which changes the table
             raise Unknown
-        self._widths[HIDDEN] = self._widths[PICKED] = table.embedding_dim
         weight = self._address(table.weight)
-        num_rows = table.num_embeddings
+        num_rows, width = table.weight.shape
+        self._fit((HIDDEN, width), (PICKED, width))
         return Op(*(native.EMBED, HIDDEN, HIDDEN), size=num_rows, function=is_position, weight=weight)
 
     def _norm(self, norm: Any, source: int, target: int) -> Op:
-        self._widths[target] = max(self._widths[source], self._widths[target])
         is_centred = isinstance(norm, nn.LayerNorm)
+        width = self._widths[source]
+        self._fit((target, width))
+        if norm.weight is None or width % norm.weight.numel():
+            raise Unknown
         return Op(
             *(native.NORM, source, target),
             size=norm.weight.numel(),
@@ -159,42 +169,62 @@ class Decoder:
         self, layer: Any, source: int, target: int, part: slice | None = None, is_added: bool = False
     ) -> Op:
         """`part`: the outputs that are wanted; None: all."""
+        if type(layer) not in (nn.Linear, Conv1D):
+            raise Unknown
+        _require_float(layer.weight)
         key = layer, id(layer.weight), repr(part)
         copy = self._copies.get(key) or PackedLinear(layer, NATIVE, part)
         self._used[key] = copy
-        self._address(copy.weight)
+        self._kept.append(copy.weight)
         self._tensors.append(layer.weight)
         if not layer.weight.is_inference():  # which has no version
             self._copied.append(layer.weight)
         bias = None if layer.bias is None else layer.bias[part or slice(None)]
-        self._address(bias)
-        self._widths[target] = max(self._widths[target], copy.num_outputs)
+        self._address(layer.bias)
+        self._fit((source, copy.weight.shape[1]), (target, copy.num_outputs))
         product = Product.of(copy.weight, bias, copy.num_outputs, is_added)
         return Op(native.MULTIPLY, source, target, product=product)
 
     def _store(self, index: int, norm: nn.Module, is_last: bool) -> Iterator[Op]:
         """Stores keys and values; behind those of the last layer picks the rows that are wanted."""
+        _, num, key_size, value_size, _ = self._asked[index]
+        self._fit((KEYS, num * key_size), (VALUES, num * value_size))
         yield Op(native.STORE, KEYS, other=VALUES, layer=index)
         if is_last:
             yield Op(native.PICK, HIDDEN, PICKED)
             yield self._norm(norm, PICKED, NORMED)
 
     def _attend(self, index: int) -> Op:
-        asked = self._asked[index]
-        self._widths[ATTENDED] = max(self._widths[ATTENDED], asked.num_heads * asked.value_size)
+        num, _, key_size, value_size, _ = self._asked[index]
+        self._fit((QUERIES, num * key_size), (ATTENDED, num * value_size))
         return Op(native.ATTEND, QUERIES, ATTENDED, layer=index)
 
     def _activate(self, function: nn.Module, other: int = -1) -> Op:
         if type(function) not in FUNCTIONS:
             raise Unknown
+        if other >= 0:
+            self._fit((other, self._widths[GATE]))
         return Op(native.ACTIVATE, GATE, GATE, other=other, function=FUNCTIONS[type(function)])
+
+    def _fit(self, *widths: tuple[int, int]) -> None:
+        """Notes widths of buffers. Raises `Unknown` for a model in which one has two."""
+        for buffer, width in widths:
+            if self._widths.setdefault(buffer, width) != width:
+                raise Unknown
 
     def _address(self, tensor: Tensor | None) -> int | None:
         """Raises `Unknown` for a tensor that the kernel cannot read."""
         if tensor is None:
             return None
+        _require_float(tensor)
         if not tensor.is_contiguous():
             raise Unknown
         self._tensors.append(tensor)
         self._kept.append(tensor.detach())
         return tensor.data_ptr()
+
+
+def _require_float(tensor: Tensor) -> None:
+    """Raises `Unknown` for what is no array of float32: another dtype, or a class of its own."""
+    if type(tensor) not in (Tensor, nn.Parameter) or tensor.dtype is not torch.float32:
+        raise Unknown

@@ -79,6 +79,14 @@ _LIBRARY.define("multiply_packed(Tensor rows, Tensor packed, Tensor? bias, int n
 _LIBRARY.impl("multiply_packed", _multiply, "CPU")
 
 
+def sums_of_words(words: Tensor, group: int) -> Tensor:
+    """Returns a sum for each `group` of `words` (N,), of 32 bits, contiguous, and one of the rest."""
+    sums = words.new_empty(len(words) // group + 1, dtype=torch.int64)
+    given = len(words), group, words.data_ptr(), sums.data_ptr(), torch.get_num_threads()
+    _kernels().sum_words(*given)
+    return sums
+
+
 class Product(Structure):
     """See `Product` in the source, as for all of these."""
 
@@ -261,6 +269,7 @@ def _kernels() -> ctypes.CDLL:
     signatures = {
         "pack_weights": [size, size, place, size, size, place],
         "multiply_packed": [POINTER(Product), size, place, place, c_int32],
+        "sum_words": [size, size, place, place, c_int32],
         "attend": [POINTER(Layer), POINTER(Tokens), *[place, size, size] * 3, place, c_int32],
         "decode": [POINTER(Program), POINTER(Step)],
     }

@@ -6,6 +6,7 @@
    adds up in one order whatever the other rows are and however many threads there are, so that its
    result depends on neither. */
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -199,6 +200,19 @@ extern "C" void multiply_packed(const Product *by, int64_t num_rows, const float
     float *columns = scratch(kept, (CHUNK + MOST_ROWS) * by->num_inputs);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     multiply(*by, num_rows, rows, by->num_inputs, out, by->num_outputs, columns);
+}
+
+/* Writes a sum for each `group` of words, and one of those that are left: of each word times a number that
+   belongs to its place, so that neither other signs nor another order leave it as it was. */
+extern "C" void sum_words(int64_t num, int64_t group, const uint32_t *words, uint64_t *sums, int threads)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t first = 0; first <= num; first += group) {
+        uint64_t sum = 0;
+        for (int64_t place = first; place < first + group && place < num; place++)
+            sum += uint64_t(words[place]) * (uint32_t(place) * 2654435761u | 1);
+        sums[first / group] = sum;
+    }
 }
 
 /* Functions of vectors --------------------------------------------------------------------------- */
@@ -405,16 +419,19 @@ static void attend_tile(const Layer &layer, const Tokens &tokens, Tile tile, int
     const int64_t group = layer.num_heads / layer.num_kv_heads, size = layer.key_size;
     const int64_t value_stride = layer.value_stride;
     int64_t token[rows], head[rows], begin[rows], end[rows];
-    float columns[size * rows], results[rows * value_stride], highest[rows];
-    float gathered_keys[KEYS * size], gathered_values[KEYS * value_stride];
+    float highest[rows];
     floats shares[rows][PARTS] = {}, weights[rows][KEYS / LANES];
-    memset(results, 0, sizeof results);
+    static thread_local std::vector<float> kept; /* heads may be larger than a stack */
+    float *const columns = scratch(kept, (rows + KEYS) * (size + value_stride));
+    float *const results = columns + rows * size, *const gathered_keys = results + rows * value_stride;
+    float *const gathered_values = gathered_keys + KEYS * size;
+    memset(results, 0, 4 * rows * value_stride);
     for (int row = 0; row < rows; row++) {
         token[row] = tile.token + (tile.row + row) / group;
         head[row] = kv_head * group + (tile.row + row) % group;
         end[row] = tokens.seq_lens[token[row]];
         begin[row] = layer.window && end[row] > layer.window ? end[row] - layer.window : 0;
-        highest[row] = layer.sinks ? layer.sinks[head[row]] : -1e30f;
+        highest[row] = layer.sinks ? layer.sinks[head[row]] : -FLT_MAX;
         const float *query = queries + token[row] * stride + head[row] * head_stride;
         for (int64_t place = 0; place < size; place++)
             columns[place * rows + row] = query[place];

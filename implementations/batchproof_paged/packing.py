@@ -99,12 +99,13 @@ class PackedLinear:
         return multiply(self.kernel, rows, packed, self.layer.bias, self.num_outputs)
 
     def _repack(self) -> None:
-        self._mark, self._sums = mark(self._source), _sums_of_bits(self._source)
+        seen = mark(self._source), _sums_of_bits(self._source)
         weight = self._source.detach()
         weight = weight.t() if isinstance(self.layer, Conv1D) else weight
         weight = weight[self._part]
         self.num_outputs = len(weight)
         self.weight = pack(self.kernel, weight)
+        self._mark, self._sums = seen  # last: an engine in another thread may ask meanwhile
 
 
 # The copies of the engine built last: engines are built often.
@@ -169,9 +170,12 @@ def mark(weight: Tensor) -> tuple[int, int]:
 
 
 def _sums_of_bits(weight: Tensor) -> Tensor:
-    """Returns exact sums of the bits of every 64 words, which takes as long as to read them once, and
-    the words that are left."""
+    """Returns sums of the bits of every 64 words, which takes as long as to read them once, and one of
+    the words that are left, or these. Without native kernels the order of 64 words does not matter."""
     words = weight.detach().flatten().view(torch.int32)
+    if native.works():
+        return native.sums_of_words(words, WORDS_PER_SUM)
     whole = len(words) - len(words) % WORDS_PER_SUM
     sums = words[:whole].view(-1, WORDS_PER_SUM).sum(dim=1, dtype=torch.int32)
-    return torch.cat([sums, words[whole:]])
+    some = words[:whole:WORDS_PER_SUM]  # when all signs change, no sum does
+    return torch.cat([sums, some, words[whole:]])

@@ -106,6 +106,9 @@ def test_changed_weights_are_followed() -> None:
         "in place, of a copy": lambda: layer.mlp.up_proj.weight.mul_(-1),
         "in place, of none": lambda: layer.input_layernorm.weight.mul_(-1),
         "of its memory": lambda: setattr(layer.mlp.up_proj.weight, "data", -layer.mlp.up_proj.weight),
+        "through .data, of a copy": lambda: layer.mlp.up_proj.weight.data.mul_(3),
+        "of a bias' memory": lambda: setattr(layer.mlp.up_proj.bias, "data", -layer.mlp.up_proj.bias),
+        "of frequencies": lambda: model.model.rotary_emb.inv_freq.mul_(2),
     }
     for change in changes.values():
         change()
@@ -121,7 +124,8 @@ def test_what_it_does_not_know_is_run_otherwise() -> None:
     hooked.model.norm.register_forward_hook(lambda *_: None)
     other.model.layers[0].mlp.act_fn = nn.Mish()
     changed.model.layers[0].mlp.forward = plain.model.layers[0].mlp.forward
-    for model in (hooked, other, changed):
+    foreign = type("Foreign", (LlamaForCausalLM,), {"__module__": "alone"})(plain.config).eval()
+    for model in (hooked, other, changed, foreign):
         engine = paged(model, EngineConfig())
         assert not engine._runner._pass.is_native
         assert engine.generate([Request("a", (1, 2, 3), 4)])
