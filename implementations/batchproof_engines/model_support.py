@@ -19,6 +19,7 @@ KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 BATCH_DEPENDENT_ROPE = {"dynamic", "longrope"}
 
 
+PLAIN = int, float, bool, str
 FEW_TOKENS = 3
 ORDINARY_TOKEN = 4  # the first ids are often those of padding, beginning and end
 
@@ -27,6 +28,27 @@ _COUNTS: WeakKeyDictionary[PreTrainedModel, tuple[object, bool]] = WeakKeyDictio
 
 # Names under which models take their cache, and give it back in their output.
 CACHE_PARAMETERS = ("past_key_values", "cache_params", "state", "past_buckets_states")
+
+
+def structure_of(model: PreTrainedModel) -> tuple[object, ...]:
+    """Returns what a pass of the model depends on besides tensors and configuration, as far as it can
+    be compared: its modules, functions that replace their forward pass, and hooks."""
+    return tuple(
+        (
+            id(each),
+            type(each),
+            id(each.__dict__.get("forward")),
+            *(*each._forward_hooks, None, *each._forward_pre_hooks),  # whose keys are used once
+        )
+        for each in model.modules()
+    )
+
+
+def state_of(model: PreTrainedModel) -> tuple[object, ...]:
+    """Returns `structure_of`, and the numbers and words that its modules hold."""
+    held = (vars(each).items() for each in model.modules())
+    plain = tuple((name, each) for some in held for name, each in some if type(each) in PLAIN)
+    return *structure_of(model), plain
 
 
 def cache_parameter(model: PreTrainedModel) -> str | None:

@@ -17,7 +17,12 @@ from transformers import PreTrainedModel
 
 from batchproof.api import Completion, Engine, EngineConfig, Limits, Request
 from batchproof.errors import UsageError
-from batchproof_engines.model_support import cache_parameter, counts_from_zero, unsupported
+from batchproof_engines.model_support import (
+    cache_parameter,
+    counts_from_zero,
+    state_of,
+    unsupported,
+)
 
 NUM_NEW_TOKENS = 4
 LEAST_TOLERANCE = 0.02  # of the spread of the logits
@@ -54,6 +59,7 @@ def probe_logits(
         model.config._attn_implementation,
         model.dtype,
         model.device,
+        state_of(model),
     )
     if facts in _PASSED.setdefault(model, set()):
         return
@@ -85,7 +91,7 @@ def probe_tokens(
     alone, is below the best by more than `_tolerance` of the spread. A `UsageError` of `build` passes
     through.
     """
-    facts = ("tokens", engine_name, options, model.dtype, model.device)
+    facts = ("tokens", engine_name, options, model.dtype, model.device, state_of(model))
     if facts in _PASSED.setdefault(model, set()):
         return
     requests = _random_requests(model, TOKENS_PROMPT_LENS)

@@ -67,10 +67,11 @@ class NativeDecoder:
         recorder, token = _Recorder(), torch.zeros(1, 1, dtype=torch.int64)
         with passing_to(recorder):
             forward(token, token, token[0])
+        if not recorder.layers:
+            raise Unknown
         self._model, self._pool, self._asked = model, pool, recorder.layers
         self._rotary = getattr(model.base_model, "rotary_emb", None)
         self._angles = torch.zeros(2, 0, 0)  # cosines and sines (positions, rotary)
-        self._logits = torch.empty(0)
         self._frequencies = torch.zeros(0)  # that they are of
         self._capacity = -1  # of the pool that `_layers` belong to
         self._prepare()
@@ -78,6 +79,7 @@ class NativeDecoder:
     @torch.no_grad()
     def _prepare(self) -> None:
         self._decoder = Decoder(self._model, self._asked)
+        self._logits = torch.empty(0)
         self._program = native.Program.of(self._decoder.ops, self._decoder.buffers)
         self._versions, self._addresses = self._decoder.versions, self._decoder.addresses
 

@@ -27,6 +27,7 @@ from batchproof_engines.model_support import (
     cache_parameter,
     refuse_batch_dependent,
     refuse_unbatchable,
+    state_of,
     unsupported,
 )
 from batchproof_engines.trial_batch import probe_logits
@@ -67,7 +68,8 @@ def options_for(model: PreTrainedModel, asked: PagedOptions, build: Build) -> Fo
     `ConfigError` for options that contradict each other, the device, or the only ways left.
     """
     attention = model.config._attn_implementation
-    facts = (repr(model.config.to_dict()), attention, model.device, model.dtype, asked)
+    known_by = repr(model.config.to_dict()), attention, model.device, model.dtype, state_of(model)
+    facts = *known_by, asked
     known = _FOUND.setdefault(model, {})
     if facts not in known:
         known[facts] = _first_right(model, asked, build)

@@ -21,7 +21,7 @@ from batchproof_paged.attention import AttentionForm
 class LayerCache:
     """One layer's keys and values, contiguous, in blocks or in lanes."""
 
-    keys: Tensor  # (capacity, block_size, num_kv_heads, qk_dim) or (lanes, heads, capacity, qk_dim)
+    keys: Tensor  # (capacity, block_size, num_kv_heads, qk_dim), or as `native.Layer.of` says
     values: Tensor  # the same with v_dim
 
     @property

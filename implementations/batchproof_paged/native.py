@@ -1,6 +1,6 @@
 """Kernels for a CPU, compiled where they run: `native_kernels.cpp`.
 
-The compiler knows the vector units of the machine that it runs on, and needs a second, once
+The compiler knows the vector units of the machine that it runs on, and needs a few seconds, once
 (`native_build.py`). Without one there are no kernels, and torch's own are used.
 
 A row's result does not depend on the other rows of a step, nor on the number of threads, to the bit.
@@ -23,7 +23,7 @@ from batchproof_paged.batch import Ints
 from batchproof_paged.native_build import NotBuiltError, built
 
 SOURCE = Path(__file__).with_name("native_kernels.cpp")
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
+FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=c++17", "-shared", "-fPIC")
 PANEL = 16  # as in the source
 
 
@@ -44,6 +44,7 @@ def why_not() -> str | None:
 def pack(weight: Tensor) -> Tensor:
     """Returns a copy of `weight` (out, in), float32 of any strides, in the layout of `multiply`:
     (panels, in, PANEL)."""
+    _require_float(weight)
     num_outputs, num_inputs = weight.shape
     packed = weight.new_empty(-(-num_outputs // PANEL), num_inputs, PANEL)
     _kernels().pack_weights(

@@ -111,8 +111,7 @@ class PagedOptions:
         is_in_lanes, is_packed = self.backend == "lanes", self.feed == PACKED
         if is_in_lanes and not (is_cpu and dtype is torch.float32):
             yield f"backend=lanes is for a CPU and float32; the model is in {dtype}"
-        if is_in_lanes and not native.works():
-            yield f"backend=lanes cannot be had: {native.why_not()}"
+        yield from self._unbuilt()
         if self.backend == "triton" and not triton_works():
             yield "backend=triton needs Triton and CUDA"
         if self.trace and not is_cpu:
@@ -132,6 +131,14 @@ class PagedOptions:
         for name, is_for_lanes in (("native", True), ("graphs", False), ("prepare", False)):
             if getattr(self, name) and is_in_lanes is not is_for_lanes:
                 yield f"{name}=true needs backend={'lanes' if is_for_lanes else 'blocks or triton'}"
+
+    def _unbuilt(self) -> Iterator[str]:
+        for name, is_asked in (
+            ("backend=lanes", self.backend == "lanes"),
+            ("native=true", self.native),
+        ):
+            if is_asked and not native.works():
+                yield f"{name} cannot be had: {native.why_not()}"
 
     def _immovable(self) -> Iterator[str]:
         if self.moves_blocks and (self.backend == "lanes" or self.feed != PACKED):

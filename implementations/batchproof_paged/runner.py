@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from batchproof.api import EngineConfig
 from batchproof.errors import UnsupportedModelError
+from batchproof_engines.model_support import state_of, structure_of
 from batchproof_paged.attention import Attached, Backend, passing_to
 from batchproof_paged.batch import Ints, RaggedBatch
 from batchproof_paged.blocks import BlockPool
@@ -67,13 +68,33 @@ class ModelPass:
         self._alone: AbstractContextManager[Any] = RowsAlone() if is_invariant else nullcontext()
         self._can_choose_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._num_layers = 0  # the number that attend in a pass
+        self._options = options
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Finds how to run the model as it is now."""
+        model, options = self._model, self._options
         self._trace: TracedForward | None = None
-        self._native = native_decoder(model, self._forward, backend) if options.native else None
+        self._native = native_decoder(model, self._forward, self._backend) if options.native else None
         if options.trace and self._native is None:
-            self._trace = TracedForward(model, self._forward, options.pack, is_invariant)
+            self._trace = TracedForward(model, self._forward, options.pack, options.batch_invariant)
+        self._structure = structure_of(model)
+        self._state = _state(model)
 
     def begin_run(self) -> None:
-        """Prepares for a step none of whose rows were in the step before."""
+        """Prepares for a step none of whose rows were in the step before.
+
+        Raises `UnsupportedModelError` if the model is another than when the engine was built.
+        """
+        if self._native is None and self._trace is None:
+            return
+        if self._structure != structure_of(self._model):
+            raise UnsupportedModelError(
+                "modules of the model, or hooks on them, have changed since the engine was built: "
+                "build another"
+            )
+        if self._state != _state(self._model):
+            self._prepare()
         if self._native is not None:
             self._native.follow()
         if self._trace is not None:
@@ -120,6 +141,11 @@ class ModelPass:
             output = self._model(input_ids=tokens, position_ids=positions, use_cache=False, **keep)
         logits: Tensor = output.logits[0]
         return logits if self._can_choose_rows else logits[last]
+
+
+def _state(model: PreTrainedModel) -> tuple[object, ...]:
+    """Returns what to prepare anew for: which parameters the model has, and what its modules hold."""
+    return *map(id, model.parameters()), *state_of(model)
 
 
 def _argmax(logits: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from torch.nn.functional import gelu, rms_norm
 from transformers import PreTrainedModel
 from transformers.activations import NewGELUActivation
 
+from batchproof_engines.model_support import state_of
 from batchproof_paged.attention import AttentionForm, StandIns, passing_to, runs_its_class
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.packing import PackedLinear, PackedLinears
@@ -107,7 +108,8 @@ class Traces(dict[object, "Trace | None"]):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.tensors = [*model.parameters(), *model.buffers()]
-        self.facts = [(id(each), each.data_ptr(), each.dtype) for each in self.tensors]
+        tensors = [(id(each), each.data_ptr(), each.dtype) for each in self.tensors]
+        self.facts = tensors, state_of(model)
 
 
 class _NullBackend:
