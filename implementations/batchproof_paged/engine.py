@@ -208,7 +208,9 @@ class PagedEngine(Pausable):
 
     def load_adapter(self, name: str, path: str) -> None:
         """From the first adapter on the model runs eagerly: what is traced or captured is the same in
-        every step."""
+        every step. Raises `ConfigError` for an engine whose options exclude adapters."""
+        if Capability.ADAPTERS not in self.capabilities:
+            raise ConfigError("engine 'paged': adapters need feed=packed and batch_invariant=false")
         if self._adapters is None:
             self._adapters = Adapters(self._model)
             self._runner = self._runner_of(self._adapters.model, self._options.eager())

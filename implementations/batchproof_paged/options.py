@@ -78,6 +78,9 @@ class PagedOptions:
 
         Raises `ConfigError`, naming value, rule and choices, for options that contradict each other.
         """
+        for name in ("compile", "trace", "pack"):
+            if self.native and getattr(self, name):
+                raise ConfigError(f"engine 'paged': native=true and {name}=true exclude each other")
         is_cuda, is_cpu = device.type == "cuda", device.type == "cpu"
         is_packed = self.feed in ("auto", PACKED)
         is_native = is_cpu and dtype is torch.float32 and native.works()

@@ -118,6 +118,7 @@ def test_a_model_that_looks_into_its_tensors_is_not_traced_and_served_all_the_sa
             "offload and transfer need feed=packed, and backend=blocks",
         ),
         ({"transfer": True, "overlap": True}, "transfer=true needs overlap=false"),
+        ({"native": True, "trace": True}, "native=true and trace=true exclude each other"),
     ],
 )
 def test_options_that_are_wrong_or_contradict_each_other_are_named(
