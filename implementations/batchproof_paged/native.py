@@ -212,14 +212,12 @@ class Program(Structure):
         ("num_ops", c_int64),
         ("buffers", POINTER(Buffer)),
         ("num_buffers", c_int64),
-        ("most_inputs", c_int64),
     )
 
     @classmethod
     def of(cls, ops: Sequence[Op], buffers: Sequence[Buffer]) -> Self:
         arrays = (Op * len(ops))(*ops), (Buffer * len(buffers))(*buffers)
-        most = max(op.product.num_inputs for op in ops)
-        program = cls(arrays[0], len(ops), arrays[1], len(buffers), most)
+        program = cls(arrays[0], len(ops), arrays[1], len(buffers))
         program.kept = arrays
         return program
 

@@ -118,7 +118,6 @@ template <int rows, int num>
 static void multiply_chunk(const Product &by, int64_t num_rows, const float *in, int64_t stride,
                            float *out, int64_t out_stride, float *columns)
 {
-#pragma omp for
     for (int64_t row = 0; row < (num_rows + rows - 1) / rows * rows; row++) {
         float *column = columns + row / rows * rows * by.num_inputs + row % rows;
         for (int64_t input = 0; input < by.num_inputs; input++)
@@ -170,19 +169,6 @@ static int64_t rows_of_tile(int64_t num_rows)
     return best;
 }
 
-/* Multiplies the rows of `in`, `stride` apart, to those of `out`. `columns` has room for (CHUNK +
-   MOST_ROWS) * num_inputs. */
-static void multiply(const Product &by, int64_t num_rows, const float *in, int64_t stride, float *out,
-                     int64_t out_stride, float *columns)
-{
-    const std::make_integer_sequence<int, MOST_ROWS> all;
-    for (int64_t first = 0; first < num_rows; first += CHUNK) {
-        const int64_t num = num_rows - first < CHUNK ? num_rows - first : CHUNK;
-        by_rows(rows_of_tile(num), all)(by, num, in + first * stride, stride, out + first * out_stride,
-                                        out_stride, columns);
-    }
-}
-
 /* Memory that is kept, and grows. */
 static float *scratch(std::vector<float> &kept, size_t size)
 {
@@ -191,15 +177,28 @@ static float *scratch(std::vector<float> &kept, size_t size)
     return kept.data();
 }
 
+/* Multiplies the rows of `in`, `stride` apart, to those of `out`. Each thread has columns of its own:
+   to wait for others would take longer. */
+static void multiply(const Product &by, int64_t num_rows, const float *in, int64_t stride, float *out,
+                     int64_t out_stride)
+{
+    static thread_local std::vector<float> kept;
+    float *const columns = scratch(kept, (CHUNK + MOST_ROWS) * by.num_inputs);
+    const std::make_integer_sequence<int, MOST_ROWS> all;
+    for (int64_t first = 0; first < num_rows; first += CHUNK) {
+        const int64_t num = num_rows - first < CHUNK ? num_rows - first : CHUNK;
+        by_rows(rows_of_tile(num), all)(by, num, in + first * stride, stride, out + first * out_stride,
+                                        out_stride, columns);
+    }
+}
+
 /* Writes `rows` (num_rows, num_inputs), contiguous, times the packed weights to `out` (num_rows,
    num_outputs). */
 extern "C" void multiply_packed(const Product *by, int64_t num_rows, const float *rows, float *out,
                                 int threads)
 {
-    static thread_local std::vector<float> kept;
-    float *columns = scratch(kept, (CHUNK + MOST_ROWS) * by->num_inputs);
 #pragma omp parallel num_threads(threads) if (threads > 1)
-    multiply(*by, num_rows, rows, by->num_inputs, out, by->num_outputs, columns);
+    multiply(*by, num_rows, rows, by->num_inputs, out, by->num_outputs);
 }
 
 /* Writes a sum for each `group` of words, and one of those that are left: of each word times a number that
@@ -575,7 +574,7 @@ struct Program {
     const Op *ops;
     int64_t num_ops;
     const Buffer *buffers;                          /* the last one holds the logits */
-    int64_t num_buffers, most_inputs;               /* most_inputs: of a product */
+    int64_t num_buffers;
 };
 
 struct Step {
@@ -667,7 +666,6 @@ struct Run {
     const Step &step;
     Tokens tokens;                                  /* of the step, and later those picked */
     float *const *starts;                           /* of the buffers */
-    float *columns;
     int64_t first, num;                             /* of the rows that are worked on */
 
     float *row(int64_t buffer, int64_t index) const
@@ -709,7 +707,7 @@ struct Run {
     void carry_out(const Op &op) const
     {
         if (op.kind == MULTIPLY) {
-            multiply(op.product, num, row(op.in, 0), width(op.in), row(op.out, 0), width(op.out), columns);
+            multiply(op.product, num, row(op.in, 0), width(op.in), row(op.out, 0), width(op.out));
         } else if (op.kind == STORE) {
             const Layer &layer = step.layers[op.layer];
             store_tokens(layer, fed(), row(op.in, 0), width(op.in), layer.key_size, row(op.other, 0),
@@ -791,7 +789,7 @@ extern "C" int decode(const Program *program, const Step *step)
     for (int64_t each = 0; each < program->num_ops; each++)
         if (!is_within(program->ops[each], *step))
             return 1;
-    static thread_local std::vector<float> kept, kept_columns;
+    static thread_local std::vector<float> kept;
     static thread_local std::vector<int64_t> kept_tokens;
     std::vector<float *> starts;
     std::vector<size_t> offsets;
@@ -806,7 +804,6 @@ extern "C" int decode(const Program *program, const Step *step)
     for (size_t each : offsets)
         starts.push_back(arena + each);
     starts.push_back(step->logits);
-    float *const columns = scratch(kept_columns, (CHUNK + MOST_ROWS) * program->most_inputs);
     kept_tokens.resize(3 * num_picked);
     int64_t *places = kept_tokens.data(), *seq_lens = places + num_picked, *tables = seq_lens + num_picked;
     for (int64_t each = 0; each < num_picked; each++) {
@@ -818,7 +815,7 @@ extern "C" int decode(const Program *program, const Step *step)
                            step->tokens.table_size};
 #pragma omp parallel num_threads(step->threads) if (step->threads > 1)
     {
-        Run run = {*program, *step, step->tokens, starts.data(), columns, 0, 0};
+        Run run = {*program, *step, step->tokens, starts.data(), 0, 0};
         run.all(picked);
         const int64_t vocab = program->buffers[program->num_buffers - 1].width;
 #pragma omp for
