@@ -30,25 +30,22 @@ _COUNTS: WeakKeyDictionary[PreTrainedModel, tuple[object, bool]] = WeakKeyDictio
 CACHE_PARAMETERS = ("past_key_values", "cache_params", "state", "past_buckets_states")
 
 
-def structure_of(model: PreTrainedModel) -> tuple[object, ...]:
+def state_of(model: PreTrainedModel) -> tuple[tuple[object, ...], tuple[object, ...]]:
     """Returns what a pass of the model depends on besides tensors and configuration, as far as it can
-    be compared: its modules, functions that replace their forward pass, and hooks."""
-    return tuple(
+    be compared: first its modules, functions that replace their forward pass, and hooks; then the
+    numbers and words that the modules hold."""
+    modules = [*model.modules()]
+    structure = tuple(
         (
             id(each),
             type(each),
             id(each.__dict__.get("forward")),
             *(*each._forward_hooks, None, *each._forward_pre_hooks),  # whose keys are used once
         )
-        for each in model.modules()
+        for each in modules
     )
-
-
-def state_of(model: PreTrainedModel) -> tuple[object, ...]:
-    """Returns `structure_of`, and the numbers and words that its modules hold."""
-    held = (vars(each).items() for each in model.modules())
-    plain = tuple((name, each) for some in held for name, each in some if type(each) in PLAIN)
-    return *structure_of(model), plain
+    held = (item for each in modules for item in vars(each).items())
+    return structure, tuple((name, value) for name, value in held if type(value) in PLAIN)
 
 
 def cache_parameter(model: PreTrainedModel) -> str | None:

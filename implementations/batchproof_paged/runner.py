@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from batchproof.api import EngineConfig
 from batchproof.errors import UnsupportedModelError
-from batchproof_engines.model_support import state_of, structure_of
+from batchproof_engines.model_support import state_of
 from batchproof_paged.attention import Attached, Backend, passing_to
 from batchproof_paged.batch import Ints, RaggedBatch
 from batchproof_paged.blocks import BlockPool
@@ -78,8 +78,8 @@ class ModelPass:
         self._native = native_decoder(model, self._forward, self._backend) if options.native else None
         if options.trace and self._native is None:
             self._trace = TracedForward(model, self._forward, options.pack, options.batch_invariant)
-        self._structure = structure_of(model)
-        self._state = _state(model)
+        self._state = state_of(model)
+        self._parameters = [*map(id, model.parameters())]
 
     def begin_run(self) -> None:
         """Prepares for a step none of whose rows were in the step before.
@@ -88,12 +88,13 @@ class ModelPass:
         """
         if self._native is None and self._trace is None:
             return
-        if self._structure != structure_of(self._model):
+        state, parameters = state_of(self._model), [*map(id, self._model.parameters())]
+        if self._state[0] != state[0]:  # its modules and hooks
             raise UnsupportedModelError(
                 "modules of the model, or hooks on them, have changed since the engine was built: "
                 "build another"
             )
-        if self._state != _state(self._model):
+        if self._state != state or self._parameters != parameters:
             self._prepare()
         if self._native is not None:
             self._native.follow()
@@ -141,11 +142,6 @@ class ModelPass:
             output = self._model(input_ids=tokens, position_ids=positions, use_cache=False, **keep)
         logits: Tensor = output.logits[0]
         return logits if self._can_choose_rows else logits[last]
-
-
-def _state(model: PreTrainedModel) -> tuple[object, ...]:
-    """Returns what to prepare anew for: which parameters the model has, and what its modules hold."""
-    return *map(id, model.parameters()), *state_of(model)
 
 
 def _argmax(logits: Tensor) -> Tensor:
