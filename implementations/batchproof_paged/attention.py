@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,22 @@ class AttentionForm:
     sinks: Tensor | None = None  # (num_heads,): an additional logit per head, which has no value
 
 
+class Asked(NamedTuple):
+    """What a layer asks attention for."""
+
+    num_heads: int
+    num_kv_heads: int
+    key_size: int
+    value_size: int
+    form: AttentionForm
+
+    @classmethod
+    def of(cls, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Self:
+        """The tensors are those of `Backend.attend`."""
+        _, num_kv_heads, key_size = key.shape
+        return cls(query.shape[1], num_kv_heads, key_size, value.shape[2], form)
+
+
 class Backend(Protocol):
     """Stores keys and values of all running sequences, with the kernels that read them."""
 
@@ -73,6 +89,23 @@ class Backend(Protocol):
         v_dim), packed as in the batch; returns (T, num_heads, v_dim).
         """
         ...
+
+
+class NullBackend:
+    """A backend that computes nothing, and notes what is asked for: a pass that looks at operators
+    needs no values."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+
+    def begin(self, batch: RaggedBatch) -> None: ...
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
+    ) -> Tensor:
+        del layer
+        self.asked.append(Asked.of(query, key, value, form))
+        return query.new_zeros(*query.shape[:2], value.shape[2])
 
 
 @dataclass(slots=True)

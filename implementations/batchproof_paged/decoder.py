@@ -14,30 +14,13 @@ from torch.nn.modules.module import _has_any_global_hook
 from transformers import PreTrainedModel
 
 from batchproof_paged import native
-from batchproof_paged.attention import AttentionForm, passing_to, runs_its_class
-from batchproof_paged.batch import Ints, RaggedBatch
-from batchproof_paged.decoder_ops import FAMILIES, LOGITS, Asked, Decoder, Unknown
+from batchproof_paged.attention import NullBackend, passing_to, runs_its_class
+from batchproof_paged.batch import Ints
+from batchproof_paged.decoder_ops import FAMILIES, LOGITS, Decoder, Unknown
 from batchproof_paged.lanes import LanePool
 from batchproof_paged.torchscript import Forward
 
 AROUND = "torch.nn.modules.", "transformers.activations", "transformers.pytorch_utils"
-
-
-class _Recorder:
-    """A backend that computes nothing, and notes what is asked for."""
-
-    def __init__(self) -> None:
-        self.layers: list[Asked] = []
-
-    def begin(self, batch: RaggedBatch) -> None: ...
-
-    def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
-    ) -> Tensor:
-        del layer
-        _, num_kv_heads, key_size = key.shape
-        self.layers.append(Asked(query.shape[1], num_kv_heads, key_size, value.shape[2], form))
-        return query.new_zeros(*query.shape[:2], value.shape[2])
 
 
 def native_decoder(model: PreTrainedModel, forward: Forward, backend: object) -> "NativeDecoder | None":
@@ -64,12 +47,12 @@ class NativeDecoder:
 
     def __init__(self, model: PreTrainedModel, forward: Forward, pool: LanePool) -> None:
         """Raises `Unknown` for a model with parts that no operation computes."""
-        recorder, token = _Recorder(), torch.zeros(1, 1, dtype=torch.int64)
-        with passing_to(recorder):
+        backend, token = NullBackend(), torch.zeros(1, 1, dtype=torch.int64)
+        with passing_to(backend):
             forward(token, token, token[0])
-        if not recorder.layers:
+        if not backend.asked:
             raise Unknown
-        self._model, self._pool, self._asked = model, pool, recorder.layers
+        self._model, self._pool, self._asked = model, pool, backend.asked
         self._rotary = getattr(model.base_model, "rotary_emb", None)
         self._angles = torch.zeros(2, 0, 0)  # cosines and sines (positions, rotary)
         self._frequencies = torch.zeros(0)  # that they are of
@@ -98,7 +81,7 @@ class NativeDecoder:
             self._prepare()
         if self._capacity != self._pool.capacity:
             self._capacity = self._pool.capacity
-            self._cells = [self._pool.layer(index, *each) for index, each in enumerate(self._asked)]
+            self._cells = [self._pool.layer(index, each) for index, each in enumerate(self._asked)]
             self._layers = (native.Layer * len(self._cells))(*self._cells)
         if len(self._logits) < len(last):
             self._logits = torch.empty(len(last), self._decoder.buffers[LOGITS].width)

@@ -5,8 +5,7 @@ wanted.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +15,9 @@ from transformers.pytorch_utils import Conv1D
 
 from batchproof.errors import UnsupportedModelError
 from batchproof_paged import native
-from batchproof_paged.attention import AttentionForm
+from batchproof_paged.attention import Asked
 from batchproof_paged.native import Buffer, Op, Product
-from batchproof_paged.packing import NATIVE, PackedLinear
+from batchproof_paged.packing import NATIVE, Copies
 
 FAMILIES = "llama", "mistral", "qwen2", "qwen3", "gpt2"
 FUNCTIONS: dict[type[nn.Module], int] = {
@@ -40,20 +39,6 @@ class Unknown(UnsupportedModelError):
         super().__init__("the model has become one that the native decoder does not know")
 
 
-class Asked(NamedTuple):
-    """What a layer asks attention for."""
-
-    num_heads: int
-    num_kv_heads: int
-    key_size: int
-    value_size: int
-    form: AttentionForm
-
-
-# Packed copies of the engine built last: engines are built often.
-_LATEST: WeakKeyDictionary[PreTrainedModel, dict[object, PackedLinear]] = WeakKeyDictionary()
-
-
 class Decoder:
     """The operations of a model, with the addresses that its tensors have now."""
 
@@ -63,17 +48,14 @@ class Decoder:
         self._kept: list[Tensor] = []  # their memory, should they get another one
         self._copied: list[Tensor] = []
         self._asked, self._widths = asked, dict[int, int]()
-        self._copies, self._used = _LATEST.get(model, {}), dict[object, PackedLinear]()
-        self.follow(is_thorough=False)
+        self._copies = Copies(model)
         parts = self._gpt2 if model.config.model_type == "gpt2" else self._llama
         self.ops = [*parts(model)]
         self.buffers = [Buffer(self._widths.get(each, 0), each in LOCAL) for each in BUFFERS]
-        self._copies = _LATEST[model] = self._used
 
     def follow(self, is_thorough: bool) -> None:
         """See `PackedLinear.follow`."""
-        for each in self._copies.values():
-            each.follow(is_thorough)
+        self._copies.follow(is_thorough)
 
     @property
     def versions(self) -> list[int]:
@@ -83,7 +65,7 @@ class Decoder:
 
     @property
     def addresses(self) -> list[int]:
-        copies = [each.weight for each in self._copies.values()]  # another one after a change
+        copies = [each.weight for each in self._copies.used.values()]  # another one after a change
         return [each.data_ptr() for each in (*self._tensors, *copies)]
 
     def _llama(self, model: Any) -> Iterator[Op]:
@@ -172,9 +154,7 @@ class Decoder:
         if type(layer) not in (nn.Linear, Conv1D):
             raise Unknown
         _require_float(layer.weight)
-        key = layer, id(layer.weight), repr(part)
-        copy = self._copies.get(key) or PackedLinear(layer, NATIVE, part)
-        self._used[key] = copy
+        copy = self._copies.of(layer, NATIVE, part)
         self._kept.append(copy.weight)
         self._tensors.append(layer.weight)
         if not layer.weight.is_inference():  # which has no version

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from batchproof_paged import native
-from batchproof_paged.attention import AttentionForm
+from batchproof_paged.attention import Asked, AttentionForm
 from batchproof_paged.batch import Ints, RaggedBatch
 from batchproof_paged.kernels import LayerCache
 from batchproof_paged.native import PANEL
@@ -83,21 +83,13 @@ class LanePool:
     ) -> Tensor:
         """Stores the keys and values of the fed tokens and attends; see `Backend.attend`."""
         out = query.new_empty(*query.shape[:2], value.shape[2])
-        _, num_kv_heads, key_size = key.shape
-        cells = self.layer(layer, query.shape[1], num_kv_heads, key_size, value.shape[2], form)
+        cells = self.layer(layer, Asked.of(query, key, value, form))
         native.attend(cells, self.tokens, query, key, value, out)
         return out
 
-    def layer(
-        self,
-        index: int,
-        num_heads: int,
-        num_kv_heads: int,
-        key_size: int,
-        value_size: int,
-        form: AttentionForm,
-    ) -> native.Layer:
+    def layer(self, index: int, asked: Asked) -> native.Layer:
         """Returns the cells of a layer, of which there are `capacity` tokens in each lane."""
+        num_heads, num_kv_heads, key_size, value_size, form = asked
         cells = self._layers.get(index) or self._allocate(index, num_kv_heads, key_size, value_size)
         return native.Layer.of(cells.keys, cells.values, value_size, num_heads, form)
 

@@ -109,9 +109,30 @@ class PackedLinear:
 
 
 # The copies of the engine built last: engines are built often.
-_LATEST: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], PackedLinear]] = (
-    WeakKeyDictionary()
-)
+_LATEST: WeakKeyDictionary[PreTrainedModel, dict[object, PackedLinear]] = WeakKeyDictionary()
+
+
+class Copies:
+    """The copies of a model's weights that an engine uses: those of the engine built last, as far as it
+    has them."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._known = _LATEST.get(model, {})
+        self.used = _LATEST[model] = dict[object, PackedLinear]()
+
+    def of(self, layer: Layer, kernel: str, part: slice | None = None) -> PackedLinear:
+        """Returns the copy of these outputs of the layer; None: of all."""
+        key = layer, id(layer.weight), kernel, repr(part)
+        known = self._known.get(key)
+        if known is not None:
+            known.follow(is_thorough=False)
+        self.used[key] = known or PackedLinear(layer, kernel, part)
+        return self.used[key]
+
+    def follow(self, is_thorough: bool) -> None:
+        """Copies changed weights again; see `PackedLinear.follow`."""
+        for each in self.used.values():
+            each.follow(is_thorough)
 
 
 class PackedLinears:
@@ -124,13 +145,12 @@ class PackedLinears:
         layers = [] if pack is False else _packable(model)
         if pack is None and sum(each.weight.numel() for each in layers) < LEAST_SIZE:
             layers = []
-        kept, self._copies = _LATEST.get(model, {}), dict[tuple[object, ...], PackedLinear]()
+        self._shared = Copies(model)
         for layer in layers:
             kernel = NATIVE if is_invariant else kernel_for(layer.weight.dtype)
             if kernel is not None:
-                key = layer, id(layer.weight), kernel
-                self._copies[key] = kept.get(key) or PackedLinear(layer, kernel)
-        _LATEST[model] = self._copies
+                self._shared.of(layer, kernel)
+        self._copies = self._shared.used
         self._most_rows = sys.maxsize if is_invariant else MOST_ROWS
         self._used = {
             num: tuple(each for each in self._copies.values() if num >= LEAST_ROWS[each.kernel])
@@ -140,8 +160,7 @@ class PackedLinears:
     def follow(self, is_thorough: bool) -> None:
         """Copies changed weights again; see `PackedLinear.follow`."""
         with torch.no_grad():
-            for each in self._copies.values():
-                each.follow(is_thorough)
+            self._shared.follow(is_thorough)
 
     def selected(self, num_tokens: int) -> tuple[PackedLinear, ...]:
         """Returns the copies that a pass over so many tokens uses.

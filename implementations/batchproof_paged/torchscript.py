@@ -27,8 +27,7 @@ from transformers import PreTrainedModel
 from transformers.activations import NewGELUActivation
 
 from batchproof_engines.model_support import state_of
-from batchproof_paged.attention import AttentionForm, StandIns, passing_to, runs_its_class
-from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.attention import NullBackend, StandIns, passing_to, runs_its_class
 from batchproof_paged.packing import PackedLinear, PackedLinears
 
 TOLERANCE = 1e-5  # of results around 1, in float32: what another order of summing changes
@@ -112,18 +111,6 @@ class Traces(dict[object, "Trace | None"]):
         self.facts = tensors, state_of(model)
 
 
-class _NullBackend:
-    """A backend that stores nothing: tracing looks at operators, not at values."""
-
-    def begin(self, batch: RaggedBatch) -> None: ...
-
-    def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
-    ) -> Tensor:
-        del layer, key, form
-        return query.new_zeros(*query.shape[:2], value.shape[2])
-
-
 class TracedForward:
     """`forward` of a model as TorchScript, or as it is if it cannot be traced soundly."""
 
@@ -184,7 +171,7 @@ def _traced(
     tokens = torch.arange(7, device=device)
     weights = [each.weight for each in packed]
     examples = (tokens[None], tokens[None] + 3, tokens[2:5], *weights, *tensors)
-    with warnings.catch_warnings(record=True) as caught, passing_to(_NullBackend()), torch.no_grad():
+    with warnings.catch_warnings(record=True) as caught, passing_to(NullBackend()), torch.no_grad():
         warnings.simplefilter("always")
         try:
             trace: Trace = torch.jit.trace(forward_packed, examples, check_trace=False)
