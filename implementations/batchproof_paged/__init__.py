@@ -27,7 +27,7 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     speculation                                   who drafts, and which drafts are accepted
     feeding, declared                             which models are fed as a packed row, and how others
     cached_runner, row_caches                     models with states, or with an attention of their own
-    torchscript | compiled                        fewer operators, and fewer kernels
+    compiled                                      fewer kernels
     graphs                                        steps without the host's work
     packing, native_build                         weights in a faster layout; kernels for this CPU
     invariant                                     the same bits in every batch, where no kernel has them
@@ -37,12 +37,12 @@ The life of a request in a model whose layers only attend (others: see `feeding`
 
 What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts by
 separate kernels. On a CPU a common decoder is one call of native code between tokens and logits
-(`decoder`), whose results for a row depend on no other row; other models are traced (`torchscript`),
-and decodes multiply and attend by kernels of our own (`native`). On CUDA one compiled layer serves as
-all of them (`compiled`); steps are recorded as graphs (`graphs`); the pool is sized and all of this is
-made when the engine is built; and tokens are read one step late, while the device works on the next
-step. An EOS is read late as well: its sequence is fed once more, the surplus token is dropped, and the
-slot is filled a step later; the engine declares a `scheduling_delay` of 1.
+(`decoder`), whose results for a row depend on no other row; other models multiply (`packing`) and
+attend by the same kernels (`native`). On CUDA one compiled layer serves as all of them (`compiled`);
+steps are recorded as graphs (`graphs`); the pool is sized and all of this is made when the engine is
+built; and tokens are read one step late, while the device works on the next step. An EOS is read late
+as well: its sequence is fed once more, the surplus token is dropped, and the slot is filled a step
+later; the engine declares a `scheduling_delay` of 1.
 """
 
 from dataclasses import replace

@@ -6,6 +6,7 @@ attention for in a trial pass. The trial batch at construction compares the answ
 own.
 """
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -18,8 +19,9 @@ from batchproof_paged.attention import NullBackend, passing_to, runs_its_class
 from batchproof_paged.batch import Ints
 from batchproof_paged.decoder_ops import FAMILIES, LOGITS, Decoder, Unknown
 from batchproof_paged.lanes import LanePool
-from batchproof_paged.torchscript import Forward
 
+# Token ids (1, T), position ids (1, T), indices of the sampled tokens (S,) -> logits (S, vocab).
+Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 AROUND = "torch.nn.modules.", "transformers.activations", "transformers.pytorch_utils"
 
 

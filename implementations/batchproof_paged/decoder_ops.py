@@ -17,7 +17,7 @@ from batchproof.errors import UnsupportedModelError
 from batchproof_paged import native
 from batchproof_paged.attention import Asked
 from batchproof_paged.native import Buffer, Op, Product
-from batchproof_paged.packing import NATIVE, Copies
+from batchproof_paged.packing import Copies
 
 FAMILIES = "llama", "mistral", "qwen2", "qwen3", "gpt2"
 FUNCTIONS: dict[type[nn.Module], int] = {
@@ -154,7 +154,7 @@ class Decoder:
         if type(layer) not in (nn.Linear, Conv1D):
             raise Unknown
         _require_float(layer.weight)
-        copy = self._copies.of(layer, NATIVE, part)
+        copy = self._copies.of(layer, part)
         self._kept.append(copy.weight)
         self._tensors.append(layer.weight)
         if not layer.weight.is_inference():  # which has no version

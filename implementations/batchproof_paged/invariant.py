@@ -70,7 +70,7 @@ def _attend(given: LayerPass, span: Span) -> None:
         out[token] = attended[0, :, 0]
 
 
-def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     flat = rows.reshape(-1, rows.shape[-1])
     products = [linear(row.clone()[None], weight, bias) for row in flat]
     return torch.cat(products or [flat.new_empty(0, len(weight))]).view(*rows.shape[:-1], len(weight))
@@ -84,12 +84,6 @@ def _multiply_grouped(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
         for row, group in zip(rows, groups.tolist(), strict=True)
     ]
     return torch.cat(out)
-
-
-# An operator, so that it stays one call in a trace.
-_LIBRARY = torch.library.Library("batchproof", "FRAGMENT")
-_LIBRARY.define("multiply(Tensor rows, Tensor weight, Tensor? bias) -> Tensor")
-_LIBRARY.impl("multiply", _multiply, "CompositeExplicitAutograd")
 
 
 class RowsAlone(TorchFunctionMode):
@@ -106,10 +100,10 @@ class RowsAlone(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func is linear:
-            return _linear(*args, **kwargs or {})
+            return _multiply(*args, **kwargs or {})
         if func is torch.addmm and not kwargs:  # transformers' Conv1D
             bias, rows, weight = args
-            return _linear(rows, weight.t(), bias)
+            return _multiply(rows, weight.t(), bias)
         if getattr(func, "__name__", "").lstrip("_").startswith("grouped_mm"):  # of experts
             rows, weights = args[:2]
             return _multiply_grouped(rows, weights, args[2] if kwargs is None else kwargs["offs"])
@@ -119,10 +113,6 @@ class RowsAlone(TorchFunctionMode):
                 f"batch_invariant=true does not fix"
             )
         return func(*args, **kwargs or {})
-
-
-def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return torch.ops.batchproof.multiply.default(rows, weight, bias)
 
 
 def _has_one_term(args: tuple[Any, ...]) -> bool:

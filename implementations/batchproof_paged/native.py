@@ -15,7 +15,6 @@ from typing import Self
 
 import torch
 from torch import Tensor
-from torch.jit._trace import is_tracing
 
 from batchproof.errors import UnsupportedModelError
 from batchproof_paged.attention import AttentionForm
@@ -66,18 +65,6 @@ def multiply(rows: Tensor, packed: Tensor, bias: Tensor | None, num_outputs: int
         byref(product), num_rows, rows.data_ptr(), out.data_ptr(), torch.get_num_threads()
     )
     return out
-
-
-def _multiply(rows: Tensor, packed: Tensor, bias: Tensor | None, num_outputs: int) -> Tensor:
-    if is_tracing():  # which looks at operators, not at values, and reads no shape
-        return rows.new_zeros(*rows.shape[:-1], num_outputs)
-    return multiply(rows, packed, bias, num_outputs)
-
-
-# A torch operator, so that TorchScript can call it.
-_LIBRARY = torch.library.Library("batchproof", "FRAGMENT")
-_LIBRARY.define("multiply_packed(Tensor rows, Tensor packed, Tensor? bias, int num_outputs) -> Tensor")
-_LIBRARY.impl("multiply_packed", _multiply, "CPU")
 
 
 def sums_of_words(words: Tensor, group: int) -> Tensor:

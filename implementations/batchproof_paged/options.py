@@ -40,13 +40,11 @@ class PagedOptions:
     """
 
     backend: str = "auto"  # lanes on a CPU, in float32; on CUDA triton if it is installed; else blocks
-    native: bool | None = None  # run common decoders by `decoder`; default in lanes
-    trace: bool | None = None  # run the forward pass as TorchScript; default on a CPU
+    native: bool | None = None  # multiply, and run common decoders, by our kernels; default in lanes
     graphs: bool | None = None  # run steps as CUDA graphs (elsewhere unrecorded); default on CUDA
     overlap: bool | None = None  # read tokens, and EOS, one step late; default on CUDA
     compile: bool | str | None = None  # compile a layer for all; default on CUDA
     prepare: bool | None = None  # size the pool and capture steps at construction; default on CUDA
-    pack: bool | None = None  # multiply by packed copies of weights: see `packing`
     feed: str = "auto"  # packed, stacked or separate: see `feeding`
     one_by_one: bool | None = None  # single tokens behind a first chunk; default as the model needs
     batch_invariant: bool = False  # the same bits in every batch: `invariant`
@@ -78,9 +76,6 @@ class PagedOptions:
 
         Raises `ConfigError`, naming value, rule and choices, for options that contradict each other.
         """
-        for name in ("compile", "trace", "pack"):
-            if self.native and getattr(self, name):
-                raise ConfigError(f"engine 'paged': native=true and {name}=true exclude each other")
         is_cuda, is_cpu = device.type == "cuda", device.type == "cpu"
         is_packed = self.feed in ("auto", PACKED)
         is_native = is_cpu and dtype is torch.float32 and native.works()
@@ -89,16 +84,13 @@ class PagedOptions:
             by_device = "lanes"
         compiler = is_packed and is_cuda and triton_works() if self.compile is None else self.compile
         backend = by_device if self.backend == "auto" else self.backend
-        asks_for_a_part = self.trace is not None or self.pack is not None
         found = replace(
             self,
             feed=PACKED if is_packed else self.feed,
             backend=backend,
-            native=is_packed and backend == "lanes" and not (compiler or asks_for_a_part)
+            native=is_packed and backend == "lanes" and not compiler
             if self.native is None
             else self.native,
-            pack=backend == "lanes" if self.batch_invariant and self.pack is None else self.pack,
-            trace=is_packed and is_cpu and not compiler if self.trace is None else self.trace,
             graphs=is_packed and is_cuda if self.graphs is None else self.graphs,
             overlap=is_packed and is_cuda and not self.transfer
             if self.overlap is None
@@ -117,9 +109,7 @@ class PagedOptions:
         yield from self._unbuilt()
         if self.backend == "triton" and not triton_works():
             yield "backend=triton needs Triton and CUDA"
-        if self.trace and not is_cpu:
-            yield "trace=true is for a CPU"
-        for name in ("native", "trace", "graphs", "overlap", "compile", "prepare"):
+        for name in ("native", "graphs", "overlap", "compile", "prepare"):
             if getattr(self, name) and not is_packed:
                 yield f"{name} needs feed=packed"
         yield from self._immovable()
@@ -127,10 +117,8 @@ class PagedOptions:
             yield from self._varying(is_cpu)
         if self.one_by_one and is_packed:
             yield "one_by_one needs feed=stacked or =separate"
-        if self.trace and self.compile:
-            yield "trace and compile exclude each other"
-        if self.pack and not self.trace:
-            yield "pack=true needs trace=true"
+        if self.native and self.compile:
+            yield "native and compile exclude each other"
         for name, is_for_lanes in (("native", True), ("graphs", False), ("prepare", False)):
             if getattr(self, name) and is_in_lanes is not is_for_lanes:
                 yield f"{name}=true needs backend={'lanes' if is_for_lanes else 'blocks or triton'}"
@@ -154,7 +142,7 @@ class PagedOptions:
             "a CPU": is_cpu,
             "feed=packed": self.feed == PACKED,
             "backend=lanes or =blocks": self.backend != "triton",
-            "pack=true in lanes, and else =false": self.pack is (self.backend == "lanes"),
+            "native=true in lanes, and else =false": self.native is (self.backend == "lanes"),
         }
         for name in ("compile", "graphs", "prepare", "overlap", "transfer"):
             needs[f"{name}=false"] = not getattr(self, name)
@@ -184,7 +172,7 @@ class PagedOptions:
 
     def eager(self) -> Self:
         """Returns the options of a model whose layers change from step to step."""
-        off = dict.fromkeys(("native", "trace", "graphs", "compile", "prepare", "pack"), False)
+        off = dict.fromkeys(("native", "graphs", "compile", "prepare"), False)
         return replace(self, **off)  # type: ignore[arg-type]
 
     @property

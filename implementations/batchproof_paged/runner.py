@@ -30,9 +30,9 @@ from batchproof_paged.graphs import (
 )
 from batchproof_paged.invariant import RowsAlone
 from batchproof_paged.options import PagedOptions
+from batchproof_paged.packing import PackedProducts
 from batchproof_paged.rows import Rows
 from batchproof_paged.staging import Reader, Staging, current
-from batchproof_paged.torchscript import TracedForward
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Flight:
 
 
 class ModelPass:
-    """Runs the model with our attention, eagerly, traced, or with compiled layers: one packed row in,
-    the chosen tokens out.
+    """Runs the model with our attention, eagerly, natively, or with compiled layers: one packed row
+    in, the chosen tokens out.
 
     It knows no batch: what attention reads is determined by the backend's last `begin` or
     `begin_static`.
@@ -74,10 +74,10 @@ class ModelPass:
     def _prepare(self) -> None:
         """Finds how to run the model as it is now."""
         model, options = self._model, self._options
-        self._trace: TracedForward | None = None
+        self._products: PackedProducts | None = None
         self._native = native_decoder(model, self._forward, self._backend) if options.native else None
-        if options.trace and self._native is None:
-            self._trace = TracedForward(model, self._forward, options.pack, options.batch_invariant)
+        if options.native and self._native is None:
+            self._products = PackedProducts(model)
         self._state = state_of(model)
         self._parameters = [*map(id, model.parameters())]
 
@@ -86,7 +86,7 @@ class ModelPass:
 
         Raises `UnsupportedModelError` if the model is another than when the engine was built.
         """
-        if self._native is None and self._trace is None:
+        if self._native is None and self._products is None:
             return
         state, parameters = state_of(self._model), [*map(id, self._model.parameters())]
         if self._state[0] != state[0]:  # its modules and hooks
@@ -98,8 +98,8 @@ class ModelPass:
             self._prepare()
         if self._native is not None:
             self._native.follow()
-        if self._trace is not None:
-            self._trace.begin_run()
+        if self._products is not None:
+            self._products.follow(is_thorough=True)
 
     def choose(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Outputs:
         """Runs the model over tokens and positions (1, T) and chooses a token at the indices `last`
@@ -112,7 +112,9 @@ class ModelPass:
         if self._native is not None:
             return self.choose_natively(tokens[0].numpy(), last.numpy())
         with passing_to(self._backend) as current_pass:
-            logits = (self._trace or self._forward)(tokens, positions, last)
+            if self._products is not None:
+                self._products.follow(is_thorough=False)
+            logits = self._forward(tokens, positions, last)
             token_ids = _argmax(logits)
         num_layers = current_pass.num_layers
         if not num_layers:
@@ -138,7 +140,7 @@ class ModelPass:
         """Returns logits (S, vocab) at the indices `last` of the packed row; the head computes no
         others."""
         keep = {"logits_to_keep": last} if self._can_choose_rows else {}
-        with self._attached, self._layers, self._alone:
+        with self._attached, self._layers, self._alone, self._products or nullcontext():
             output = self._model(input_ids=tokens, position_ids=positions, use_cache=False, **keep)
         logits: Tensor = output.logits[0]
         return logits if self._can_choose_rows else logits[last]

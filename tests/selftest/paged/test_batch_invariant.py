@@ -63,7 +63,7 @@ def test_other_sums_are_refused() -> None:
             torch.addmm(layer.bias, rows, layer.weight, beta=2)
 
 
-@pytest.mark.parametrize("option", ["pack=false", "overlap=true"])
+@pytest.mark.parametrize("option", ["native=false", "overlap=true"])
 def test_what_would_take_other_kernels_is_refused(option: str) -> None:
     model = load_model("gpt2-random", CPU, torch.float32).model
     with pytest.raises(ConfigError, match="batch_invariant=true needs"):

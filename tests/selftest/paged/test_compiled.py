@@ -53,7 +53,7 @@ def test_one_layer_is_compiled_for_all_and_for_all_batches(counter: Any) -> None
     assert counter.frame_count == NUM_PIECES, "a layer's number, or that of tokens, became a constant"
     paged(model, CONFIG, backend="blocks", graphs=True, compile=True).generate(ASKED)
     assert counter.frame_count == NUM_PIECES, "a second engine compiles nothing"
-    plain = paged(model, CONFIG, compile=False, trace=False).generate(ASKED)
+    plain = paged(model, CONFIG, compile=False, native=False).generate(ASKED)
     assert [each.token_ids for each in answers] == [each.token_ids for each in plain]
 
 
@@ -90,7 +90,7 @@ def test_what_the_compiler_or_a_capture_spoils_is_left_out_unless_it_was_asked_f
     def waiting(_step: Any) -> Any:
         raise RuntimeError("operation not permitted")
 
-    by_default: dict[str, Any] = {"backend": "blocks", "trace": False, "graphs": True, "overlap": True}
+    by_default: dict[str, Any] = {"backend": "blocks", "graphs": True, "overlap": True}
     monkeypatch.setattr(compiled, "_quiet", lambda *_: spoiling)
     if damage == "waits in a capture":
         monkeypatch.setattr(runner, "call_again", waiting)

@@ -37,7 +37,7 @@ NARROW = {
     "head_dim": 16,
     "vocab_size": 64,
 }
-AS_ON_CUDA = {"backend": "blocks", "trace": False, "graphs": True, "overlap": True, "prepare": True}
+AS_ON_CUDA = {"backend": "blocks", "graphs": True, "overlap": True, "prepare": True}
 MODEL = build_model(SHAPES["tiny"].config(**NARROW), CPU, torch.float32)
 
 

@@ -8,27 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    MixtralConfig,
-    MixtralForCausalLM,
-    PreTrainedModel,
-)
+from torch import nn
+from transformers import Phi3Config, Phi3ForCausalLM, PreTrainedModel
 
 from batchproof.api import EngineConfig, Request
+from batchproof.checks.environment import model_of
 from batchproof.errors import ConfigError
 from batchproof.generators.strategies import text_tokens
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
-from batchproof_paged import native, packing, paged
+from batchproof_paged import native, paged
 from batchproof_paged.block_manager import RESTORED, TRANSFERRED
 
 CPU = torch.device("cpu")
-KERNELS = ["onednn", *(["native"] if native.works() else [])]
 VARIANTS: dict[str, dict[str, Any]] = {
     "lanes": {},
-    "traced": {"native": False},
-    "untraced": {"trace": False},
-    "packed": {"pack": True},
+    "plain": {"native": False},
     "blocks": {"backend": "blocks"},
     "captured": {"backend": "blocks", "graphs": True},
     "overlapped": {"overlap": True},
@@ -37,6 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "transferring": {"transfer": True},
     "prepared": {"backend": "blocks", "graphs": True, "overlap": True, "prepare": True},
 }
+needs_native = pytest.mark.skipif(not native.works(), reason=str(native.why_not()))
 # Chunks, preemption, a former tenant's lane, and sequences of many lengths.
 CROWDED = EngineConfig(
     max_num_seqs=3, max_num_batched_tokens=16, block_size=4, num_blocks=12, return_logits=True
@@ -56,6 +52,15 @@ def model(request: pytest.FixtureRequest) -> PreTrainedModel:
     return load_model(request.param, CPU, torch.float32).model
 
 
+@pytest.fixture
+def phi3() -> PreTrainedModel:
+    """Of a family that the native decoder does not know."""
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
+    torch.manual_seed(0)
+    config = Phi3Config(**sizes, num_attention_heads=4, initializer_range=0.2, pad_token_id=None)
+    return Phi3ForCausalLM(config).eval().requires_grad_(False)
+
+
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "lanes"])
 def test_every_variant_answers_alike(model: PreTrainedModel, name: str) -> None:
     asked = requests(model.config.vocab_size)
@@ -72,7 +77,7 @@ def test_the_models_own_attention_is_back_after_a_step_and_after_an_error(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = model.config._attn_implementation
-    engine = paged(model, EngineConfig(), trace=False)
+    engine = paged(model, EngineConfig(), native=False)
     engine.add(Request("a", (1, 2, 3), 1))
     engine.step()
     assert model.config._attn_implementation == own
@@ -86,39 +91,43 @@ def test_the_models_own_attention_is_back_after_a_step_and_after_an_error(
     assert model.config._attn_implementation == own
 
 
-def test_a_model_that_looks_into_its_tensors_is_not_traced_and_served_all_the_same() -> None:
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4}
-    torch.manual_seed(0)
-    config = MixtralConfig(**sizes, **heads, num_experts_per_tok=2, initializer_range=0.2)
-    model = MixtralForCausalLM(config).eval()
-    model.set_experts_implementation("eager")
-    model.set_attn_implementation("sdpa")
-    engine = paged(model, EngineConfig(max_num_seqs=2))
-    assert not engine._runner._pass._trace.is_traced
+@needs_native
+def test_layers_of_other_families_multiply_by_copies_and_the_callers_model_is_untouched(
+    phi3: PreTrainedModel,
+) -> None:
+    before, modules = copy.deepcopy(model_of(phi3)), [*phi3.modules()]
+    attributes = [set(vars(each)) for each in modules]
     asked = requests(64)
-    alone = [paged(model, EngineConfig()).generate([each])[0] for each in asked]
-    assert engine.generate(asked) == alone
+    plain = paged(phi3, EngineConfig(), native=False).generate(asked)
+    engine = paged(phi3, EngineConfig())
+    assert engine.generate(asked) == plain
+    copies = engine._runner._pass._products._copies.used.values()
+    assert len(copies) == sum(type(each) is nn.Linear for each in modules)
+    for each in copies:
+        each.weight = torch.zeros_like(each.weight)
+    assert engine.generate(asked) != plain
+    assert model_of(phi3) == before
+    assert [*phi3.modules()] == modules
+    assert [set(vars(each)) for each in modules] == attributes
 
 
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
         ({"backend": "pages"}, "backend is 'pages', but must be one of auto, lanes, blocks, triton"),
-        ({"compile": True, "trace": True}, "trace and compile exclude each other"),
+        ({"compile": True, "native": True}, "native and compile exclude each other"),
         (
             {"linears": "fast"},
-            "'linears' is no option; there are backend, native, trace, graphs, overlap",
+            "'linears' is no option; there are backend, native, graphs, overlap",
         ),
-        ({"feed": "stacked", "trace": True}, "trace needs feed=packed"),
-        ({"trace": 1}, "trace is 1, but must be one of false, true"),
+        ({"feed": "stacked", "graphs": True}, "graphs needs feed=packed"),
+        ({"native": 1}, "native is 1, but must be one of false, true"),
         ({"offload": -1}, "offload is -1, but must be a whole number of blocks"),
         (
             {"offload": 8, "backend": "lanes"},
             "offload and transfer need feed=packed, and backend=blocks",
         ),
         ({"transfer": True, "overlap": True}, "transfer=true needs overlap=false"),
-        ({"native": True, "trace": True}, "native=true and trace=true exclude each other"),
     ],
 )
 def test_options_that_are_wrong_or_contradict_each_other_are_named(
@@ -215,23 +224,21 @@ def in_another_place(weight: torch.Tensor) -> None:
     weight.data = weight.data.flip(0)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@needs_native
+@pytest.mark.parametrize("family", ["llama", "phi3"])
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize("change", [in_place, through_data, in_another_place])
 def test_packed_weights_follow_the_model(
-    llama: PreTrainedModel,
-    kernel: str,
+    family: str,
     is_tied: bool,
     change: Callable[[torch.Tensor], None],
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
-    monkeypatch.setattr(packing, "kernel_for", lambda _: kernel)
-    monkeypatch.setitem(packing.LEAST_ROWS, kernel, 1)
-    model = copy.deepcopy(llama)
+    model: Any = copy.deepcopy(request.getfixturevalue(family))
     if is_tied:
         model.lm_head.weight = model.model.embed_tokens.weight
     asked = [Request("a", (1, 2, 3), 6)]
-    engine = paged(model, EngineConfig(max_num_seqs=1), pack=True)
+    engine = paged(model, EngineConfig(max_num_seqs=1), native=True)
     before = engine.generate(asked)
     for parameter in model.parameters():
         change(parameter)
