@@ -117,13 +117,13 @@ class ModelUnderTest:
         """The same function as `exact` to score with, without a copy of a large model."""
         if not self.is_large:
             return self.exact
-        return ByModule(self.model, torch.float32)
+        is_16_bit = self.model.dtype in (torch.bfloat16, torch.float16)
+        return ByModule(self.model, torch.float32 if is_16_bit else torch.float64)
 
     @property
     def is_large(self) -> bool:
-        """Whether it has 16-bit weights of which no copy is made."""
-        is_16_bit = self.model.dtype in (torch.bfloat16, torch.float16)
-        return is_16_bit and self.model.num_parameters() > MAX_PARAMETERS_OF_COPIES
+        """Whether its weights are so many that no copy of them is made to score."""
+        return self.model.num_parameters() > MAX_PARAMETERS_OF_COPIES
 
     @property
     def has_texts(self) -> bool:
