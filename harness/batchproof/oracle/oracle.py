@@ -15,6 +15,7 @@ nothing.
 """
 
 import copy
+import inspect
 import random
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -364,9 +365,13 @@ def teacher_forced(subject: ModelUnderTest, answers: Sequence[Scored]) -> list[T
     model: Any = subject.scorer
     rows = [torch.tensor((*prompt, *token_ids[:-1])) for prompt, token_ids in answers]
     input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(model.device)
-    logits = model(input_ids=input_ids, use_cache=False).logits
+    num_read = input_ids.shape[1] + 1 - min(len(prompt) for prompt, _ in answers)
+    takes = inspect.signature(subject.model.forward).parameters
+    last = {"logits_to_keep": num_read} if "logits_to_keep" in takes else {}
+    logits = model(input_ids=input_ids, use_cache=False, **last).logits
+    first = logits.shape[1] - input_ids.shape[1] - 1  # a vocabulary is large: no other row is kept
     return [
-        logits[index, len(prompt) - 1 : len(prompt) - 1 + len(token_ids)].cpu()
+        logits[index, first + len(prompt) : first + len(prompt) + len(token_ids)].to("cpu", copy=True)
         for index, (prompt, token_ids) in enumerate(answers)
     ]
 
