@@ -36,18 +36,16 @@ class DelayedSequence(Sequence):
     """A sequence that keeps running past its EOS until the EOS is read."""
 
     end: int | None = None  # its length, prompt and EOS included, once the EOS is sampled
-    unread: FinishReason | None = None  # its finish reason from then on
 
     def append(self, token_id: int) -> None:
-        """Appends the next token; an EOS is remembered in `end` and `unread`, but does not finish the
-        sequence."""
+        """Appends the next token; an EOS is remembered in `end`, but does not finish the sequence."""
         if self.end is not None:
             self.token_ids.append(token_id)  # surplus
             return
         super().append(token_id)
         is_short = len(self.output_token_ids) < self.request.max_new_tokens
         if is_short and self.finish_reason is FinishReason.STOP:
-            self.end, self.unread, self.finish_reason = len(self.token_ids), self.finish_reason, None
+            self.end, self.finish_reason = len(self.token_ids), None
 
 
 class DelayedScheduler(Scheduler):
@@ -59,7 +57,7 @@ class DelayedScheduler(Scheduler):
         """Records the outcome of a step; sequences whose EOS is now read finish in it."""
         due = self._unread()
         for seq in due:
-            seq.finish_reason = seq.unread
+            seq.finish_reason = FinishReason.STOP
         # A sequence may have been preempted before its EOS was read.
         self.waiting = deque(seq for seq in self.waiting if seq.finish_reason is None)
         events, record = super().update(plan, token_ids)

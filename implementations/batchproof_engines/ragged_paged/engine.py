@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 
 from batchproof.api import Capability, EngineConfig, TokenEvent
 from batchproof_engines.grammars import LACKING
-from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.engine import RaggedEngine, keys_and_values
 from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.drafting import Speculator
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
@@ -174,10 +173,7 @@ class RaggedPagedEngine(RaggedEngine):
     def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
         slots = self._fed_slots(plan)
         for index, layer in enumerate(cache.layers):
-            assert isinstance(layer, DynamicLayer), "the cache was made by _gather"
-            assert layer.keys is not None, "the forward pass filled it"
-            assert layer.values is not None, "the forward pass filled it"
-            new = [each[:, :, -len(slots) :] for each in (layer.keys, layer.values)]
+            new = [each[:, :, -len(slots) :] for each in keys_and_values(layer)]
             self._pool.write(index, slots, new, self.num_slots)
 
 
