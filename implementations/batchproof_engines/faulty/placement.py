@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache
 
-from batchproof.api import EngineConfig, FinishReason, Limits, RowRecord
+from batchproof.api import FinishReason, Limits, RowRecord
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
@@ -99,21 +99,19 @@ class ReleasedSlotIsStillFed(RaggedEngine):
     """When a row leaves and none takes its place, later rows are fed the token of the row before
     them."""
 
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._chosen: list[int] = []  # by row of the last step
+    _chosen: tuple[int, ...] = ()  # by row of the last step
 
     @torch.inference_mode()
     def _forward(self, plan: SchedulerOutput) -> Tensor:
         logits = super()._forward(plan)
-        self._chosen = logits.argmax(dim=-1).tolist()
+        self._chosen = tuple(logits.argmax(dim=-1).tolist())
         return logits
 
     def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
         fed, positions = super()._packed_tokens(plan)
         is_smaller = bool(self._trace and self._trace[-1].finished and not plan.admitted)
         if is_smaller and all(row.query_len == 1 for row in plan.rows):
-            fed = self._chosen[: len(fed)]
+            fed = list(self._chosen[: len(fed)])
         return fed, positions
 
 

@@ -123,11 +123,8 @@ class LogitsShareABuffer(RaggedEngine):
     """Returned logits are views of one buffer, which the next call writes again."""
 
     num_rows: ClassVar[int] = 256
-
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._buffer: Tensor | None = None
-        self._num_used = 0
+    _buffer: Tensor | None = None
+    _num_used = 0
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
         self._num_used = 0
