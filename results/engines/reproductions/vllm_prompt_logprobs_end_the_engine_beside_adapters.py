@@ -3,8 +3,6 @@
 They do so where two requests share the step: of a single one, its number stands for all its tokens.
 """
 
-import sys
-
 from setup_vllm import engine
 from vllm import SamplingParams
 
@@ -19,4 +17,4 @@ for num_requests in (1, 2):
         print(f"{num_requests}: {[len(each.prompt_logprobs) for each in given]} logprobs")
     except RuntimeError as error:
         print(f"{num_requests}: {error}")
-        sys.exit(1)
+        raise SystemExit(1)
