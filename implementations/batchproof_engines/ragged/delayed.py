@@ -15,13 +15,11 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from batchproof.api import (
     CHOOSING,
     Capability,
     Completion,
-    EngineConfig,
     FinishReason,
     Request,
     StepRecord,
@@ -102,9 +100,7 @@ class HoldingEngine(RaggedEngine):
     """Returns the events of the step before; to the user a request whose end is held back is still
     live."""
 
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._held: list[TokenEvent] = []
+    _held: tuple[TokenEvent, ...] = ()
 
     def step(self) -> list[TokenEvent]:
         """Runs one iteration, and returns the events that are due."""
@@ -112,8 +108,8 @@ class HoldingEngine(RaggedEngine):
 
     def _due(self, new: list[TokenEvent]) -> list[TokenEvent]:
         """Holds the new events, and returns those held so far."""
-        events, self._held = self._held, new
-        return events
+        events, self._held = self._held, tuple(new)
+        return list(events)
 
     @property
     def has_unfinished(self) -> bool:
@@ -133,7 +129,7 @@ class HoldingEngine(RaggedEngine):
     def abort(self, request_id: str) -> None:
         """Ends a request, and withdraws its tokens that are held back."""
         withdrawn = self._held_tokens(request_id)
-        self._held = [event for event in self._held if event not in withdrawn]
+        self._held = tuple(event for event in self._held if event not in withdrawn)
         if withdrawn and not self._scheduler.is_live(request_id):
             self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
         super().abort(request_id)
