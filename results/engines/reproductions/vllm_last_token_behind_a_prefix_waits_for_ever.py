@@ -5,6 +5,8 @@ A step takes 4 tokens, and 4 are drafted. A prompt of 33 tokens is answered; the
 its first block of 32.
 """
 
+import sys
+
 from setup_vllm import engine
 from vllm import SamplingParams
 
@@ -18,4 +20,4 @@ for name in ("first", "second"):
         llm.step()
         num_steps += 1
     print(f"the {name} time: {num_steps} steps{', not ended' if llm.has_unfinished_requests() else ''}")
-raise SystemExit(llm.has_unfinished_requests())
+sys.exit(llm.has_unfinished_requests())

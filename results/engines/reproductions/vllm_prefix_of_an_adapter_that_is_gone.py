@@ -4,20 +4,25 @@ The key of a block has the adapter's name, and since some release before 0.32.0 
 any other adapter of that name is answered wrongly, in 0.32.0 one that was written to the same folder.
 """
 
-from setup_vllm import answered, engine
+import sys
+
+from setup_vllm import engine
 from setup_vllm_adapters import written
+from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 
 llm = engine(enable_lora=True, max_lora_rank=8, block_size=32)
+settings = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, detokenize=False)
 
 
 def answer(number: int, folder: str) -> list[int]:
     """Loads the adapter in the folder under one name, and asks it."""
     adapter = LoRARequest("adapter", number, folder)
     llm.llm_engine.add_lora(adapter)
-    (tokens,) = answered(llm, [*range(3, 43)], lora_request=adapter, max_tokens=8)
+    prompt = {"prompt_token_ids": [*range(3, 43)]}
+    (given,) = llm.generate([prompt], settings, lora_request=adapter, use_tqdm=False)
     llm.llm_engine.remove_lora(number)
-    return tokens
+    return list(given.outputs[0].token_ids)
 
 
 is_wrong = False
@@ -29,4 +34,4 @@ for number, (case, second) in enumerate({"another folder": "second", "the same f
     right = answer(3 * number + 3, written(second, seed=2))
     print(f"from {case}: {got}, with an empty prefix cache: {right}")
     is_wrong |= got != right
-raise SystemExit(is_wrong)
+sys.exit(is_wrong)

@@ -3,6 +3,8 @@
 They do so where two requests share the step: of a single one, its number stands for all its tokens.
 """
 
+import sys
+
 from setup_vllm import engine
 from vllm import SamplingParams
 
@@ -17,4 +19,4 @@ for num_requests in (1, 2):
         print(f"{num_requests}: {[len(each.prompt_logprobs) for each in given]} logprobs")
     except RuntimeError as error:
         print(f"{num_requests}: {error}")
-        raise SystemExit(1)
+        sys.exit(1)
