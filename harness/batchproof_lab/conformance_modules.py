@@ -11,6 +11,7 @@ from types import ModuleType
 
 from batchproof.places import ROOT, SUITE
 
+PROMISE, MARK = re.compile(r"'(P\d+)'"), re.compile(r"pytest\.mark\.(\w+)")
 Modules = dict[str, ModuleType]
 _known: dict[str, Modules] = {}  # settings a module was imported under -> modules
 
@@ -75,36 +76,23 @@ def conformance_functions() -> dict[str, Facts]:
     found: dict[str, Facts] = {}
     for path in sorted(SUITE.glob("test_*.py")):
         body = ast.parse(path.read_text(encoding="utf-8")).body
-        marks = [node.value for node in body if isinstance(node, ast.Assign)]
+        of_module = _written(node.value for node in body if isinstance(node, ast.Assign))
         for node in body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                promises = _promises(node.decorator_list) or _promises(marks)
-                named = _marks([*marks, *node.decorator_list])
-                facts = Facts(_is_generated(node), promises, named, _on_model(node))
-                found[f"{path.relative_to(ROOT).as_posix()}::{node.name}"] = facts
+                own = _written(node.decorator_list)
+                on_model = re.search(r"pytest\.mark\.on_model\('(.+?)'\)", own)
+                found[f"{path.relative_to(ROOT).as_posix()}::{node.name}"] = Facts(
+                    is_generated=re.search(r"^given\(", own, re.MULTILINE) is not None,
+                    promises=frozenset(PROMISE.findall(own) or PROMISE.findall(of_module)),
+                    marks=frozenset(MARK.findall(f"{of_module}\n{own}")),
+                    on_model=on_model and on_model[1],
+                )
     return found
 
 
-def _promises(nodes: Iterable[ast.expr]) -> frozenset[str]:
-    constants = (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Constant))
-    return frozenset(str(each.value) for each in constants if re.fullmatch(r"P\d+", str(each.value)))
-
-
-def _marks(nodes: Iterable[ast.expr]) -> frozenset[str]:
-    attributes = (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Attribute))
-    return frozenset(each.attr for each in attributes if ast.unparse(each.value) == "pytest.mark")
-
-
-def _on_model(node: ast.FunctionDef) -> str | None:
-    for each in node.decorator_list:
-        if isinstance(each, ast.Call) and ast.unparse(each.func) == "pytest.mark.on_model":
-            return str(ast.literal_eval(each.args[0]))
-    return None
-
-
-def _is_generated(node: ast.FunctionDef) -> bool:
-    called = [each.func for each in node.decorator_list if isinstance(each, ast.Call)]
-    return any(isinstance(each, ast.Name) and each.id == "given" for each in called)
+def _written(nodes: Iterable[ast.expr]) -> str:
+    """Returns expressions as Python writes them, one in each line."""
+    return "\n".join(map(ast.unparse, nodes))
 
 
 def function_of(test_id: str) -> str:

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     planted = {name: known[name] for name in names}
     whole, busy = None, None
     if arguments.update:
-        empty = KillTable.of(planted, models, arguments.seeds)
+        empty = KillTable(planted, models, arguments.seeds)
         whole = whole_table(output / "faults.json", empty)
         # The test functions that catch a fault whose row stays.
         busy = frozenset(name for name, row in whole.tests.items() if _others(row, names))
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     progress = Progress("faults", "hunt", 0)
 
     def table() -> KillTable:
-        return KillTable.of(planted, models, arguments.seeds, state.outcomes.values(), busy)
+        return KillTable(planted, models, arguments.seeds, state.outcomes.values(), busy)
 
     def tasks() -> list[Attempt]:
         todo = table().todo()

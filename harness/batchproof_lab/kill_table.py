@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -189,38 +189,25 @@ class KillTableRecord:
 KILL_TABLE = FileKind("kill table", "batchproof.kill-table", 1, KillTableRecord)
 
 
-@dataclass
 class KillTable:
     """Faults, models and seeds of a campaign, and the kills so far."""
 
-    faults: Mapping[str, Fault]
-    models: tuple[str, ...]
-    seeds: tuple[int, ...]
-    is_full: bool  # all faults, all models of a default run
-    busy: frozenset[str] | None = None  # test functions that catch other faults, if this is an update
-    kills: dict[Attempt, Kill] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         faults: Mapping[str, Fault],
         models: Sequence[str],
         seeds: Sequence[int],
         hunts: Iterable[Hunt] = (),
         busy: frozenset[str] | None = None,
-    ) -> Self:
-        """Returns the table of these hunts, in whatever order they were made."""
-        quick_first = tuple(sorted(models, key=lambda model: _rank((model,))))
-        is_full = set(faults) == set(known_faults()) and set(models) == set(DEFAULT_MODELS)
-        table = cls(faults, quick_first, tuple(seeds), is_full, busy)
-        for hunt in sorted(hunts, key=table._place):
-            if hunt.attempt.fault in faults:
-                table.kills[hunt.attempt] = hunt.kill
-        return table
-
-    def _place(self, hunt: Hunt) -> tuple[object, ...]:
-        attempt = hunt.attempt
-        return attempt.seed, attempt.only or "", len(attempt.models), _rank(attempt.models), attempt.key
+    ) -> None:
+        """Takes hunts in whatever order they were made. `busy`: the test functions that catch other
+        faults, if this is an update."""
+        self.faults, self.busy = faults, busy
+        self.models = tuple(sorted(models, key=lambda model: _rank((model,))))
+        self.seeds = tuple(seeds)
+        # All faults, all models of a default run.
+        self.is_full = set(faults) == set(known_faults()) and set(models) == set(DEFAULT_MODELS)
+        self.kills = {hunt.attempt: hunt.kill for hunt in sorted(hunts, key=_place)}
 
     def todo(self) -> list[Attempt]:
         """Returns the attempts to make next: those of the first kind of which some are not made."""
@@ -337,6 +324,11 @@ class KillTable:
             own_failures=tuple(text for _, kill in made for text in kill.own_failures),
             code=fingerprint(fault.component, {kill.caught_by for _, kill in at_home if home}),
         )
+
+
+def _place(hunt: Hunt) -> tuple[object, ...]:
+    attempt = hunt.attempt
+    return attempt.seed, attempt.only or "", len(attempt.models), _rank(attempt.models), attempt.key
 
 
 def _rank(models: tuple[str, ...]) -> int:

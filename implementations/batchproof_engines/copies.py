@@ -1,20 +1,19 @@
-"""Changed copies of models: the suite's own model stays as it is."""
+"""Copies of models in another dtype: the suite's own model stays as it is."""
 
-from collections.abc import Callable
 from copy import deepcopy
 from weakref import WeakKeyDictionary
 
+import torch
 from transformers import PreTrainedModel
 
+from batchproof.models.catalogue import moved
 
-class Copies:
-    """One changed copy of each model, made when it is first needed."""
+_KNOWN: WeakKeyDictionary[PreTrainedModel, dict[torch.dtype, PreTrainedModel]] = WeakKeyDictionary()
 
-    def __init__(self, change: Callable[[PreTrainedModel], PreTrainedModel]) -> None:
-        self._change = change
-        self._known: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
 
-    def of(self, model: PreTrainedModel) -> PreTrainedModel:
-        if model not in self._known:
-            self._known[model] = self._change(deepcopy(model))
-        return self._known[model]
+def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """Returns a copy of the model in the dtype, made when it is first needed."""
+    known = _KNOWN.setdefault(model, {})
+    if dtype not in known:
+        known[dtype] = moved(deepcopy(model), model.device, dtype)
+    return known[dtype]

@@ -51,11 +51,8 @@ class Matcher:
         bits = torch.frombuffer(bytearray(self.compiled.compute_bitmask()), dtype=torch.uint8)
         places = torch.arange(8, dtype=torch.uint8)
         allowed = (bits[:, None] >> places & 1).bool().flatten()[: self.vocab_size]
-        allowed[self.eos] = self.may_end()
+        allowed[self.eos] = bool(self.compiled.is_accepting())
         return allowed
-
-    def may_end(self) -> bool:
-        return bool(self.compiled.is_accepting())
 
     def follow(self, token_ids: Seq[int]) -> bool:
         """Goes to the state behind these tokens; returns whether there is one."""

@@ -11,19 +11,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from batchproof.api import (
-    CHOOSING,
-    Capability,
-    Completion,
-    Engine,
-    EngineConfig,
-    FinishReason,
-    Limits,
-    Request,
-)
+from batchproof.api import CHOOSING, Capability, Completion, Engine, EngineConfig, Limits, Request
 from batchproof_engines.model_support import cache_parameter, counts_from_zero, unsupported
-from batchproof_engines.sampler import Choice, PromptLogprobs, SampledRow, Sampler, logprobs_of
-from batchproof_engines.stopping import finish_reason
+from batchproof_engines.sampler import Answer, Choice, SampledRow, Sampler
 
 
 class ReferenceEngine:
@@ -55,15 +45,11 @@ class ReferenceEngine:
         name = self._cache_name
         fed = request.prompt_token_ids  # the prompt at first, then one new token at a time
         given: dict[str, Any] = {"use_cache": name is not None}  # the model makes its own cache
-        token_ids: list[int] = []
-        choices: list[Choice] = []
-        scored: PromptLogprobs = []
-        logits: list[torch.Tensor] = []
-        reason: FinishReason | None = None
-        while reason is None:
+        answer = Answer(request, self._return_logits)
+        while answer.finish_reason is None:
             input_ids = torch.tensor([fed], device=self._model.device)
             if self._gives_positions:
-                end = len(request.prompt_token_ids) + len(token_ids)
+                end = len(request.prompt_token_ids) + len(answer.token_ids)
                 positions = torch.arange(end - len(fed), end, device=self._model.device)
                 given["position_ids"] = positions[None]
             output = self._model(input_ids=input_ids, **given)
@@ -72,26 +58,16 @@ class ReferenceEngine:
                     why = f"it takes {name!r}, but does not give it back"
                     raise unsupported("reference", self._model, why)
                 given[name] = output[name]
-            if not token_ids:
-                self._sampler.score_prompt(scored, request, 0, output.logits[0])
+            if not answer.token_ids:
+                self._sampler.score_prompt(answer.prompt_logprobs, request, 0, output.logits[0])
             last = output.logits[0, -1]
-            if self._return_logits:
-                logits.append(last.float())
             if request.sampling is None:  # plain, whatever a sampler might do
-                token_ids.append(int(last.argmax()))
+                choice = Choice(int(last.argmax()))
             else:
-                choices += self._sampler.choose(last[None], [SampledRow(request, token_ids)])
-                token_ids.append(choices[-1].token_id)
-            fed = (*fed, token_ids[-1]) if name is None else (token_ids[-1],)
-            reason = finish_reason(request, token_ids)
-        return Completion(
-            request.request_id,
-            tuple(token_ids),
-            reason,
-            logits=torch.stack(logits) if self._return_logits else None,
-            logprobs=logprobs_of(choices),
-            prompt_logprobs=tuple(scored) or None,
-        )
+                (choice,) = self._sampler.choose(last[None], [SampledRow(request, answer.token_ids)])
+            answer.append(choice, last.float())
+            fed = (*fed, choice.token_id) if name is None else (choice.token_id,)
+        return answer.completion()
 
 
 def reference(model: PreTrainedModel, config: EngineConfig) -> Engine:

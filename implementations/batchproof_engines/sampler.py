@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchproof.api import Request, SamplingParams, TokenLogprobs
+from batchproof.api import Completion, FinishReason, Request, SamplingParams, TokenLogprobs
 from batchproof_engines.grammars import Matcher
+from batchproof_engines.stopping import finish_reason
 
 GREEDY = SamplingParams()
 PromptLogprobs = list[TokenLogprobs | None]
@@ -145,7 +146,34 @@ class Sampler:
             found += self.all_logprobs(rows, token_ids, asked.prompt_logprobs)
 
 
-def logprobs_of(choices: Seq[Choice]) -> tuple[TokenLogprobs, ...] | None:
-    """Returns the logprobs of an answer, one for each of its tokens; None if none were asked for."""
-    found = tuple(each.logprobs for each in choices if each.logprobs is not None)
-    return found or None
+class Answer:
+    """What is chosen for a request, token by token, until it ends."""
+
+    def __init__(self, request: Request, keeps_logits: bool) -> None:
+        self.request = request
+        self.keeps_logits = keeps_logits
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprobs] = []  # one a token, if the request asks for them
+        self.prompt_logprobs: PromptLogprobs = []  # likewise
+        self.logits: list[Tensor] = []
+        self.finish_reason: FinishReason | None = None
+
+    def append(self, choice: Choice, logits: Tensor) -> None:
+        """Appends a token that was chosen from these float32 logits (vocab,)."""
+        self.token_ids.append(choice.token_id)
+        if choice.logprobs is not None:
+            self.logprobs.append(choice.logprobs)
+        if self.keeps_logits:  # with a large vocabulary they take more memory than the KV cache
+            self.logits.append(logits)
+        self.finish_reason = finish_reason(self.request, self.token_ids)
+
+    def completion(self) -> Completion:
+        assert self.finish_reason is not None, "a request is served to its end"
+        return Completion(
+            self.request.request_id,
+            tuple(self.token_ids),
+            self.finish_reason,
+            logits=torch.stack(self.logits) if self.keeps_logits else None,
+            logprobs=tuple(self.logprobs) or None,
+            prompt_logprobs=tuple(self.prompt_logprobs) or None,
+        )

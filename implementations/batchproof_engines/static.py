@@ -18,38 +18,16 @@ from batchproof.api import (
     Completion,
     Engine,
     EngineConfig,
-    FinishReason,
     Limits,
     Request,
     RowRecord,
     StepRecord,
 )
 from batchproof_engines.model_support import cache_parameter, refuse_batch_dependent
-from batchproof_engines.sampler import Choice, PromptLogprobs, SampledRow, Sampler, logprobs_of
-from batchproof_engines.stopping import finish_reason
+from batchproof_engines.sampler import Answer, SampledRow, Sampler
 from batchproof_engines.trial_batch import probe_logits
 
 PAD_TOKEN_ID = 0  # any token of the vocabulary will do: the mask hides it
-
-
-class _Row:
-    """One slot of a wave: a request and the tokens it has produced."""
-
-    def __init__(self, request: Request, keeps_logits: bool) -> None:
-        self.request = request
-        self.keeps_logits = keeps_logits
-        self.token_ids: list[int] = []
-        self.choices: list[Choice] = []
-        self.prompt_logprobs: PromptLogprobs = []
-        self.logits: list[Tensor] = []
-        self.finish_reason: FinishReason | None = None
-
-    def append(self, choice: Choice, logits: Tensor) -> None:
-        self.token_ids.append(choice.token_id)
-        self.choices.append(choice)
-        if self.keeps_logits:  # with a large vocabulary they take more memory than the KV cache
-            self.logits.append(logits)
-        self.finish_reason = finish_reason(self.request, self.token_ids)
 
 
 class StaticEngine:
@@ -73,20 +51,18 @@ class StaticEngine:
         """Returns one completion per request, in order; bad requests are refused and join no wave."""
         refusals = self._limits.refusals(requests)
         good = [r for r, refusal in zip(requests, refusals, strict=True) if refusal is None]
-        rows = [_Row(request, self._config.return_logits) for request in good]
+        rows = [Answer(request, self._config.return_logits) for request in good]
         for start in range(0, len(rows), self._config.max_num_seqs):
             end = start + self._config.max_num_seqs
             self._run_wave(rows[start:end], tuple(row.request.request_id for row in rows[end:]))
         served = iter(rows)
         return [
-            self._completion(next(served))
-            if refusal is None
-            else Completion.refused(r.request_id, refusal)
+            next(served).completion() if refusal is None else Completion.refused(r.request_id, refusal)
             for r, refusal in zip(requests, refusals, strict=True)
         ]
 
     @torch.inference_mode()
-    def _run_wave(self, wave: list[_Row], waiting: tuple[str, ...]) -> None:
+    def _run_wave(self, wave: list[Answer], waiting: tuple[str, ...]) -> None:
         cache: dict[str, Any] = {}
         input_ids, attention_mask = self._left_pad([row.request.prompt_token_ids for row in wave])
         while any(row.finish_reason is None for row in wave):
@@ -129,7 +105,7 @@ class StaticEngine:
         cache[self._cache_name] = output[self._cache_name]
         return output.logits
 
-    def _score_prompts(self, wave: list[_Row], logits: Tensor) -> None:
+    def _score_prompts(self, wave: list[Answer], logits: Tensor) -> None:
         """Notes the logprobs of prompts, from logits (batch, longest, vocab) of the padded rows."""
         for row, of_row in zip(wave, logits, strict=True):
             num_tokens = len(row.request.prompt_token_ids)
@@ -141,20 +117,8 @@ class StaticEngine:
         # A finished row waiting for a longer neighbour may run past the end of the context.
         return (attention_mask.cumsum(dim=-1) - 1).clamp(0, self._limits.max_model_len - 1)
 
-    def _completion(self, row: _Row) -> Completion:
-        assert row.finish_reason is not None, "a wave runs until each of its rows has finished"
-        logits = torch.stack(row.logits) if self._config.return_logits else None
-        return Completion(
-            row.request.request_id,
-            tuple(row.token_ids),
-            row.finish_reason,
-            logits=logits,
-            logprobs=logprobs_of(row.choices),
-            prompt_logprobs=tuple(row.prompt_logprobs) or None,
-        )
 
-
-def _record(wave: list[_Row], live: list[_Row], waiting: tuple[str, ...]) -> StepRecord:
+def _record(wave: list[Answer], live: list[Answer], waiting: tuple[str, ...]) -> StepRecord:
     """Returns the record of the step just made; `live` are the rows that were unfinished before it."""
     is_prefill = all(len(row.token_ids) == 1 for row in live)
     rows = []

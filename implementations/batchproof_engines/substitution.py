@@ -4,7 +4,10 @@ A part is a subclass of a class that a teaching engine is made of. It takes that
 owner, the altered owner takes its own place in turn, and so on up to an engine. No trial batch is run.
 """
 
+import re
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -41,6 +44,14 @@ OWNERS: dict[type, tuple[type, str]] = {
     StatesByLane: (StatefulEngine, "states_class"),
     Checkpoints: (StatefulEngine, "checkpoints_class"),
 }
+
+
+def described(part: Callable[..., Any]) -> tuple[str, str, str]:
+    """Returns the name of a fault or an oddity, its docstring in one line, and its kind, which is the
+    name of its module."""
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", part.__name__).lower()
+    assert part.__doc__, f"{name} must say in its docstring what is wrong or odd"
+    return name, " ".join(part.__doc__.split()), part.__module__.rpartition(".")[-1]
 
 
 def is_part(candidate: type) -> bool:

@@ -39,7 +39,7 @@ MADE = Provenance(Machine("one", 1), {"python": "3"}, "python", "today", "abc")
 @pytest.fixture
 def table() -> KillTable:
     """Two faults, caught on both models and seeds."""
-    made = KillTable.of({name: KNOWN[name] for name in SMALL}, ("gpt2-random", "llama-hash"), (1, 2))
+    made = KillTable({name: KNOWN[name] for name in SMALL}, ("gpt2-random", "llama-hash"), (1, 2))
     while todo := made.todo():
         made.kills.update((attempt, killed(attempt)) for attempt in todo)
     return made
@@ -167,7 +167,7 @@ def test_new_rows_take_the_place_of_old_ones(table: KillTable, tmp_path: Path) -
     old = replace(whole(table), is_full=True)
     path = tmp_path / "faults.json"
     KILL_TABLE.write(old, path)
-    part = KillTable.of({SMALL[0]: KNOWN[SMALL[0]]}, table.models, table.seeds)
+    part = KillTable({SMALL[0]: KNOWN[SMALL[0]]}, table.models, table.seeds)
     for attempt in part.on_each_model():
         part.kills[attempt] = Kill("some::test", "P6", "RACE", functions=("some::test",))
     fresh = whole(part)

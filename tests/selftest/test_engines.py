@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from batchproof_engines.trial_batch import probe_logits, probe_tokens
 from tests.selftest.conftest import LaboratoryFor, needs_psutil
 from tests.selftest.tiny_models import tiny
 
+EAGER = {"attn_implementation": "eager"}
 DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 
 
@@ -116,26 +118,26 @@ def test_a_trial_batch_allows_what_rounding_does_and_no_more(dtype: torch.dtype)
         probe(other_tokens)
 
 
-@pytest.mark.parametrize("num_positions", [5, 16])
-def test_a_model_of_few_positions_is_served(num_positions: int) -> None:
-    model = tiny("gpt2", n_positions=num_positions)
-    requests = [Request("r", (1, 2), num_positions - 2)]
-    first, second = (
-        resolve_engine(each).factory(model, EngineConfig()).generate(requests)
-        for each in ("reference", "ragged")
-    )
-    assert first == second
-
-
 @pytest.mark.parametrize(
-    ("model_type", "name"),
-    [("bloom", "static"), ("gpt2", "ragged"), ("gpt2", "ragged-paged"), ("mamba", "paged")],
+    ("model_type", "name", "changes"),
+    [
+        ("bloom", "static", {}),
+        ("gpt2", "ragged", EAGER),
+        ("gpt2", "ragged-paged", EAGER),
+        ("mamba", "paged", {}),
+        ("gpt2", "ragged", {"n_positions": 5}),
+        ("gpt2", "ragged", {"n_positions": 16}),
+    ],
 )
-def test_an_unusual_model_is_served_as_by_the_reference(model_type: str, name: str) -> None:
-    """Also with eager attention."""
-    model = tiny(model_type, **({"attn_implementation": "eager"} if model_type == "gpt2" else {}))
-    config = EngineConfig(max_num_seqs=2)
-    requests = [Request("a", (1, 2, 3, 4, 5), 6), Request("b", (9,), 6)]
+def test_an_unusual_model_is_served_as_by_the_reference(
+    model_type: str, name: str, changes: dict[str, Any]
+) -> None:
+    """Also one of few positions, to the last of them."""
+    model, config = tiny(model_type, **changes), EngineConfig(max_num_seqs=2)
+    prompt, num_positions = (1, 2, 3, 4, 5), changes.get("n_positions", 11)
+    prompt = prompt[: num_positions // 2]
+    cap = num_positions - len(prompt)
+    requests = [Request("a", prompt, cap), Request("b", (9,), cap)]
     first, second = (
         resolve_engine(each).factory(model, config).generate(requests) for each in ("reference", name)
     )

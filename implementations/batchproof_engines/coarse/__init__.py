@@ -7,13 +7,13 @@ They test `batchproof triage`, which must tell both from corruption. `--engine c
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
 
 from batchproof.api import Completion, Engine, EngineConfig, EngineFactory, Request, SamplingParams
-from batchproof.models.catalogue import moved
-from batchproof_engines.copies import Copies
+from batchproof_engines.copies import in_dtype
 from batchproof_engines.reference import ReferenceEngine
 from batchproof_engines.static import StaticEngine
 
@@ -63,24 +63,22 @@ class _Set:
         return [replace(each, logits=None) for each in answers]
 
 
-def _set_otherwise(name: str, base: str) -> Variant:
-    summary, feed = FED[name]
-
-    def factory(model: PreTrainedModel, config: EngineConfig) -> Engine:
-        return _Set(BASES[base](model, config), feed)
-
-    return Variant(f"{name}-{base}", summary, factory)
+def _set_otherwise(
+    feed: Feed, base: EngineFactory, model: PreTrainedModel, config: EngineConfig
+) -> Engine:
+    return _Set(base(model, config), feed)
 
 
-_IN_BFLOAT16 = Copies(lambda model: moved(model, model.device, torch.bfloat16))
+def _in_bfloat16(base: EngineFactory, model: PreTrainedModel, config: EngineConfig) -> Engine:
+    return base(in_dtype(model, torch.bfloat16), config)
 
 
-def _in_bfloat16(base: str) -> Variant:
-    def factory(model: PreTrainedModel, config: EngineConfig) -> Engine:
-        return BASES[base](_IN_BFLOAT16.of(model), config)
-
-    return Variant(f"bfloat16-{base}", "All arithmetic is bfloat16.", factory)
+def _on_each_base(kind: str, summary: str, build: Callable[..., Engine]) -> dict[str, Variant]:
+    names = {base: f"{kind}-{base}" for base in BASES}
+    return {name: Variant(name, summary, partial(build, BASES[base])) for base, name in names.items()}
 
 
-COARSE = {each.name: each for each in map(_in_bfloat16, BASES)}
-SET = {each.name: each for each in (_set_otherwise(name, base) for name in FED for base in BASES)}
+COARSE = _on_each_base("bfloat16", "All arithmetic is bfloat16.", _in_bfloat16)
+SET: dict[str, Variant] = {}
+for _kind, (_summary, _feed) in FED.items():
+    SET |= _on_each_base(_kind, _summary, partial(_set_otherwise, _feed))

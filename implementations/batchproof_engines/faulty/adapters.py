@@ -79,9 +79,7 @@ class DecodesAreCapturedWithoutAdapters(Adapters):
 class TheLastAdapterStays(Adapters):
     """A row that names no adapter gets the one that was applied last."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__(model)
-        self._last: str | None = None
+    _last: str | None = None
 
     def begin(self, rows: Rows) -> None:
         applied: list[tuple[str | None, int]] = []

@@ -13,25 +13,14 @@ from batchproof.api import Capability, RowRecord
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.faulty.placement import keys_and_values
-from batchproof_engines.ragged.engine import RaggedEngine, packed_mask
+from batchproof_engines.ragged.engine import (
+    RaggedEngine,
+    keys_and_values,
+    packed_mask,
+    packed_places,
+)
 from batchproof_engines.ragged.scheduler import SchedulerOutput
 from batchproof_engines.static import PAD_TOKEN_ID, StaticEngine
-
-
-def _places(rows: Seq[RowRecord]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns row and position of each query (total_q, 1), then of each key (1, total_kv)."""
-    fed = [
-        (index, position)
-        for index, row in enumerate(rows)
-        for position in range(row.context_len, row.context_len + row.query_len)
-    ]
-    cached = [
-        (index, position) for index, row in enumerate(rows) for position in range(row.context_len)
-    ]
-    row_q, pos_q = torch.tensor(fed)[:, None].unbind(-1)
-    row_k, pos_k = torch.tensor(cached + fed)[None].unbind(-1)
-    return row_q, pos_q, row_k, pos_k
 
 
 @planted(Promise.P6, Cause.LEAK, "huggingface/nanoVLM#204")
@@ -39,7 +28,7 @@ class MaskIgnoresSequence(RaggedEngine):
     """The packed mask compares positions only, so sequences see each other's keys."""
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
-        _, pos_q, _, pos_k = _places(rows)
+        _, pos_q, _, pos_k = packed_places(rows)
         distance = pos_q - pos_k
         return (distance >= 0) & (distance < (window or sys.maxsize))
 
@@ -50,7 +39,7 @@ class CausalMaskTopLeft(RaggedEngine):
     itself."""
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
-        row_q, pos_q, _, pos_k = _places(rows)
+        row_q, pos_q, _, pos_k = packed_places(rows)
         # A single query is computed without the causal flag.
         missing = torch.tensor([row.context_len if row.query_len > 1 else 0 for row in rows])
         return packed_mask(rows, window) & (pos_k <= pos_q - missing[row_q])
@@ -61,7 +50,7 @@ class ContextLenOfRowZero(RaggedEngine):
     """The end of the mask is computed from the first row's context length for all rows."""
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
-        row_q, pos_q, row_k, pos_k = _places(rows)
+        row_q, pos_q, row_k, pos_k = packed_places(rows)
         surplus = torch.tensor([row.context_len - rows[0].context_len for row in rows])
         mask = (row_q == row_k) & (pos_k <= pos_q - surplus[row_q])
         return mask & (pos_q - pos_k < (window or sys.maxsize))

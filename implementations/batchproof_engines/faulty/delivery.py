@@ -89,22 +89,20 @@ class FirstTokenStreamedTwice(RaggedEngine):
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
-        self._begun: set[str] = set()
-        self._first: dict[str, TokenEvent] = {}
+        self._first: dict[str, TokenEvent | None] = {}  # None: it was delivered twice
 
     def step(self) -> list[TokenEvent]:
         delivered: list[TokenEvent] = []
         for event in super().step():
             request_id = event.request_id
-            first = self._first.pop(request_id, None)
+            first = self._first.get(request_id)
             if first is not None and event.token_id is not None:
                 delivered.append(first)
             delivered.append(event)
             if event.finish_reason is not None:
-                self._begun.discard(request_id)
-            elif request_id not in self._begun:
-                self._begun.add(request_id)
-                self._first[request_id] = event
+                self._first.pop(request_id, None)
+            else:
+                self._first[request_id] = None if request_id in self._first else event
         return delivered
 
 

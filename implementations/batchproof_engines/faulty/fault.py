@@ -4,7 +4,6 @@ A fault is one class that overrides one thing of an honest engine or of one of i
 `substitution.py`). Its docstring states the lie; its name in snake case follows `--engine fault:`.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -12,7 +11,7 @@ from typing import TypeVar
 from batchproof.api import EngineFactory
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
-from batchproof_engines.substitution import engine_with
+from batchproof_engines.substitution import described, engine_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +40,10 @@ def planted(
     """Returns a decorator that registers a class as a planted fault; `thread` is "owner/repo#123"."""
 
     def register(part: Part) -> Part:
-        name = re.sub(r"(?<!^)(?=[A-Z])", "_", part.__name__).lower()
-        assert part.__doc__, f"fault {name} must state its lie in its docstring"
+        name, lie, kind = described(part)
         assert name not in FAULTS, f"fault {name} is planted twice"
-        FAULTS[name] = Fault(
-            name,
-            " ".join(part.__doc__.split()),
-            part.__module__.rpartition(".")[-1],
-            promise,
-            cause,
-            thread,
-            part,
-            engine_with(part),  # no trial batch: it might refuse the lie
-            shows_on,
-        )
+        factory = engine_with(part)  # no trial batch: it might refuse the lie
+        FAULTS[name] = Fault(name, lie, kind, promise, cause, thread, part, factory, shows_on)
         return part
 
     return register

@@ -131,9 +131,7 @@ class OneEosIsHeldBack(Matcher):
 class SchemasAreCachedUnderOneKey(Grammars):
     """The first JSON schema that is compiled serves all later requests with a schema."""
 
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__(vocab_size)
-        self._first: Grammar | None = None
+    _first: Grammar | None = None
 
     def compiled(self, grammar: Grammar) -> Any:
         made = super().compiled(grammar)

@@ -16,7 +16,7 @@ from batchproof.findings.causes import Cause
 from batchproof.models.embedded import LATENT_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.faulty.placement import keys_and_values
+from batchproof_engines.ragged.engine import keys_and_values
 from batchproof_engines.ragged.scheduler import SchedulerOutput
 from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
 

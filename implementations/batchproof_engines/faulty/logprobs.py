@@ -13,8 +13,8 @@ from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
-from batchproof_engines.sampler import GREEDY, Choice, PromptLogprobs, SampledRow, Sampler
-from batchproof_engines.static import StaticEngine, _Row
+from batchproof_engines.sampler import GREEDY, Answer, Choice, PromptLogprobs, SampledRow, Sampler
+from batchproof_engines.static import StaticEngine
 
 
 @planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm#9453")
@@ -111,7 +111,7 @@ class APreemptionRepeatsALogprob(Scheduler):
 class PromptTokensAreScoredByThemselves(StaticEngine):
     """A prompt token's logprob is read from the logits at its own position, which have seen it."""
 
-    def _score_prompts(self, wave: list[_Row], logits: Tensor) -> None:
+    def _score_prompts(self, wave: list[Answer], logits: Tensor) -> None:
         super()._score_prompts(wave, logits.roll(-1, dims=1))
 
 

@@ -2,31 +2,18 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers import DynamicCache
 
-from batchproof.api import EngineConfig, FinishReason, Limits
+from batchproof.api import FinishReason, Limits, RowRecord
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.engine import RaggedEngine, keys_and_values
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.engine import RaggedPagedEngine
-
-
-def keys_and_values(layer: object) -> tuple[Tensor, Tensor]:
-    """Returns the keys and values of a filled layer of the ragged engine, without copying them.
-
-    Both are `(1, heads, tokens, head_size)`.
-    """
-    assert isinstance(layer, DynamicLayer), "the ragged engine makes no other layers"
-    assert layer.keys is not None, "a forward pass filled it"
-    assert layer.values is not None, "a forward pass filled it"
-    return layer.keys, layer.values
 
 
 @planted(Promise.P1, Cause.ADDRESSING, "Wenyueh/MinivLLM#85")
@@ -90,26 +77,20 @@ class EveryChunkIsSampled(Scheduler):
 class PositionsRestartInEachChunk(RaggedEngine):
     """Each chunk of a prompt counts its positions from 0 again."""
 
-    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
-        fed, _ = super()._packed_tokens(plan)
-        positions: list[int] = []
-        for row in plan.rows:
-            start = row.context_len if row.query_len == 1 else 0
-            positions += range(start, start + row.query_len)
-        return fed, positions
+    def _row_tokens(self, sequence: Sequence, row: RowRecord) -> tuple[list[int], range]:
+        fed, positions = super()._row_tokens(sequence, row)
+        return fed, positions if row.query_len == 1 else range(row.query_len)
 
 
 @planted(Promise.P1, Cause.FEED, "utensils/mold#1690")
 class LastPromptTokenFedTwice(RaggedEngine):
     """The first decode is fed the prompt's last token again instead of the first output."""
 
-    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
-        fed, positions = super()._packed_tokens(plan)
-        ends = accumulate(row.query_len for row in plan.rows)
-        for (sequence, num_new), row, end in zip(plan.scheduled, plan.rows, ends, strict=True):
-            prompt = sequence.request.prompt_token_ids
-            if row.context_len == len(prompt):
-                fed[end - num_new] = prompt[-1]
+    def _row_tokens(self, sequence: Sequence, row: RowRecord) -> tuple[list[int], range]:
+        fed, positions = super()._row_tokens(sequence, row)
+        prompt = sequence.request.prompt_token_ids
+        if row.context_len == len(prompt):
+            fed[0] = prompt[-1]
         return fed, positions
 
 
@@ -118,21 +99,19 @@ class ReleasedSlotIsStillFed(RaggedEngine):
     """When a row leaves and none takes its place, later rows are fed the token of the row before
     them."""
 
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._chosen: list[int] = []  # by row of the last step
+    _chosen: tuple[int, ...] = ()  # by row of the last step
 
     @torch.inference_mode()
     def _forward(self, plan: SchedulerOutput) -> Tensor:
         logits = super()._forward(plan)
-        self._chosen = logits.argmax(dim=-1).tolist()
+        self._chosen = tuple(logits.argmax(dim=-1).tolist())
         return logits
 
     def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
         fed, positions = super()._packed_tokens(plan)
         is_smaller = bool(self._trace and self._trace[-1].finished and not plan.admitted)
         if is_smaller and all(row.query_len == 1 for row in plan.rows):
-            fed = self._chosen[: len(fed)]
+            fed = list(self._chosen[: len(fed)])
         return fed, positions
 
 

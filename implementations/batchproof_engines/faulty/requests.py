@@ -3,9 +3,7 @@
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from transformers import PreTrainedModel
-
-from batchproof.api import Completion, EngineConfig, Limits, Request
+from batchproof.api import Completion, Limits, Request
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
@@ -137,9 +135,7 @@ class AddCutsTheCap(RaggedEngine):
 class RefusedIdStaysLive(Scheduler):
     """The id of a refused request never becomes free: the corrected request is refused as well."""
 
-    def __init__(self, limits: Limits, config: EngineConfig) -> None:
-        super().__init__(limits, config)
-        self._refused: set[str] = set()
+    _refused: frozenset[str] = frozenset()
 
     def is_live(self, request_id: str) -> bool:
         return request_id in self._refused or super().is_live(request_id)
@@ -148,7 +144,7 @@ class RefusedIdStaysLive(Scheduler):
         is_duplicate = self.is_live(request.request_id)
         reason = super().refusal(request)
         if reason is not None and not is_duplicate:
-            self._refused.add(request.request_id)
+            self._refused |= {request.request_id}
         return reason
 
 
@@ -192,19 +188,17 @@ class AbortOfAWaitingRequestIgnored(Scheduler):
 class LateAbortIsRemembered(RaggedEngine):
     """An abort that comes after the end of its request ends the next request of that id."""
 
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._late: set[str] = set()
+    _late: frozenset[str] = frozenset()
 
     def abort(self, request_id: str) -> None:
         if not self._scheduler.is_live(request_id):
-            self._late.add(request_id)
+            self._late |= {request_id}
         super().abort(request_id)
 
     def add(self, request: Request) -> None:
         super().add(request)
         if request.request_id in self._late:
-            self._late.remove(request.request_id)
+            self._late -= {request.request_id}
             self.abort(request.request_id)
 
 
@@ -213,14 +207,12 @@ class DuplicateHidesTheLiveRequest(RaggedEngine):
     """A duplicate that is refused takes its id's place in the table of ids: an abort misses the live
     request."""
 
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._hidden: set[str] = set()
+    _hidden: frozenset[str] = frozenset()
 
     def add(self, request: Request) -> None:
-        self._hidden.add(request.request_id)
+        self._hidden |= {request.request_id}
         super().add(request)
-        self._hidden.discard(request.request_id)
+        self._hidden -= {request.request_id}
 
     def abort(self, request_id: str) -> None:
         if request_id not in self._hidden:

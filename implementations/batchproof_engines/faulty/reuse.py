@@ -15,8 +15,7 @@ from batchproof.api import Completion, EngineConfig, Limits, Request, RowRecord,
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.faulty.placement import keys_and_values
-from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.engine import RaggedEngine, keys_and_values
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.sampler import Choice
 
@@ -124,11 +123,8 @@ class LogitsShareABuffer(RaggedEngine):
     """Returned logits are views of one buffer, which the next call writes again."""
 
     num_rows: ClassVar[int] = 256
-
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._buffer: Tensor | None = None
-        self._num_used = 0
+    _buffer: Tensor | None = None
+    _num_used = 0
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
         self._num_used = 0

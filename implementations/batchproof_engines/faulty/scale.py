@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from itertools import accumulate
 from typing import ClassVar
 
 import torch
@@ -13,7 +12,7 @@ from batchproof.api import Completion, EngineConfig, Limits, Request, RowRecord
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.engine import RaggedEngine, packed_places
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.blocks import BlockManager
 from batchproof_engines.ragged_paged.drafting import Speculator
@@ -52,9 +51,7 @@ class KeysFrom1024OnAreNotSeen(RaggedEngine):
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
         mask = super()._mask(rows, window)
-        contexts = [range(row.context_len) for row in rows]
-        fed = [range(row.context_len, row.context_len + row.query_len) for row in rows]
-        positions = torch.tensor([p for each in (*contexts, *fed) for p in each], device=mask.device)
+        _, _, _, positions = packed_places(rows, mask.device)
         own = torch.zeros_like(mask)
         own.diagonal(len(positions) - len(mask)).fill_(True)
         return mask & (own | (positions < 1024))
@@ -66,14 +63,12 @@ class PromptOfAPowerOfTwoLosesItsEnd(RaggedEngine):
 
     least: ClassVar[int] = 64
 
-    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
-        fed, positions = super()._packed_tokens(plan)
-        ends = accumulate(row.query_len for row in plan.rows)
-        for (sequence, _), row, end in zip(plan.scheduled, plan.rows, ends, strict=True):
-            length = len(sequence.request.prompt_token_ids)
-            is_end = row.context_len + row.query_len == length
-            if is_end and length >= self.least and length.bit_count() == 1:
-                fed[end - 1] = 0
+    def _row_tokens(self, sequence: Sequence, row: RowRecord) -> tuple[list[int], range]:
+        fed, positions = super()._row_tokens(sequence, row)
+        length = len(sequence.request.prompt_token_ids)
+        is_end = row.context_len + row.query_len == length
+        if is_end and length >= self.least and length.bit_count() == 1:
+            fed[-1] = 0
         return fed, positions
 
 

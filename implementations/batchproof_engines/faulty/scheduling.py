@@ -11,9 +11,8 @@ from batchproof.findings.causes import Cause
 from batchproof.models.embedded import VARIANTS_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.faulty.placement import keys_and_values
 from batchproof_engines.ragged.delayed import DelayedEngine
-from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.engine import RaggedEngine, keys_and_values
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
 

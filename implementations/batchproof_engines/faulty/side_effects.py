@@ -2,19 +2,18 @@
 
 import random
 from collections.abc import Sequence as Seq
-from itertools import accumulate
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from batchproof.api import Completion, EngineConfig, FinishReason, Request, TokenEvent
+from batchproof.api import Completion, EngineConfig, FinishReason, Request, RowRecord, TokenEvent
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine
-from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput
+from batchproof_engines.ragged.scheduler import Scheduler, Sequence
 
 
 @planted(Promise.P15, Cause.SIDE_EFFECT, "1CatAI/1Cat-vLLM#406")
@@ -24,13 +23,10 @@ class TokenBufferOfAllEngines(RaggedEngine):
 
     _chosen: ClassVar[dict[str, int]] = {}
 
-    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
-        fed, positions = super()._packed_tokens(plan)
-        ends = accumulate(row.query_len for row in plan.rows)
-        for (sequence, num_new), row, end in zip(plan.scheduled, plan.rows, ends, strict=True):
-            if num_new == 1 and row.is_sampled and sequence.output_token_ids:
-                fed[end - 1] = self._chosen[row.request_id]
-        return fed, positions
+    def _row_tokens(self, sequence: Sequence, row: RowRecord) -> tuple[list[int], range]:
+        fed, positions = super()._row_tokens(sequence, row)
+        is_decode = row.query_len == 1 and row.is_sampled and sequence.output_token_ids
+        return [self._chosen[row.request_id]] if is_decode else fed, positions
 
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
         events, logits = super()._run_step()

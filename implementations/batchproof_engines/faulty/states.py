@@ -65,9 +65,7 @@ class StatesStayBehindWhenTheBatchGrows(StatesByLane):
 
 
 class _LeftByAborted(StateIsLeftToTheNextTenant):
-    def __init__(self) -> None:
-        super().__init__()
-        self.aborted: set[int] = set()  # lanes whose last tenant was aborted
+    aborted: frozenset[int] = frozenset()  # lanes whose last tenant was aborted
 
     def is_left(self, piece: Piece) -> bool:
         return piece.lane in self.aborted
@@ -86,8 +84,8 @@ class StateOutlivesAnAbort(StatefulEngine):
 
     def abort(self, request_id: str) -> None:
         lane = self._scheduler.lanes.get(request_id)
-        if lane in self._states.lanes:
-            self._states.aborted.add(lane)
+        if lane is not None and lane in self._states.lanes:
+            self._states.aborted |= {lane}
         super().abort(request_id)
 
 

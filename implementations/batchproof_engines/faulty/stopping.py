@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from batchproof.api import EngineConfig, FinishReason, Limits, StepRecord, TokenEvent
+from batchproof.api import FinishReason, StepRecord, TokenEvent
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
@@ -73,24 +73,22 @@ class CapsAreCutAtTheEnd(Scheduler):
 class NewcomerInheritsEosIds(Scheduler):
     """A newcomer without EOS ids leaves its slot's entry unchanged: the former tenant's ids end it."""
 
-    def __init__(self, limits: Limits, config: EngineConfig) -> None:
-        super().__init__(limits, config)
-        self._left_behind: list[frozenset[int]] = []
+    _left_behind: tuple[frozenset[int], ...] = ()
 
     def schedule(self) -> SchedulerOutput:
         plan = super().schedule()
         for seq, _ in plan.scheduled:
             if seq.request_id in plan.admitted and self._left_behind:
-                former = self._left_behind.pop(0)
+                former, self._left_behind = self._left_behind[0], self._left_behind[1:]
                 eos = seq.request.eos_token_ids or former
                 seq.request = replace(seq.request, eos_token_ids=eos)
         return plan
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
         events, record = super().update(plan, token_ids)
-        self._left_behind += [
+        self._left_behind += tuple(
             seq.request.eos_token_ids for seq, _ in plan.scheduled if seq.finish_reason is not None
-        ]
+        )
         return events, record
 
 

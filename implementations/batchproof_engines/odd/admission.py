@@ -1,10 +1,10 @@
 """Unusual schedules: late, out of order, in small chunks. Most do without the capability SCHEDULING."""
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
-from batchproof.api import Capability, RowRecord, TokenEvent
+from batchproof.api import Capability, TokenEvent
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
@@ -18,33 +18,12 @@ class AtWill(Scheduler):
     lacks: ClassVar[frozenset[Capability]] = frozenset({Capability.SCHEDULING})
 
 
-@dataclass(slots=True, eq=False)
-class _InSmallChunks(Sequence):
-    """Offers the scheduler at most one small chunk of its tokens at a time."""
-
-    @property
-    def num_uncomputed_tokens(self) -> int:
-        return min(CHUNK, self.num_missing_tokens)
-
-    @property
-    def num_missing_tokens(self) -> int:
-        return len(self.token_ids) - self.num_computed_tokens
-
-
 @odd
 class NibblesAtPrompts(Scheduler):
     """At most 3 tokens of a prompt are fed in one step, however large the token budget is."""
 
-    sequence_class = _InSmallChunks
-
-    def schedule(self) -> SchedulerOutput:
-        plan = super().schedule()
-        return replace(plan, rows=tuple(self._row(*pair) for pair in plan.scheduled))
-
-    def _row(self, sequence: Sequence, num_new: int) -> RowRecord:
-        assert isinstance(sequence, _InSmallChunks), "this scheduler makes no other sequences"
-        is_last = num_new == sequence.num_missing_tokens
-        return RowRecord(sequence.request_id, sequence.num_computed_tokens, num_new, is_last)
+    def _num_new(self, sequence: Sequence, budget: int) -> int:
+        return min(CHUNK, super()._num_new(sequence, budget))
 
 
 @odd

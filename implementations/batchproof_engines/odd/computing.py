@@ -9,8 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from batchproof.api import Capability, Completion, Engine, EngineConfig, Request, RowRecord
-from batchproof.models.catalogue import moved
-from batchproof_engines.copies import Copies
+from batchproof_engines.copies import in_dtype
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
@@ -20,13 +19,10 @@ PAD_ID = "\0pad"  # never visible to a user: it exists during one forward pass o
 PAD_TO = 8
 
 
-_IN_FLOAT64 = Copies(lambda model: moved(model, model.device, torch.float64))
-
-
 @odd
 def float64_arithmetic(model: PreTrainedModel, config: EngineConfig) -> Engine:
     """All arithmetic is float64, on a copy of the model; only the logits are returned as float32."""
-    return RaggedEngine(_IN_FLOAT64.of(model), config)
+    return RaggedEngine(in_dtype(model, torch.float64), config)
 
 
 @odd
@@ -86,6 +82,15 @@ class DummyRowAlong(RaggedEngine):
         return logits[:-1]
 
 
+def from_the_start(plan: SchedulerOutput) -> SchedulerOutput:
+    """Returns a plan that feeds all tokens of the same sequences again."""
+    lens = [row.context_len + row.query_len for row in plan.rows]
+    pairs = list(zip(plan.rows, lens, strict=True))
+    rows = tuple(replace(row, context_len=0, query_len=num) for row, num in pairs)
+    scheduled = zip((sequence for sequence, _ in plan.scheduled), lens, strict=True)
+    return replace(plan, scheduled=tuple(scheduled), rows=rows)
+
+
 @odd
 class NoKvCache(RaggedEngine):
     """Nothing is cached between steps: each feeds all tokens of each sequence again."""
@@ -94,13 +99,7 @@ class NoKvCache(RaggedEngine):
     capabilities = frozenset({Capability.STEPPING, Capability.LOGITS})
 
     def _forward(self, plan: SchedulerOutput) -> Tensor:
-        rows = tuple(
-            replace(row, context_len=0, query_len=row.context_len + row.query_len) for row in plan.rows
-        )
-        sequences = [sequence for sequence, _ in plan.scheduled]
-        lens = [row.query_len for row in rows]
-        scheduled = tuple(zip(sequences, lens, strict=True))
-        return super()._forward(replace(plan, scheduled=scheduled, rows=rows))
+        return super()._forward(from_the_start(plan))
 
     def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:  # noqa: ARG002
         self._caches.update((row.request_id, DynamicCache()) for row in plan.rows)

@@ -54,12 +54,12 @@ class EventsInBursts(HoldingEngine):
     _num_steps = 0
 
     def _due(self, new: list[TokenEvent]) -> list[TokenEvent]:
-        self._held += new
+        self._held += tuple(new)
         self._num_steps += 1
         if self._num_steps % BURST and self._is_busy:
             return []
-        events, self._held = self._held, []
-        return events
+        events, self._held = self._held, ()
+        return list(events)
 
 
 @odd

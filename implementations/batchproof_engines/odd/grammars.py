@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from batchproof.api import Capability, EngineConfig, Limits, StepRecord, TokenEvent
+from batchproof.api import Capability, StepRecord, TokenEvent
 from batchproof_engines.odd.admission import AtWill
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
@@ -60,12 +60,10 @@ class ForcedTokensAreNotSampled(Scheduler):
 class GrammarsCompileForAStep(AtWill):
     """A request with a grammar waits a step before it is admitted, and those behind it wait as well."""
 
-    def __init__(self, limits: Limits, config: EngineConfig) -> None:
-        super().__init__(limits, config)
-        self._compiled: set[int] = set()
+    _compiled: frozenset[int] = frozenset()
 
     def _admit_first(self, plan: dict[Sequence, int]) -> bool:
         sequence = self.waiting[0]
         is_new = sequence.matcher is not None and id(sequence.matcher) not in self._compiled
-        self._compiled.add(id(sequence.matcher))
+        self._compiled |= {id(sequence.matcher)}
         return not is_new and super()._admit_first(plan)

@@ -5,7 +5,6 @@ docstring says what is odd; its name in snake case follows `--engine odd:`. It c
 capabilities whose promises it keeps.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from transformers import PreTrainedModel
 from batchproof.api import Engine, EngineConfig, EngineFactory
 from batchproof_engines.model_support import refuse_batch_dependent, refuse_unbatchable
 from batchproof_engines.ragged_paged.states import StatefulEngine
-from batchproof_engines.substitution import altered_engine, is_part
+from batchproof_engines.substitution import altered_engine, described, is_part
 from batchproof_engines.trial_batch import probe_logits
 
 
@@ -39,11 +38,9 @@ def odd(part: Part) -> Part:
 
     A part names in `lacks` the capabilities that the engine can no longer claim with it.
     """
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", part.__name__).lower()
-    assert part.__doc__, f"oddity {name} must say in its docstring what is odd"
+    name, summary, kind = described(part)
     assert name not in ODDITIES, f"oddity {name} is registered twice"
-    summary = " ".join(part.__doc__.split())
-    ODDITIES[name] = Oddity(name, summary, part.__module__.rpartition(".")[-1], _factory(name, part))
+    ODDITIES[name] = Oddity(name, summary, kind, _factory(name, part))
     return part
 
 

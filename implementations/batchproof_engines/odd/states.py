@@ -1,12 +1,12 @@
 """Unusual ways to carry recurrent states: recomputed, or fed otherwise."""
 
 from collections.abc import Hashable, Iterator
-from dataclasses import replace
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from batchproof_engines.odd.computing import from_the_start
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.scheduler import SchedulerOutput
 from batchproof_engines.ragged_paged.states import Piece, StatefulEngine
@@ -38,14 +38,9 @@ class RecomputedFromTheStart(StatefulEngine):
         return piece.query_len, piece.context_len
 
     def _packed_logits(self, plan: SchedulerOutput) -> Tensor:
-        lens = [row.context_len + row.query_len for row in plan.rows]
-        sequences = [sequence for sequence, _ in plan.scheduled]
-        rows = [
-            replace(row, context_len=0, query_len=num) for row, num in zip(plan.rows, lens, strict=True)
-        ]
-        scheduled = tuple(zip(sequences, lens, strict=True))
-        logits = super()._packed_logits(replace(plan, scheduled=scheduled, rows=tuple(rows)))
-        pairs = zip(plan.rows, accumulate(lens), strict=True)
+        logits = super()._packed_logits(from_the_start(plan))
+        ends = accumulate(row.context_len + row.query_len for row in plan.rows)
+        pairs = zip(plan.rows, ends, strict=True)
         return torch.cat([logits[end - row.query_len : end] for row, end in pairs])
 
 

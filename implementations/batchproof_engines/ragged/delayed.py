@@ -15,13 +15,11 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from batchproof.api import (
     CHOOSING,
     Capability,
     Completion,
-    EngineConfig,
     FinishReason,
     Request,
     StepRecord,
@@ -36,18 +34,16 @@ class DelayedSequence(Sequence):
     """A sequence that keeps running past its EOS until the EOS is read."""
 
     end: int | None = None  # its length, prompt and EOS included, once the EOS is sampled
-    unread: FinishReason | None = None  # its finish reason from then on
 
     def append(self, token_id: int) -> None:
-        """Appends the next token; an EOS is remembered in `end` and `unread`, but does not finish the
-        sequence."""
+        """Appends the next token; an EOS is remembered in `end`, but does not finish the sequence."""
         if self.end is not None:
             self.token_ids.append(token_id)  # surplus
             return
         super().append(token_id)
         is_short = len(self.output_token_ids) < self.request.max_new_tokens
         if is_short and self.finish_reason is FinishReason.STOP:
-            self.end, self.unread, self.finish_reason = len(self.token_ids), self.finish_reason, None
+            self.end, self.finish_reason = len(self.token_ids), None
 
 
 class DelayedScheduler(Scheduler):
@@ -59,7 +55,7 @@ class DelayedScheduler(Scheduler):
         """Records the outcome of a step; sequences whose EOS is now read finish in it."""
         due = self._unread()
         for seq in due:
-            seq.finish_reason = seq.unread
+            seq.finish_reason = FinishReason.STOP
         # A sequence may have been preempted before its EOS was read.
         self.waiting = deque(seq for seq in self.waiting if seq.finish_reason is None)
         events, record = super().update(plan, token_ids)
@@ -104,9 +100,7 @@ class HoldingEngine(RaggedEngine):
     """Returns the events of the step before; to the user a request whose end is held back is still
     live."""
 
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._held: list[TokenEvent] = []
+    _held: tuple[TokenEvent, ...] = ()
 
     def step(self) -> list[TokenEvent]:
         """Runs one iteration, and returns the events that are due."""
@@ -114,8 +108,8 @@ class HoldingEngine(RaggedEngine):
 
     def _due(self, new: list[TokenEvent]) -> list[TokenEvent]:
         """Holds the new events, and returns those held so far."""
-        events, self._held = self._held, new
-        return events
+        events, self._held = self._held, tuple(new)
+        return list(events)
 
     @property
     def has_unfinished(self) -> bool:
@@ -135,7 +129,7 @@ class HoldingEngine(RaggedEngine):
     def abort(self, request_id: str) -> None:
         """Ends a request, and withdraws its tokens that are held back."""
         withdrawn = self._held_tokens(request_id)
-        self._held = [event for event in self._held if event not in withdrawn]
+        self._held = tuple(event for event in self._held if event not in withdrawn)
         if withdrawn and not self._scheduler.is_live(request_id):
             self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
         super().abort(request_id)

@@ -182,11 +182,16 @@ class RaggedEngine(Pausable):
         """Returns the token ids to feed and their positions, row after row."""
         fed: list[int] = []
         positions: list[int] = []
-        for (sequence, num_new), row in zip(plan.scheduled, plan.rows, strict=True):
-            span = range(row.context_len, row.context_len + num_new)
-            fed += (sequence.token_ids[position] for position in span)
+        for (sequence, _), row in zip(plan.scheduled, plan.rows, strict=True):
+            tokens, span = self._row_tokens(sequence, row)
+            fed += tokens
             positions += span
         return fed, positions
+
+    def _row_tokens(self, sequence: Sequence, row: RowRecord) -> tuple[list[int], range]:
+        """Returns the same of one row."""
+        span = range(row.context_len, row.context_len + row.query_len)
+        return [sequence.token_ids[position] for position in span], span
 
     def _gather(self, plan: SchedulerOutput) -> DynamicCache:
         """Returns all cached keys and values, row after row: `(1, heads, total_context, head_size)`."""
@@ -204,11 +209,9 @@ class RaggedEngine(Pausable):
         caches."""
         lens = [row.query_len for row in plan.rows]
         for index, layer in enumerate(cache.layers):
-            assert isinstance(layer, DynamicLayer), "the cache was made by _gather"
-            assert layer.keys is not None, "the forward pass filled it"
-            assert layer.values is not None, "the forward pass filled it"
-            keys = layer.keys[:, :, -sum(lens) :].split(lens, dim=2)
-            values = layer.values[:, :, -sum(lens) :].split(lens, dim=2)
+            keys, values = (
+                each[:, :, -sum(lens) :].split(lens, dim=2) for each in keys_and_values(layer)
+            )
             for row, k, v in zip(plan.rows, keys, values, strict=True):
                 self._caches.setdefault(row.request_id, DynamicCache()).update(k, v, index)
 
@@ -353,6 +356,14 @@ class RaggedEngine(Pausable):
         )
 
 
+def keys_and_values(layer: object) -> tuple[Tensor, Tensor]:
+    """Returns the keys and values of a filled layer, themselves: `(1, heads, tokens, head_size)`."""
+    assert isinstance(layer, DynamicLayer), "these engines make no other layers"
+    assert layer.keys is not None, "a forward pass filled it"
+    assert layer.values is not None, "a forward pass filled it"
+    return layer.keys, layer.values
+
+
 def _last_places(plan: SchedulerOutput) -> list[int]:
     """Returns where the last token of each row stands in the packed step."""
     return [end - 1 for end in accumulate(row.query_len for row in plan.rows)]
@@ -365,13 +376,20 @@ def packed_mask(rows: Seq[RowRecord], window: int | None, device: torch.device |
     Keys stand as the concatenation leaves them: all contexts, then all fed tokens. A query sees the
     keys of its own sequence at positions up to its own, at most `window` of them.
     """
+    row_q, pos_q, row_k, pos_k = packed_places(rows, device)
+    # In place: few tensors are as large as the mask.
+    mask = (row_k == row_q).logical_and_(pos_k <= pos_q)
+    return mask if window is None else mask.logical_and_(pos_k > pos_q - window)
+
+
+def packed_places(
+    rows: Seq[RowRecord], device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns row and position of each query `(total_q, 1)`, then of each key `(total_kv,)`."""
     context_lens = [row.context_len for row in rows]
     row_c, pos_c = _places([0] * len(rows), context_lens, device)
     row_q, pos_q = _places(context_lens, [row.query_len for row in rows], device)
-    row_k, pos_k = torch.cat([row_c, row_q]), torch.cat([pos_c, pos_q])
-    # In place: few tensors are as large as the mask.
-    mask = (row_k == row_q[:, None]).logical_and_(pos_k <= pos_q[:, None])
-    return mask if window is None else mask.logical_and_(pos_k > pos_q[:, None] - window)
+    return row_q[:, None], pos_q[:, None], torch.cat([row_c, row_q]), torch.cat([pos_c, pos_q])
 
 
 def _places(starts: Seq[int], lens: Seq[int], device: torch.device | str) -> tuple[Tensor, Tensor]:

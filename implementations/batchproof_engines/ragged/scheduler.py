@@ -121,7 +121,7 @@ class Scheduler:
         preempted: list[str] = []
         while len(plan) < len(self.running) and budget:
             sequence = self.running[len(plan)]
-            num_new = min(sequence.num_uncomputed_tokens, budget)
+            num_new = self._num_new(sequence, budget)
             if not self._fits({**plan, sequence: num_new}):
                 preempted.append(self._preempt_youngest())  # this sequence, if it is the youngest
                 continue
@@ -136,7 +136,7 @@ class Scheduler:
                 break
             sequence = self.running[-1]
             admitted.append(sequence.request_id)
-            plan[sequence] = min(sequence.num_uncomputed_tokens, budget)
+            plan[sequence] = self._num_new(sequence, budget)
             self._take_blocks(sequence, plan[sequence])
             budget -= plan[sequence]
 
@@ -169,6 +169,10 @@ class Scheduler:
             num_free_blocks=self._num_free_blocks(),
             num_total_blocks=self._config.num_blocks,
         )
+
+    def _num_new(self, sequence: Sequence, budget: int) -> int:
+        """Returns how many tokens a sequence is fed in a step that has room for `budget`."""
+        return min(sequence.num_uncomputed_tokens, budget)
 
     def _admit_first(self, plan: dict[Sequence, int]) -> bool:
         """Moves the first waiting sequence into a slot, unless the pool lacks room for all of it: it

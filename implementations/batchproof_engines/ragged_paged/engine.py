@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 
 from batchproof.api import Capability, EngineConfig, TokenEvent
 from batchproof_engines.grammars import LACKING
-from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.engine import RaggedEngine, keys_and_values
 from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.drafting import Speculator
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
@@ -118,10 +117,6 @@ class RaggedPagedEngine(RaggedEngine):
         ]
         return self._sampler.choose(logits, rows)
 
-    def tables(self, plan: SchedulerOutput) -> list[list[int]]:
-        known = self._scheduler.blocks.tables
-        return [known[row.request_id].blocks for row in plan.rows]
-
     @property
     def num_slots(self) -> int:
         return self._scheduler.blocks.num_blocks * self._config.block_size
@@ -131,11 +126,14 @@ class RaggedPagedEngine(RaggedEngine):
         size = self._config.block_size
         return [table[each // size] * size + each % size for each in positions]
 
+    def slots_of(self, request_id: str, start: int, stop: int) -> list[int]:
+        """Returns where the keys of a request from one position to another lie."""
+        return self.slots(self._scheduler.blocks.tables[request_id].blocks, range(start, stop))
+
     def hidden_states(self, sequence: Sequence) -> Tensor:
         """Returns the model's last hidden states (1, n, width) of all tokens of a sequence but the
         newest, which is not fed yet."""
-        table = self._scheduler.blocks.tables[sequence.request_id].blocks
-        slots = self.slots(table, range(len(sequence.token_ids) - 1))
+        slots = self.slots_of(sequence.request_id, 0, len(sequence.token_ids) - 1)
         return self._hidden_states.read(0, slots)[0][0]
 
     def _logits(self, plan: SchedulerOutput, **fed: Any) -> Tensor:
@@ -156,28 +154,24 @@ class RaggedPagedEngine(RaggedEngine):
         self._hidden_states.write(0, self._fed_slots(plan), [states[:, None]], self.num_slots)
 
     def _gather(self, plan: SchedulerOutput) -> DynamicCache:
-        pairs = zip(plan.rows, self.tables(plan), strict=True)
-        slots = [slot for row, table in pairs for slot in self.slots(table, range(row.context_len))]
+        of_rows = (self.slots_of(row.request_id, 0, row.context_len) for row in plan.rows)
+        slots = [slot for each in of_rows for slot in each]
         if not slots:
             return DynamicCache()
         return DynamicCache([tuple(self._pool.read(layer, slots)) for layer in self._pool.layers])
 
     def _fed_slots(self, plan: SchedulerOutput) -> list[int]:
         """Returns where the keys of a step's tokens go, row after row."""
-        pairs = zip(plan.rows, self.tables(plan), strict=True)
         return [
             slot
-            for row, table in pairs
-            for slot in self.slots(table, range(row.context_len, row.context_len + row.query_len))
+            for row in plan.rows
+            for slot in self.slots_of(row.request_id, row.context_len, row.context_len + row.query_len)
         ]
 
     def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
         slots = self._fed_slots(plan)
         for index, layer in enumerate(cache.layers):
-            assert isinstance(layer, DynamicLayer), "the cache was made by _gather"
-            assert layer.keys is not None, "the forward pass filled it"
-            assert layer.values is not None, "the forward pass filled it"
-            new = [each[:, :, -len(slots) :] for each in (layer.keys, layer.values)]
+            new = [each[:, :, -len(slots) :] for each in keys_and_values(layer)]
             self._pool.write(index, slots, new, self.num_slots)
 
 

@@ -144,8 +144,9 @@ class StatefulEngine(RaggedPagedEngine):
         self._checkpoints.forget()
         self.restore(plan)
         found: list[list[Tensor]] = [[] for _ in plan.rows]
+        lanes = self._scheduler.lanes
         pieces = [
-            self.pieces(Piece(place, sequence, self.lane(row.request_id), row.context_len, num_new))
+            self.pieces(Piece(place, sequence, lanes[row.request_id], row.context_len, num_new))
             for place, ((sequence, num_new), row) in enumerate(
                 zip(plan.scheduled, plan.rows, strict=True)
             )
@@ -156,9 +157,6 @@ class StatefulEngine(RaggedPagedEngine):
                     found[piece.row].append(logits)
         return torch.cat([logits for each in found for logits in each])
 
-    def lane(self, request_id: str) -> int:
-        return self._scheduler.lanes[request_id]
-
     def restore(self, plan: SchedulerOutput) -> None:
         """Gives sequences that start behind a known prefix the states of its end."""
         for (sequence, _), row in zip(plan.scheduled, plan.rows, strict=True):
@@ -166,7 +164,7 @@ class StatefulEngine(RaggedPagedEngine):
                 num_blocks = row.context_len // self._config.block_size
                 kept = self._checkpoints.behind(sequence, num_blocks)
                 assert kept is not None, "the scheduler has asked `num_resumable`"
-                self._states.lanes[self.lane(row.request_id)] = kept
+                self._states.lanes[self._scheduler.lanes[row.request_id]] = kept
 
     def pieces(self, piece: Piece) -> Iterator[Piece]:
         """Yields the parts of a row that are fed one after another: each ends at a checkpoint or with
@@ -212,11 +210,11 @@ class StatefulEngine(RaggedPagedEngine):
             if isinstance(layer, LinearAttentionCacheLayerMixin):
                 cache.layers[index] = next(states, layer)
             elif longest:
-                rows = [
-                    [pad(each, (0, 0, longest - piece.context_len, 0)) for each in of_row]
-                    for piece in group
-                    for of_row in [self._pool.read(index, self.slots_of(piece, 0, piece.context_len))]
-                ]
+                rows = []
+                for piece in group:
+                    slots = self.slots_of(piece.sequence.request_id, 0, piece.context_len)
+                    pads = (0, 0, longest - piece.context_len, 0)
+                    rows.append([pad(each, pads) for each in self._pool.read(index, slots)])
                 layer.update(*(torch.cat(each) for each in zip(*rows, strict=True)))
         return cache
 
@@ -225,7 +223,7 @@ class StatefulEngine(RaggedPagedEngine):
         for index, layer in enumerate(cache.layers):
             if not isinstance(layer, LinearAttentionCacheLayerMixin):
                 for place, piece in enumerate(group):
-                    slots = self.slots_of(piece, piece.context_len, piece.end)
+                    slots = self.slots_of(piece.sequence.request_id, piece.context_len, piece.end)
                     new = [
                         each[place : place + 1, :, -piece.query_len :]
                         for each in (layer.keys, layer.values)
@@ -235,11 +233,6 @@ class StatefulEngine(RaggedPagedEngine):
         self._states.write(group, states)
         for place, piece in enumerate(group):
             self._checkpoints.keep(piece, states, place)
-
-    def slots_of(self, piece: Piece, start: int, stop: int) -> list[int]:
-        """Returns where the keys of these positions of the piece's sequence lie."""
-        table = self._scheduler.blocks.tables[piece.sequence.request_id].blocks
-        return self.slots(table, range(start, stop))
 
 
 def ragged_paged(model: PreTrainedModel, config: EngineConfig) -> Engine:

@@ -1,11 +1,9 @@
 """Continuous batching of transformers answers requests whose max_new_tokens is 0 or below."""
 
-import transformers
 from setup_cb import new_manager
 
 manager = new_manager(num_blocks=8, max_batch_tokens=64)
 manager.start()
-print("transformers", transformers.__version__)
 is_answered = False
 for cap in (2, 0, -3):
     try:

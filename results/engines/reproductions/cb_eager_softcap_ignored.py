@@ -5,7 +5,6 @@ Random weights; a cap of 2 stands for one that the scores reach.
 """
 
 import torch
-import transformers
 from transformers import ContinuousBatchingConfig, Gemma2Config, Gemma2ForCausalLM, GenerationConfig
 from setup_greedy import greedy
 
@@ -32,7 +31,6 @@ for layer in model.model.layers:
     layer.self_attn.attn_logit_softcapping = None
 uncapped = [greedy(model, prompt, NUM_TOKENS) for prompt in PROMPTS]
 
-print("transformers", transformers.__version__)
 for prompt, *answers in zip(PROMPTS, right, given, uncapped):
     print("prompt", prompt)
     for name, answer in zip(("one by one", "generate_batch", "one by one, cap removed"), answers):

@@ -1,22 +1,9 @@
 """Continuous batching of transformers answers an empty prompt with its neighbour's next token."""
 
-import transformers
-from setup_cb import new_manager
+from setup_cb_step import outputs
 
 asked = {"secret 1": [61, 7, 33, 90], "empty 1": [], "secret 2": [8, 52, 17], "empty 2": []}
-
-manager = new_manager(num_blocks=8, max_batch_tokens=64)
-for name, prompt in asked.items():  # before the thread starts, so that they share its first step
-    manager.add_request(prompt, request_id=name, max_new_tokens=1)
-manager.start()
-given = {}
-while len(given) < len(asked) and manager.is_running():
-    output = manager.get_result(timeout=1)
-    if output is not None:
-        given[output.request_id] = output
-manager.stop()
-
-print("transformers", transformers.__version__)
+given = outputs(asked, max_new_tokens=1)
 for name in asked:
     output = given.get(name)
     print(f"  {name}: prompt {asked[name]} -> {output and (output.status.name, output.generated_tokens, output.error)}")

@@ -3,7 +3,6 @@ rewinds whatever else draws from it: dropout, shuffling, sampling elsewhere in t
 themselves."""
 
 import torch
-import transformers
 from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 model = LlamaForCausalLM(
@@ -21,7 +20,6 @@ def drawn_after(callers_seed, **config):
     return [round(x, 4) for x in torch.rand(3).tolist()]
 
 
-print("transformers", transformers.__version__)
 print("caller's seed 1, no call           ", undisturbed := drawn_after(1))
 print("caller's seed 1, greedy call       ", unseeded := drawn_after(1, seed=None))
 print("caller's seed 1, call with seed 42 ", first := drawn_after(1, seed=42))

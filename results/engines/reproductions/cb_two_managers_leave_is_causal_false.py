@@ -6,7 +6,6 @@ The threads may need some rounds.
 import time
 
 import torch
-import transformers
 from setup_cb import model, new_manager
 
 torch.set_num_threads(1)
@@ -27,7 +26,6 @@ while after == before and time.monotonic() < deadline:
 for manager in managers:
     manager.stop()
 
-print("transformers", transformers.__version__)
 print(f"  config.is_causal: {before} before, {after} after {rounds} rounds of two requests")
 is_broken = after != before
 print("REPRODUCED: the model's config is changed" if is_broken else "not reproduced")

@@ -1,9 +1,7 @@
 """CTranslate2 4.8.5: beside a prompt of one token, the others are answered with their own prompt."""
 
-import sys
-
 import transformers
-from setup_ctranslate2 import converted, tiny
+from setup_ctranslate2 import answered, converted, tiny
 from setup_greedy import greedy
 
 model = tiny(transformers.GPT2Config, n_positions=64, bos_token_id=0, eos_token_id=0, tie_word_embeddings=False)
@@ -14,11 +12,7 @@ right = greedy(model, prompt, 8)
 print("prompt", prompt, "should be answered with", right)
 is_wrong = False
 for others in ([], [[7, 8]], [[7]]):
-    words = [[f"t{token}" for token in each] for each in (prompt, *others)]
-    results = generator.generate_batch(
-        words, include_prompt_in_result=False, max_length=8, end_token=[]
-    )
-    (answer,) = results[0].sequences_ids
+    answer, *_ = answered(generator, [prompt, *others], 8)
     print("beside", others, "it is", answer)
     is_wrong |= answer != right
-sys.exit(is_wrong)
+raise SystemExit(is_wrong)

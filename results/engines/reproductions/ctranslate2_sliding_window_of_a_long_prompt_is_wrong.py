@@ -4,11 +4,9 @@ An answer is "explained" if transformers gives it too where the queries of a chu
 see all of the chunk before.
 """
 
-import sys
-
 import torch
 import transformers
-from setup_ctranslate2 import converted, tiny
+from setup_ctranslate2 import answered, converted, tiny
 
 WINDOW, NUM = 6, 8
 heads = {"num_key_value_heads": 2, "head_dim": 16}
@@ -29,22 +27,15 @@ def greedy(prompt: list[int], num_in_chunks: int = 0) -> list[int]:
     return ids[len(prompt) :]
 
 
-def answered(prompt: list[int], at_once: bool) -> list[int]:
-    words = [f"t{token}" for token in prompt]
-    num = NUM if at_once else NUM + len(prompt) - 1  # it counts the prompt that is in the result
-    results = generator.generate_batch(
-        [words], include_prompt_in_result=not at_once, max_length=num, end_token=[]
-    )
-    return results[0].sequences_ids[0][-NUM:]
-
-
 is_wrong = False
 for length in (5, 7, 10, 12, 20):
     prompt = [(37 * i + 11) % 256 for i in range(length)]
-    right, got = greedy(prompt), answered(prompt, at_once=True)
+    right, (got,) = greedy(prompt), answered(generator, [prompt], NUM)
+    # A prompt that is in the result is fed token by token, and counted.
+    (whole,) = answered(generator, [prompt], length - 1 + NUM, include_prompt_in_result=True)
     told = "right" if got == right else "wrong"
     told += ", explained" if got == greedy(prompt, length - 1) else ", not explained"
-    told += ", token by token " + ("right" if answered(prompt, at_once=False) == right else "wrong")
+    told += ", token by token " + ("right" if whole[-NUM:] == right else "wrong")
     print(f"prompt of {length}, window {WINDOW}: {got}, should be {right} ({told})")
     is_wrong |= got != right
-sys.exit(is_wrong)
+raise SystemExit(is_wrong)

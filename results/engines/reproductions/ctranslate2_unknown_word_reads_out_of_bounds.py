@@ -13,7 +13,7 @@ NUM_WORDS = 256
 generator = converted(tiny(transformers.LlamaConfig, intermediate_size=128), unk_token=None)
 if "far" in sys.argv:
     generator.forward_batch([[1, 10**9]])
-    sys.exit(0)
+    raise SystemExit(0)
 
 is_wrong = False
 words = ["t1", "nonsense", "t2"]
@@ -26,4 +26,4 @@ else:
     print(f"{words} is answered with {ids}, but should be refused: there are {NUM_WORDS} words")
 child = subprocess.run([sys.executable, __file__, "far"], stderr=subprocess.DEVNULL, check=False)
 print(f"forward_batch with the id 10**9 ends its process with {child.returncode}, but should raise")
-sys.exit(is_wrong)
+raise SystemExit(is_wrong)

@@ -3,14 +3,12 @@
 A Gemma, which has GELU, and a Llama, which has SiLU, are compared with transformers in float64.
 """
 
-import sys
-
 import torch
 import transformers
 from setup_llama import asked, converted, served, tiny
 
 NUM = 5
-heads = {"intermediate_size": 128, "num_key_value_heads": 2, "head_dim": 16}
+heads = {"num_key_value_heads": 2, "head_dim": 16}
 gelu = {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
 KINDS = {
     "Gemma, GELU": (transformers.GemmaConfig, heads | gelu),
@@ -21,7 +19,7 @@ errors = {}
 for name, (config, settings) in KINDS.items():
     model = tiny(config, **settings)
     body = {"prompt": prompt, "n_predict": 1, "temperature": 0, "n_probs": NUM}
-    with served(converted(model, name.partition(",")[0])) as address:
+    with served(converted(model)) as address:
         answer = asked(address, "/completion", body)
     told = {each["id"]: each["logprob"] for each in answer["completion_probabilities"][0]["top_logprobs"]}
     right = {}
@@ -31,4 +29,4 @@ for name, (config, settings) in KINDS.items():
     errors[name] = max(abs(told[each] - float(right[torch.float64][each])) for each in told)
     own = float((right[torch.float32] - right[torch.float64]).abs().max())
     print(f"{name}: logprobs are off by up to {errors[name]:.1e}; transformers in float32: {own:.1e}")
-sys.exit(errors["Gemma, GELU"] > 20 * errors["Llama, SiLU"])
+raise SystemExit(errors["Gemma, GELU"] > 20 * errors["Llama, SiLU"])

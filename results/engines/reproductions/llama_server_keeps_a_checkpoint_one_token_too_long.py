@@ -4,8 +4,6 @@ The fork is longer than a micro-batch, as it would otherwise make another checkp
 first.
 """
 
-import sys
-
 from setup_greedy import greedy
 from setup_llama import answered, converted, served, tiny
 from transformers import BambaConfig
@@ -14,8 +12,8 @@ NUM = 8
 heads = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 1, "mamba_d_state": 16}
 # All of a head is rotated, as the converter takes it.
 rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}}
-model = tiny(BambaConfig, intermediate_size=128, num_key_value_heads=4, attn_layer_indices=[1], **heads, **rope)
-gguf = converted(model, "bamba")
+model = tiny(BambaConfig, num_key_value_heads=4, attn_layer_indices=[1], **heads, **rope)
+gguf = converted(model)
 
 
 def words(num: int, step: int) -> list[int]:
@@ -35,4 +33,4 @@ for name, before in {"behind the fork": [fork], "behind the turns and the fork":
     right = greedy(model, third, NUM)
     print(f"{name}: {got}, should be {right}")
     is_wrong |= got != right
-sys.exit(is_wrong)
+raise SystemExit(is_wrong)

@@ -4,14 +4,13 @@ import importlib
 import sys
 
 import numpy
-from setup_llama import asked, converted, scratch, served, source, tiny
-from transformers import LlamaConfig
+from setup_llama import answered, converted, scratch, served, source, tiny
 
 sys.path.insert(0, f"{source}/gguf-py")
 gguf = importlib.import_module("gguf")  # that of the converter
 
 NUM, RANK, WIDTH = 8, 1, 64
-base = converted(tiny(LlamaConfig, intermediate_size=128), "llama")
+base = converted(tiny())
 prompt, other = ([(step * i + 11) % 250 + 3 for i in range(40)] for step in (37, 91))
 
 
@@ -42,10 +41,9 @@ def last_answer(requests: list[tuple[list[int], int | None]], *more: str) -> lis
     flags = ["-np", "1", "--lora", adapters, "--lora-init-without-apply", *more]
     with served(base, *flags) as address:
         for words, number in requests:
-            body = {"prompt": words, "n_predict": NUM, "temperature": 0, "return_tokens": True}
             chosen = {} if number is None else {"lora": [{"id": number, "scale": 1.0}]}
-            answer = asked(address, "/completion", {**body, **chosen})
-    return answer["tokens"]
+            answer = answered(address, words, NUM, **chosen)
+    return answer
 
 
 cases = {
@@ -59,4 +57,4 @@ for name, (requests, flags) in cases.items():
     got, right = last_answer(requests, *flags), last_answer(requests[-1:])
     print(f"{name}: {got}, should be {right}")
     is_wrong |= got != right
-sys.exit(is_wrong)
+raise SystemExit(is_wrong)

@@ -1,17 +1,15 @@
 """llama.cpp's server with --swa-full: a prompt that comes back from RAM, or from disk, has lost its
 keys."""
 
-import sys
-
 from setup_greedy import greedy
 from setup_llama import answered, asked, converted, scratch, served, tiny
 from transformers import Gemma2Config
 
 NUM = 8
 window = {"sliding_window": 8, "head_dim": 16, "query_pre_attn_scalar": 16, "tie_word_embeddings": True}
-model = tiny(Gemma2Config, intermediate_size=128, num_key_value_heads=2, **window)
+model = tiny(Gemma2Config, num_key_value_heads=2, **window)
 model.model.embed_tokens.weight.data /= 50  # the head is tied to it: else each token repeats itself
-gguf = converted(model, "gemma2")
+gguf = converted(model)
 first = [(37 * i + 11) % 250 + 3 for i in range(20)]
 other = [200, 11, 12, 13, 14, 15, 16]
 third = first[:18] + [7, 8]  # it goes on among the last eight tokens of the first
@@ -30,4 +28,4 @@ with served(gguf, "-np", "1", "--swa-full", "--cache-ram", "0", "--slot-save-pat
         asked(address, f"/slots/0?action={action}", {"filename": "slot"})
     got = answered(address, third, NUM)
 print(f"--swa-full, saved to disk and restored: {got}, should be {right}")
-sys.exit(is_wrong or got != right)
+raise SystemExit(is_wrong or got != right)

@@ -1,7 +1,5 @@
 """MLX-LM 0.32.2: a top_k of the whole vocabulary loses every request that starts beside it."""
 
-import sys
-
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.sample_utils import make_sampler
 from setup_mlx import HEADS, SHAPE, VOCAB_SIZE, answers, tiny
@@ -21,4 +19,4 @@ while responses := generator.next_generated():
     told += responses
 tokens = [each.token for each in told if each.uid == numbers[0]]
 print(f"its neighbour is answered with {tokens}, alone with {answers(model, [good])[0]}")
-sys.exit(tokens != answers(model, [good])[0])
+raise SystemExit(tokens != answers(model, [good])[0])

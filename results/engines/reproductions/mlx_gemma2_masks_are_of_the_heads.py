@@ -1,7 +1,5 @@
 """MLX-LM 0.32.2: Gemma 2 takes the batch's mask for one of its heads."""
 
-import sys
-
 from setup_mlx import HEADS, SHAPE, answers, tiny
 
 model = tiny("gemma2", **{**SHAPE, **HEADS, "num_hidden_layers": 4}, rms_norm_eps=1e-5, query_pre_attn_scalar=8)
@@ -16,4 +14,4 @@ for num in (2, 3):
     except ValueError as error:
         print(f"{num} prompts raise: {error}")
         is_wrong = True
-sys.exit(is_wrong)
+raise SystemExit(is_wrong)

@@ -4,8 +4,6 @@ Recurrent Gemma.
 Mamba 2 masks it and is right.
 """
 
-import sys
-
 from setup_mlx import answers, tiny
 
 mamba = {"conv_kernel": 4, "use_bias": False, "use_conv_bias": True, "time_step_rank": 4, "state_size": 8}
@@ -32,4 +30,4 @@ for name, settings in models.items():
     (alone,), (beside, _) = answers(model, [short]), answers(model, [short, long])
     print(f"{name}: {short} alone {alone}, beside one of {len(long)} tokens {beside}{'' if alone == beside else ' WRONG'}")
     is_wrong |= alone != beside
-sys.exit(is_wrong)
+raise SystemExit(is_wrong)

@@ -1,7 +1,6 @@
 """MLX-LM 0.32.2: most models ignore the rope_theta of a config that transformers 5 has saved."""
 
 import json
-import sys
 import tempfile
 from pathlib import Path
 
@@ -28,4 +27,4 @@ for config_class in (transformers.LlamaConfig, transformers.Qwen2Config):
 sources = {each: each.read_text() for each in Path(mlx_lm.models.__path__[0]).glob("*.py")}
 reads = [text for text in sources.values() if "rope_theta: float" in text]
 print(f"{len(reads)} models declare rope_theta, {sum('rope_parameters' in each for each in reads)} of them name rope_parameters")
-sys.exit(is_wrong)
+raise SystemExit(is_wrong)

@@ -1,7 +1,6 @@
 """MLX-LM 0.32.2: a prompt that the prompt cache of mlx_lm.server holds whole cuts off who runs
 beside it."""
 
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,4 +18,4 @@ for name in ("a longer prompt", "the prompt with its whole answer"):
         beside, after = running.result(), asked("t5 t6")
     print(f"beside {name}: {beside[:75]}, should be {alone[:20]}...; then: {after}")
     is_lost |= beside != alone
-sys.exit(is_lost)
+raise SystemExit(is_lost)

@@ -1,6 +1,5 @@
 """MLX-LM 0.32.2: one request ends mlx_lm.server for everybody, in four ways."""
 
-import sys
 from contextlib import suppress
 from subprocess import TimeoutExpired
 
@@ -24,4 +23,4 @@ for what in (
         after = asked("t1 t2 t3 t4") if server.poll() is None else f"the process has ended with {server.poll()}"
     print(f"before: {before}\n{what}: {bad}\nafter: {after}")
     num_dead += after.startswith(("HTTP", "no answer", "the process"))
-sys.exit(num_dead > 0)
+raise SystemExit(num_dead > 0)

@@ -9,7 +9,7 @@ from setup_mlx import HEADS, SHAPE, VOCAB_SIZE, answers, tiny
 model = tiny("llama", **SHAPE, **HEADS, rms_norm_eps=1e-5, tie_word_embeddings=False)
 if "far" in sys.argv:
     print(answers(model, [[1, 10**9, 3]]))
-    sys.exit(0)
+    raise SystemExit(0)
 is_wrong = False
 for token in (VOCAB_SIZE, VOCAB_SIZE + 10, -1):
     try:
@@ -21,4 +21,4 @@ child = subprocess.run([sys.executable, __file__, "far"], capture_output=True, c
 print(f"10**9: the process ends with {child.returncode} and says {child.stdout.decode().strip() or 'nothing'}")
 num = len(answers(model, [[1] * 250], max_tokens=40)[0])
 print(f"250 prompt tokens and max_tokens 40, with {HEADS['max_position_embeddings']} positions: answered with {num} tokens")
-sys.exit(is_wrong)
+raise SystemExit(is_wrong)

@@ -1,7 +1,6 @@
 """onnxruntime-genai 0.18.0: engine.static_batching.max_batch_size is reported, but not kept."""
 
 import json
-import sys
 
 import onnxruntime_genai as og
 from setup_onnxruntime import begun, built_from, tiny
@@ -20,4 +19,4 @@ for size in (1, 2, 4, 8):
     print(f"max_batch_size {size}, reported as {told}: 8 requests, answered by each run {ran}")
     is_wrong |= max(ran) != size
 print("no run should answer more requests than max_batch_size, and the first as many")
-sys.exit(is_wrong)
+raise SystemExit(is_wrong)

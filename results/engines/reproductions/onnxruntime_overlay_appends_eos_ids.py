@@ -1,11 +1,11 @@
 """onnxruntime-genai 0.18.0: Config.overlay appends a list of EOS ids instead of replacing them."""
 
 import json
-import sys
 from pathlib import Path
 
 import onnxruntime_genai as og
-from setup_onnxruntime import begun, built_from, greedy, tiny
+from setup_greedy import greedy
+from setup_onnxruntime import begun, built_from, tiny
 
 model = tiny()
 built, right = built_from(model), greedy(model, [1, 2, 3], 8)
@@ -26,4 +26,4 @@ for eos, num in ((right[6], 6), ([right[2]], 2), ([right[6]], 6), ([], 8)):
     tokens = [token for token in events if token is not None]  # the EOS itself is none
     print(f"overlay {eos}: {tokens}, should be {right[:num]}")
     is_wrong |= tokens != right[:num]
-sys.exit(is_wrong)
+raise SystemExit(is_wrong)

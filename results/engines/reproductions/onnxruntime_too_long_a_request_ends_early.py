@@ -1,10 +1,9 @@
 """onnxruntime-genai 0.18.0: a request longer than the context is not refused, and ends before its
 cap."""
 
-import sys
-
 import onnxruntime_genai as og
-from setup_onnxruntime import begun, built_from, greedy, tiny
+from setup_greedy import greedy
+from setup_onnxruntime import begun, built_from, tiny
 
 model = tiny()
 engine = og.Engine(og.Model(built_from(model)))
@@ -23,4 +22,4 @@ for num in (4, 10):
     right = greedy(model, [7] * 60, num) if num == 4 else "refused"
     print(f"60 tokens and {num} more: {tokens}, {reason}; should be {right}")
     is_wrong |= len(tokens) < num
-sys.exit(is_wrong)
+raise SystemExit(is_wrong)

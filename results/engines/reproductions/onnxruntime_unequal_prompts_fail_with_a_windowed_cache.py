@@ -1,9 +1,8 @@
 """onnxruntime-genai 0.18.0: with a windowed cache, unequal prompts in one batch end the Engine."""
 
-import sys
-
 import onnxruntime_genai as og
-from setup_onnxruntime import answered, built_from, greedy, tiny
+from setup_greedy import greedy
+from setup_onnxruntime import answered, built_from, tiny
 from transformers import Qwen2Config
 
 windowed = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 0}
@@ -17,4 +16,4 @@ for lengths in ([12], [3], [4, 4], [12, 3]):
     print(f"prompts of {lengths}: {got}, should be {right}")
     is_wrong |= got != right
 print("another request, then:", *answered(engine, 6, [1, 2, 3]))
-sys.exit(is_wrong)
+raise SystemExit(is_wrong)

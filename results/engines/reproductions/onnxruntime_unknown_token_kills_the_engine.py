@@ -1,9 +1,8 @@
 """onnxruntime-genai 0.18.0: an unknown token id ends the Engine for all; -1 is answered."""
 
-import sys
-
 import onnxruntime_genai as og
-from setup_onnxruntime import answered, built_from, greedy, tiny
+from setup_greedy import greedy
+from setup_onnxruntime import answered, built_from, tiny
 
 NUM = 4
 model = tiny()
@@ -14,4 +13,4 @@ print("[1, -1]:", below, "as [1, 255] has", greedy(model, [1, 255], NUM), "- sho
 print("good beside [1, 256]:", answered(engine, NUM, good, [1, 256]))
 (after,) = answered(engine, NUM, good)
 print(f"good, afterwards: {after!r}, should be {right}")
-sys.exit(after != right or isinstance(below, list))
+raise SystemExit(after != right or isinstance(below, list))

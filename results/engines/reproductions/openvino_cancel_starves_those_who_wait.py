@@ -1,7 +1,5 @@
 """openvino-genai 2026.4.1: a cancel makes the pipeline give up requests that wait for blocks."""
 
-import sys
-
 from setup_openvino import asking, drawn, finish, ids, pipeline
 
 pipe = pipeline(num_kv_blocks=2)  # 64 tokens
@@ -17,4 +15,4 @@ print(f"after the cancel: waiting is {found}, should be FINISHED")
 later = pipe.add_request(2, ids(drawn(2, 5)), asking(3))
 finish(pipe)
 print(f"one like it that came later is {later.get_status().name}")
-sys.exit(found != "FINISHED")
+raise SystemExit(found != "FINISHED")

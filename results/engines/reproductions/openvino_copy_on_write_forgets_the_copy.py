@@ -1,7 +1,5 @@
 """openvino-genai 2026.4.1: with prefix caching, a block that requests share is written without a copy."""
 
-import sys
-
 from setup_openvino import asking, drawn, finish, ids, pipeline
 
 PROMPT, TURNS = drawn(0, 20), drawn(1, 2, 3)
@@ -12,11 +10,9 @@ def answers(prefix_caching: bool, dynamic_split_fuse: bool) -> list[list[int]]:
     limits = {"enable_prefix_caching": prefix_caching, "dynamic_split_fuse": dynamic_split_fuse}
     pipe = pipeline(num_kv_blocks=20, **limits)
     first = pipe.add_request(0, ids(PROMPT), asking(6))
-    finish(pipe)
-    said = PROMPT + first.read_all()[0].generated_ids
+    said = PROMPT + finish(pipe, first)[0]
     handles = [pipe.add_request(i, ids(said + turn), asking(6)) for i, turn in enumerate(TURNS, start=1)]
-    finish(pipe)
-    return [handle.read_all()[0].generated_ids for handle in handles]
+    return finish(pipe, *handles)
 
 
 wrong = False
@@ -24,4 +20,4 @@ for fused in (True, False):
     got, right = answers(True, fused), answers(False, fused)
     print(f"dynamic_split_fuse={fused}: got {got[0]} and {got[1]}, should be {right[0]} and {right[1]}")
     wrong |= got != right
-sys.exit(wrong)
+raise SystemExit(wrong)

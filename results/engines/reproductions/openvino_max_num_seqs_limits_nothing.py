@@ -1,7 +1,5 @@
 """openvino-genai 2026.4.1: with dynamic_split_fuse, the default, max_num_seqs limits nothing."""
 
-import sys
-
 from setup_openvino import asking, ids, pipeline
 
 
@@ -21,4 +19,4 @@ def scheduled(split: bool) -> list[int]:
 got = scheduled(True)
 print(f"max_num_seqs 1, with dynamic_split_fuse: {got} requests in the steps, should be 1 at most")
 print(f"max_num_seqs 1, without: {scheduled(False)}")
-sys.exit(max(got) > 1)
+raise SystemExit(max(got) > 1)

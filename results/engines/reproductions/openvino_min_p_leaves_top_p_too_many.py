@@ -4,7 +4,6 @@ The model has constant logits: tokens 0 to 3 have the probabilities 0.4, 0.3, 0.
 0.6 leaves 0 and 1, as 4/7 and 3/7; of these token 0 alone reaches a top_p of 0.5.
 """
 
-import sys
 import tempfile
 
 import numpy as np
@@ -26,4 +25,4 @@ with tempfile.TemporaryDirectory() as folder:
         pipe.step()
 drawn = [handle.read_all()[0].generated_ids[0] for handle in handles]
 print(f"drawn: {({token: drawn.count(token) for token in sorted(set(drawn))})}, should be token 0 alone")
-sys.exit(set(drawn) != {0})
+raise SystemExit(set(drawn) != {0})

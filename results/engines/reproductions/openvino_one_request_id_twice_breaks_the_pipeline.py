@@ -1,7 +1,5 @@
 """openvino-genai 2026.4.1: a request_id given twice is taken, and every later step fails."""
 
-import sys
-
 from setup_openvino import asking, ids, pipeline
 
 STEPS = 6
@@ -20,4 +18,4 @@ for step in range(STEPS):
         print(f"step {step} raised: {str(error).strip().splitlines()[-1]}")
 found = innocent.get_status().name
 print(f"after {STEPS} steps the innocent one is {found}, should be FINISHED")
-sys.exit(found != "FINISHED")
+raise SystemExit(found != "FINISHED")

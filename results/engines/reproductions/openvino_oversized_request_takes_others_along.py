@@ -1,7 +1,5 @@
 """openvino-genai 2026.4.1: a request that the pool cannot hold takes all along that wait behind it."""
 
-import sys
-
 import numpy as np
 from setup_openvino import asking, finish, ids, pipeline
 
@@ -18,4 +16,4 @@ def ends(lengths: list[int]) -> list[str]:
 
 got = ends([40, 3, 9])
 print(f"prompts of 40, 3 and 9 tokens: {got}; of 3 and 9: {ends([3, 9])}")
-sys.exit(got[1:] != ["FINISHED", "FINISHED"])
+raise SystemExit(got[1:] != ["FINISHED", "FINISHED"])

@@ -4,7 +4,6 @@ The model has constant logits: token k has -1 - k / 2. With a presence_penalty o
 -2.2 once it is produced, so 1 is next, and then 2.
 """
 
-import sys
 import tempfile
 
 import numpy as np
@@ -26,4 +25,4 @@ with tempfile.TemporaryDirectory() as folder:
 got = {penalty: handle.read_all()[0].generated_ids for penalty, handle in handles.items()}
 for penalty, tokens in got.items():
     print(f"{penalty} 1.2: {tokens}, should be [0, 1, 2]")
-sys.exit(any(tokens != [0, 1, 2] for tokens in got.values()))
+raise SystemExit(any(tokens != [0, 1, 2] for tokens in got.values()))

@@ -1,7 +1,5 @@
 """openvino-genai 2026.4.1: with prefix caching, blocks are reused that were not computed yet."""
 
-import sys
-
 from setup_openvino import asking, drawn, finish, ids, pipeline
 
 TOKENS = drawn(0, 21)
@@ -15,8 +13,7 @@ def second(prefix_caching: bool, cancelled: bool) -> list[int]:
     if cancelled:
         first.cancel()
     handle = pipe.add_request(1, ids(TOKENS), asking(6))
-    finish(pipe)
-    return handle.read_all()[0].generated_ids
+    return finish(pipe, handle)[0]
 
 
 wrong = False
@@ -24,4 +21,4 @@ for case, cancelled in (("still running", False), ("cancelled", True)):
     got, right = second(True, cancelled), second(False, cancelled)
     print(f"first {case}: the second got {got}, should be {right}")
     wrong |= got != right
-sys.exit(wrong)
+raise SystemExit(wrong)

@@ -1,7 +1,5 @@
 """openvino-genai 2026.4.1: with prefix caching, keys and values of another adapter are reused."""
 
-import sys
-
 import openvino_genai as genai
 import torch
 from safetensors.torch import save_file
@@ -39,4 +37,4 @@ def answers(prefix_caching: bool) -> dict[str, list[int]]:
 got, right = answers(True), answers(False)
 for name in adapters:
     print(f"{name}: got {got[name]}, should be {right[name]}")
-sys.exit(got != right)
+raise SystemExit(got != right)

@@ -1,8 +1,6 @@
 """openvino-genai 2026.4.1: prompt lookup answers -1, and wrong tokens, where a request waits for a
 step."""
 
-import sys
-
 from setup_openvino import F32, asking, drawn, finish, ids, pipeline
 
 CASES = {  # requests, max_num_batched_tokens, dynamic_split_fuse; 256 and True are the defaults
@@ -24,8 +22,7 @@ def answers(case: str, lookup: bool) -> list[list[int]]:
         if i == count - 1:
             pipe.step()
         handles.append(pipe.add_request(i, ids(prompt), settings))
-    finish(pipe)
-    return [handle.read_all()[0].generated_ids for handle in handles]
+    return finish(pipe, *handles)
 
 
 wrong = False
@@ -40,4 +37,4 @@ for case in CASES:
         bad = [error]
         print(f"{case}: no answer at all: {error}")
     wrong |= bool(bad)
-sys.exit(wrong)
+raise SystemExit(wrong)

@@ -1,7 +1,5 @@
 """openvino-genai 2026.4.1: a stop token beyond the vocabulary is written behind the logits."""
 
-import sys
-
 import openvino_genai as genai
 from setup_openvino import asking, finish, ids, pipeline
 
@@ -12,8 +10,7 @@ def beside(settings: genai.GenerationConfig) -> list[int]:
     """Returns the answer to a prompt behind a request with these settings."""
     pipe, prompt = pipeline(), ids([11, 12, 13, 14])
     handles = [pipe.add_request(number, prompt, each) for number, each in enumerate((settings, asking(3)))]
-    finish(pipe)
-    return handles[1].read_all()[0].generated_ids
+    return finish(pipe, *handles)[1]
 
 
 def stopped(token: int) -> genai.GenerationConfig:
@@ -26,4 +23,4 @@ right = beside(asking(3))
 beyond = VOCAB_SIZE + right[0]
 got = beside(stopped(beyond))
 print(f"beside a request with stop token {beyond} of {VOCAB_SIZE}: {got}, should be {right}", flush=True)
-sys.exit(got != right)
+raise SystemExit(got != right)

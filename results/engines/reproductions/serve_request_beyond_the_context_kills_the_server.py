@@ -1,18 +1,10 @@
 """transformers serve 5.23.0: one request longer than the model's positions ends the server for all."""
 
-import subprocess
-import sys
+from setup_serve import asked, served
 
-from setup_serve import asked, serve
-
-
-server = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-try:
+with served():
     print("before:", asked("t1 t2 t3"))
     print("240 tokens and 30 more:", asked("t5 " * 240, max_tokens=30))
     after = asked("t1 t2 t3")
     print("after:", after)
-finally:
-    server.kill()
-    server.wait()
-sys.exit(after.startswith("HTTP"))
+raise SystemExit(after.startswith("HTTP"))

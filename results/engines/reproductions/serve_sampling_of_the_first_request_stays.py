@@ -2,25 +2,19 @@
 all."""
 
 import json
-import subprocess
-import sys
 
-from setup_serve import asked, serve
+from setup_serve import asked, served
 
 
 def answers(first: dict[str, object], later: dict[str, object]) -> set[str]:
     """What one request is answered five times, on a server whose first request was another."""
-    server = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
+    with served():
         asked("t5 t6 t7", **first)
         return {asked("t5 t6 t7", **later) for _ in range(5)}
-    finally:
-        server.kill()
-        server.wait()
 
 
 sampled = {"generation_config": json.dumps({"do_sample": True, "temperature": 9.0}), "temperature": 9.0}
 hot, cold = answers({}, sampled), answers(sampled, {})
 print(f"a temperature of 9 behind a greedy request: {len(hot)} different answers, should be 5")
 print(f"greedy behind a temperature of 9: {len(cold)} different answers, should be 1")
-sys.exit(len(hot) == 1 or len(cold) > 1)
+raise SystemExit(len(hot) == 1 or len(cold) > 1)

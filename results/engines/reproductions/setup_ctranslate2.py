@@ -1,4 +1,4 @@
-"""Tiny models with random weights, converted. Their words are t0 to t255."""
+"""Tiny models with random weights, converted, and their greedy answers. Words: t0 to t255."""
 
 import tempfile
 
@@ -23,3 +23,10 @@ def converted(model: transformers.PreTrainedModel, unk_token: str | None = "t0")
         tokenizer.save_pretrained(folder)
         TransformersConverter(folder).convert(f"{folder}/converted")
         return ctranslate2.Generator(f"{folder}/converted", compute_type="float32")
+
+
+def answered(generator: ctranslate2.Generator, prompts: list[list[int]], num: int, **more: object) -> list[list[int]]:
+    """Returns `num` tokens for each prompt of one batch."""
+    words = [[f"t{token}" for token in prompt] for prompt in prompts]
+    options = {"max_length": num, "end_token": [], "include_prompt_in_result": False, **more}
+    return [each.sequences_ids[0] for each in generator.generate_batch(words, **options)]

@@ -26,25 +26,21 @@ print(next(line for line in (version.stderr + version.stdout).splitlines() if "v
 scratch = tempfile.TemporaryDirectory()
 
 
-def tiny(config_class: type, **settings: object) -> transformers.PreTrainedModel:
+def tiny(config_class: type = transformers.LlamaConfig, **settings: object) -> transformers.PreTrainedModel:
     """Its first three words, which are special, are never the likeliest."""
     torch.manual_seed(0)
-    shape = {"vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = config_class(**{**shape, "initializer_range": 0.2, "tie_word_embeddings": False, **settings})
+    sizes = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+    usual = {"num_hidden_layers": 2, "initializer_range": 0.2, "tie_word_embeddings": False}
+    config = config_class(**{**sizes, **usual, **settings})
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         model.lm_head.weight[:3] = 0
     return model
 
 
-def converted(model: transformers.PreTrainedModel, name: str, **missing: object) -> str:
-    """`missing` is what published configurations have and this transformers does not write."""
-    folder = f"{scratch.name}/{name}"
+def converted(model: transformers.PreTrainedModel) -> str:
+    folder = tempfile.mkdtemp(dir=scratch.name)
     model.save_pretrained(folder)
-    with open(f"{folder}/config.json") as file:
-        config = {**json.load(file), **missing}
-    with open(f"{folder}/config.json", "w") as file:
-        json.dump(config, file)
     words = (f"t{i}" for i in range(3, 256))
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=words, model_prefix=f"{folder}/tokenizer", model_type="word", vocab_size=256, minloglevel=2
@@ -88,6 +84,6 @@ def asked(address: str, path: str, body: dict) -> dict:
         return json.load(error)
 
 
-def answered(address: str, prompt: list[int], num: int) -> list[int]:
-    body = {"prompt": prompt, "n_predict": num, "temperature": 0, "return_tokens": True}
+def answered(address: str, prompt: list[int], num: int, **more: object) -> list[int]:
+    body = {"prompt": prompt, "n_predict": num, "temperature": 0, "return_tokens": True, **more}
     return asked(address, "/completion", body)["tokens"]

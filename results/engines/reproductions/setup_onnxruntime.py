@@ -53,9 +53,3 @@ def answered(engine: og.Engine, num: int, *prompts: list[int]) -> list:
     except RuntimeError as error:
         return [str(error)]
     return answers
-
-
-def greedy(model: transformers.PreTrainedModel, prompt: list[int], num: int) -> list[int]:
-    """What transformers answers."""
-    ids = model.generate(torch.tensor([prompt]), max_new_tokens=num, do_sample=False)
-    return ids[0, len(prompt) :].tolist()

@@ -40,6 +40,8 @@ def ids(prompt: Sequence[int]) -> ov.Tensor:
     return ov.Tensor(np.array([prompt], dtype=np.int64))
 
 
-def finish(pipe: genai.ContinuousBatchingPipeline) -> None:
+def finish(pipe: genai.ContinuousBatchingPipeline, *handles: object) -> list[list[int]]:
+    """Returns the answers of these requests."""
     while pipe.has_non_finished_requests():
         pipe.step()
+    return [handle.read_all()[0].generated_ids for handle in handles]

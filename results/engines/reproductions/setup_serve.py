@@ -1,9 +1,12 @@
-"""A tiny GPT-2 with random weights, the command that serves it, and a request."""
+"""A tiny GPT-2 with random weights, a server of it, and a request."""
 
 import json
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -21,6 +24,16 @@ words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
 PreTrainedTokenizerFast(tokenizer_object=words, eos_token="t0").save_pretrained(folder)
 serve = [sys.executable, "-m", "transformers.cli.transformers", "serve", folder, "--device", "cpu", "--port", "8431"]
 serve += ["--continuous-batching", "--cb-num-blocks", "256", "--cb-max-batch-tokens", "256"]
+
+
+@contextmanager
+def served() -> Iterator[None]:
+    server = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        server.kill()
+        server.wait()
 
 
 def asked(prompt: str, max_tokens: int = 6, **more: object) -> str:
