@@ -48,7 +48,7 @@ def test_a_refusal_names_a_value_or_a_limit(trial: Trial) -> None:
         bad.append(Request("beyond the pool", (7,) * 6 * size, 2))
     if {Capability.LOGIT_PROCESSING, Capability.SAMPLING} <= trial.capabilities:
         parameters = bad_parameters(trial.subject.vocab_size).items()
-        documented = trial.offer[1].documented
+        documented = trial.fields.documented
         bad += [
             Request(kind, (5, 6), 4, sampling=asked)
             for kind, asked in parameters
@@ -69,7 +69,7 @@ def test_a_refusal_names_a_value_or_a_limit(trial: Trial) -> None:
 @given(data=st.data())
 def test_a_bad_request_fails_alone(trial: Trial, kind: str, data: st.DataObject) -> None:
     bad = BAD[kind](trial)
-    good = data.draw(workloads(trial.oracle, trial.capabilities, with_eos=False))
+    good = data.draw(workloads(trial, with_eos=False))
     place = data.draw(st.integers(0, len(good.requests)), label="place of the bad request")
     mixed = list(good.requests)
     mixed.insert(place, bad)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.one_model
 @pytest.mark.promise(id="P2")
 @given(data=st.data())
 def test_every_request_gets_exactly_its_own_cap(trial: Trial, data: st.DataObject) -> None:
-    workload = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3, with_eos=False))
+    workload = data.draw(workloads(trial, min_requests=3, with_eos=False))
     outcome = trial.check(workload)
     for request, completion in zip(workload.requests, outcome.completions, strict=True):
         assert len(completion.token_ids) == request.max_new_tokens, "judged above"
@@ -29,7 +29,7 @@ def test_every_request_gets_exactly_its_own_cap(trial: Trial, data: st.DataObjec
 @pytest.mark.promise(id="P2")
 @given(data=st.data())
 def test_a_smaller_cap_gives_a_prefix_of_the_answer(trial: Trial, data: st.DataObject) -> None:
-    workload = data.draw(workloads(trial.oracle, trial.capabilities, with_eos=False))
+    workload = data.draw(workloads(trial, with_eos=False))
     # No chunks and no preemption: then the first k steps have the same shapes in both runs.
     workload = workload.with_config(max_num_batched_tokens=2048, num_blocks=None, max_model_len=None)
     chosen = data.draw(st.integers(0, len(workload.requests) - 1), label="request with the larger cap")

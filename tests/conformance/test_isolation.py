@@ -23,8 +23,7 @@ pytestmark = pytest.mark.promise(id="P5")
 def test_rewriting_the_neighbours_moves_no_bit(trial: Trial, data: st.DataObject) -> None:
     """Keeps lengths, caps and arrivals and changes contents: all kernel shapes stay, so this holds
     bit for bit in every dtype and sees one leaked key in one query."""
-    drawn = workloads(trial.oracle, trial.capabilities, min_requests=2, with_eos=False)
-    workload = data.draw(drawn)
+    workload = data.draw(workloads(trial, min_requests=2, with_eos=False))
     kept = data.draw(st.integers(0, len(workload.requests) - 1), label="request that stays")
     rewritten = [
         request if index == kept else _rewritten(request, trial, data)
@@ -53,7 +52,7 @@ def _rewritten(request: Request, trial: Trial, data: st.DataObject) -> Request:
 @given(data=st.data())
 def test_neighbours_may_come_and_go(trial: Trial, data: st.DataObject) -> None:
     """Requires the same right answer with all, some and none of the neighbours."""
-    workload = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3))
+    workload = data.draw(workloads(trial, min_requests=3))
     kept = data.draw(st.sets(st.sampled_from(range(len(workload.requests))), min_size=1), label="kept")
     fewer = workload.with_requests([workload.requests[index] for index in sorted(kept)])
     trial.check(workload)
@@ -64,7 +63,7 @@ def test_neighbours_may_come_and_go(trial: Trial, data: st.DataObject) -> None:
 @pytest.mark.one_model
 @given(data=st.data())
 def test_the_order_of_the_batch_changes_no_answer(trial: Trial, data: st.DataObject) -> None:
-    workload = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3))
+    workload = data.draw(workloads(trial, min_requests=3))
     trial.check(workload)
     order = data.draw(st.permutations(range(len(workload.requests))), label="order")
     with blame(Promise.P5, "when the batch was put in another order"):
@@ -74,7 +73,7 @@ def test_the_order_of_the_batch_changes_no_answer(trial: Trial, data: st.DataObj
 @pytest.mark.one_model
 @given(data=st.data())
 def test_identical_prompts_get_identical_answers(trial: Trial, data: st.DataObject) -> None:
-    workload = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3, with_eos=False))
+    workload = data.draw(workloads(trial, min_requests=3, with_eos=False))
     prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(1, 20)))
     same = [replace(request, prompt_token_ids=prompt) for request in workload.requests]
     roomy = workload.with_config(num_blocks=None, max_num_batched_tokens=2048, max_model_len=None)
@@ -85,8 +84,7 @@ def test_identical_prompts_get_identical_answers(trial: Trial, data: st.DataObje
 @pytest.mark.one_model
 @given(data=st.data())
 def test_the_time_of_arrival_changes_no_answer(trial: Trial, data: st.DataObject) -> None:
-    drawn = workloads(trial.oracle, trial.capabilities, min_requests=3, with_arrivals=True)
-    workload = data.draw(drawn)
+    workload = data.draw(workloads(trial, min_requests=3, with_arrivals=True))
     trial.check(workload)
     together = Workload(workload.requests, workload.config, arrivals=(0,) * len(workload.requests))
     with blame(Promise.P5, "when all arrived at once"):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
-from batchproof.checks.happened import has_chunk, has_preemption
+from batchproof.checks.happened import CHUNKS, PREEMPTED
 from batchproof.generators.strategies import (
     around,
     crowded,
@@ -33,14 +33,14 @@ def test_smoke_an_engine_answers_three_prompts(trial: Trial) -> None:
 @pytest.mark.also_on(STATE_MODEL)
 @given(data=st.data())
 def test_generated_workloads_keep_parity(trial: Trial, data: st.DataObject) -> None:
-    trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))
+    trial.check(data.draw(workloads(trial)))
 
 
 @pytest.mark.on_model("bamba-random")
 @given(data=st.data())
 def test_states_keep_their_precision(trial: Trial, data: st.DataObject) -> None:
     """On the constructed model with states these are small whole numbers, which any dtype holds."""
-    trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))
+    trial.check(data.draw(workloads(trial)))
 
 
 @pytest.mark.on_model("qwen2-mixed")
@@ -48,7 +48,7 @@ def test_states_keep_their_precision(trial: Trial, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_layers_of_several_kinds_keep_parity(trial: Trial, data: st.DataObject) -> None:
     """Takes a model that has layers with a window and layers without."""
-    trial.check(data.draw(long_workloads(trial.oracle, trial.has_logits)))
+    trial.check(data.draw(long_workloads(trial)))
 
 
 @pytest.mark.also_on(STATE_MODEL)
@@ -58,7 +58,7 @@ def test_layers_of_several_kinds_keep_parity(trial: Trial, data: st.DataObject) 
 def test_long_sequences_in_a_full_batch_keep_parity(trial: Trial, data: st.DataObject) -> None:
     """Leaves the small sizes of the other tests: more slots, contexts of many blocks, some steps with
     every slot taken."""
-    trial.check(data.draw(long_workloads(trial.oracle, trial.has_logits)))
+    trial.check(data.draw(long_workloads(trial)))
 
 
 @pytest.mark.one_model
@@ -100,10 +100,7 @@ def test_a_context_filled_to_its_end_keeps_parity(trial: Trial, data: st.DataObj
 @given(data=st.data())
 def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
     """Requires that a request preempted after some tokens continues as if it had not been."""
-    workload = data.draw(crowded(trial.oracle, trial.has_logits, block_sizes=trial.block_sizes))
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
+    trial.check_calls([data.draw(crowded(trial))], PREEMPTED)
 
 
 @pytest.mark.also_on(STATE_MODEL)
@@ -113,8 +110,4 @@ def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_preemption_and_chunks_together_keep_parity(trial: Trial, data: st.DataObject) -> None:
     """Feeds a preempted request again in parts, with its outputs in a later part."""
-    workload = data.draw(crowded(trial.oracle, trial.has_logits, True, trial.block_sizes))
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
-        trial.must_show("sequence fed in parts", has_chunk(trial.trace_of(engine)))
+    trial.check_calls([data.draw(crowded(trial, in_chunks=True))], PREEMPTED, CHUNKS)

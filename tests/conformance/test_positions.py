@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
-from batchproof.checks.happened import has_chunk
+from batchproof.checks.happened import CHUNKS
 from batchproof.generators.strategies import prompts, workloads
 from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
@@ -34,7 +34,7 @@ def test_an_answer_resumes_from_any_of_its_tokens(trial: Trial, data: st.DataObj
 @pytest.mark.one_model
 @given(data=st.data())
 def test_each_step_continues_where_the_cache_ends(trial: Trial, data: st.DataObject) -> None:
-    trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))
+    trial.check(data.draw(workloads(trial)))
 
 
 @pytest.mark.also_on(STATE_MODEL)
@@ -51,10 +51,5 @@ def test_a_prompt_fed_in_chunks_is_answered_as_a_whole(trial: Trial, data: st.Da
     edges = [budget, budget + 1, 3 * budget, 3 * budget + 1]  # the last chunk: whole, or one token
     wanted.append(Request("edge", data.draw(prompts(vocab_size, st.sampled_from(edges))), 4))
     wanted.append(Request("long", data.draw(prompts(vocab_size, st.just(4 * budget + 1))), 4))
-    workload = Workload(
-        tuple(wanted),
-        EngineConfig(max_num_seqs=2, max_num_batched_tokens=budget, return_logits=trial.has_logits),
-    )
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        trial.must_show("prompt fed in parts", has_chunk(trial.trace_of(engine)))
+    config = EngineConfig(max_num_seqs=2, max_num_batched_tokens=budget, return_logits=trial.has_logits)
+    trial.check_calls([Workload(tuple(wanted), config)], CHUNKS)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.checks.happened import has_prefix_hit, has_shared_block
+from batchproof.checks.happened import HITS, happened_in, has_shared_block
 from batchproof.generators.sharing import block_prompts, shared_prefixes
 from batchproof.generators.strategies import prompts, text_tokens
 from batchproof.models.embedded import STATE_MODEL
@@ -30,11 +30,7 @@ BEHIND = "behind a prefix that was taken over"
 @given(data=st.data())
 def test_prompts_that_share_prefixes_keep_parity(trial: Trial, data: st.DataObject) -> None:
     """Serves A, other content in the same blocks, A again, twins, and the next turn of a chat."""
-    calls = data.draw(shared_prefixes(trial.oracle, trial.capabilities, trial.block_sizes))
-    with trial.engine(calls[0].config) as engine:
-        for call in calls:
-            trial.check(call, engine)
-        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+    trial.check_calls(data.draw(shared_prefixes(trial)), HITS)
 
 
 @pytest.mark.promise(id="P5")
@@ -58,11 +54,9 @@ def test_neighbours_with_one_new_prefix_stay_apart(trial: Trial, data: st.DataOb
     largest = max(len(each.prompt_token_ids) + each.max_new_tokens for each in wanted)
     roomy = largest // block_size + 4 if Capability.PREEMPTION in trial.capabilities else None
     config = EngineConfig(max_num_seqs=3, block_size=block_size, num_blocks=roomy, prefix_caching=True)
-    with trial.engine(config) as engine, blame(Promise.P5, "beside others with the same prefix"):
-        trial.check(Workload(wanted, config, arrivals=(0, 0, 2, 4)), engine)
-        for _ in range(2):
-            trial.check(Workload(wanted[-1:], config), engine)
-        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+    first, again = Workload(wanted, config, (0, 0, 2, 4)), Workload(wanted[-1:], config)
+    with blame(Promise.P5, "beside others with the same prefix"):
+        trial.check_calls([first, again, again], HITS)
 
 
 @pytest.mark.also_on(STATE_MODEL)
@@ -93,7 +87,7 @@ def test_a_prompt_that_is_cached_to_its_end_goes_on_from_there(
         with blame(Promise.P7, BEHIND):
             trial.check(Workload((Request("same", prompt, cap), *again), config), engine)
             trial.check(Workload((once_more,), config), engine)
-        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+        trial.must_show(HITS, happened_in(trial.trace_of(engine))[HITS] > 0)
 
 
 @pytest.mark.also_on(STATE_MODEL)
@@ -126,7 +120,7 @@ def test_a_prefix_whose_blocks_were_given_away_is_not_found(trial: Trial, data: 
             trial.check(Workload((Request(name, prompt, 3),), config), engine)
             fresh = trial.trace_of(engine)[num_before:]
             hits.append(fresh[0].rows[0].context_len if fresh else 0)
-    trial.must_show("prefix hit", hits[4] > 0)
+    trial.must_show(HITS, hits[4] > 0)
     trial.must_show("prefix that was given up and computed again", hits[3] < hits[4])
 
 
@@ -148,10 +142,8 @@ def test_what_is_cached_gives_way_to_what_is_asked(trial: Trial, data: st.DataOb
         return_logits=trial.has_logits,
         prefix_caching=True,
     )
-    with trial.engine(config) as engine:
-        for call in (wanted, wanted[:1], wanted[:1]):
-            trial.check(Workload(call, config), engine)
-        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+    calls = (wanted, wanted[:1], wanted[:1])
+    trial.check_calls([Workload(call, config) for call in calls], HITS)
 
 
 @pytest.mark.promise(id="P11")
@@ -174,8 +166,5 @@ def test_shared_blocks_are_used_once_and_all_come_back(trial: Trial, data: st.Da
         max_num_seqs=4, block_size=block_size, num_blocks=8 * len(wanted), prefix_caching=True
     )
     arrivals = tuple(2 * i for i in range(len(wanted)))
-    with trial.engine(config) as engine:
-        trial.check(Workload(wanted, config, arrivals), engine)
-        trace = trial.trace_of(engine)
-        trial.must_show("prefix hit", has_prefix_hit(trace))
-        trial.must_show("block that two use at once", has_shared_block(trace, block_size))
+    trace = trial.check_calls([Workload(wanted, config, arrivals)], HITS)
+    trial.must_show("block that two use at once", has_shared_block(trace, block_size))

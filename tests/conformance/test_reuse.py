@@ -1,12 +1,10 @@
 """P8: the n-th call answers as the first would; a slot's next tenant sees nothing of the last."""
 
-from typing import cast
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import Capability, EngineConfig, Request, TracingEngine
+from batchproof.api import EngineConfig, Request
 from batchproof.checks.happened import has_slot_reuse
 from batchproof.generators.conversations import conversations
 from batchproof.generators.strategies import prompts, workloads
@@ -27,8 +25,8 @@ NUM_BURSTS = 8
 @given(data=st.data())
 def test_a_used_engine_answers_as_a_fresh_one(trial: Trial, data: st.DataObject) -> None:
     """Compares bit for bit, whatever the engine served before."""
-    workload = data.draw(workloads(trial.oracle, trial.capabilities, with_eos=False))
-    history = data.draw(st.lists(workloads(trial.oracle, trial.capabilities), min_size=1, max_size=2))
+    workload = data.draw(workloads(trial, with_eos=False))
+    history = data.draw(st.lists(workloads(trial), min_size=1, max_size=2))
     fresh = trial.run(workload).completions
     with trial.engine(workload.config) as engine:
         for earlier in history:
@@ -65,13 +63,8 @@ def test_short_tenants_follow_long_ones_in_the_same_slot(trial: Trial, data: st.
         for i in range(max_num_seqs)
     ]
     config = EngineConfig(max_num_seqs=max_num_seqs, return_logits=trial.has_logits)
-    workload = Workload(tuple(wanted), config)
-    with trial.engine(config) as engine:
-        trial.check(workload, engine)
-        if Capability.TRACING in trial.capabilities:
-            trace = cast(TracingEngine, engine).trace
-            with trial.reporting(workload):
-                trial.must_show("slot that was used again", has_slot_reuse(trace, max_num_seqs))
+    trace = trial.check_calls([Workload(tuple(wanted), config)])
+    trial.must_show("slot that was used again", has_slot_reuse(trace, max_num_seqs))
 
 
 @pytest.mark.one_model
@@ -112,9 +105,8 @@ def test_prompts_that_look_alike_share_nothing(trial: Trial, data: st.DataObject
     )
     config = EngineConfig(max_num_seqs=2, block_size=block_size, return_logits=trial.has_logits)
     wanted = tuple(Request(f"r{i}", each, 3) for i, each in enumerate(alike))
-    with trial.engine(config) as engine, blame(Promise.P8, "after prompts that look alike"):
-        for call in (wanted, wanted[::-1]):
-            trial.check(Workload(call, config), engine)
+    with blame(Promise.P8, "after prompts that look alike"):
+        trial.check_calls([Workload(call, config) for call in (wanted, wanted[::-1])])
 
 
 @pytest.mark.also_on(STATE_MODEL)
@@ -123,8 +115,7 @@ def test_prompts_that_look_alike_share_nothing(trial: Trial, data: st.DataObject
 def test_conversations_come_back_in_any_order(trial: Trial, data: st.DataObject) -> None:
     """Serves bursts of requests: turns, forks and beginnings of conversations before, and others. What
     was kept of one is found by the next that begins alike, and by no other."""
-    size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
-    calls = data.draw(conversations(trial.oracle, trial.capabilities, size, NUM_BURSTS))
+    calls = data.draw(conversations(trial, NUM_BURSTS))
     with trial.engine(calls[0].config) as engine, blame(Promise.P8, "among other conversations"):
         for call in calls:
             (check_run_with_aborts if call.aborts else Trial.check)(trial, call, engine)

@@ -155,7 +155,7 @@ def test_long_answers_keep_parity(trial: Trial) -> None:
     longest = min(LONG_ANSWER, longest_context(trial.oracle) - 9)
     long = tuple(Request(f"long-{n}", cut_prompt(vocab_size, n, 2 + n), longest - n) for n in range(2))
     short = short_requests(vocab_size, 6, first=0)
-    config = EngineConfig(max_num_seqs=3, return_logits=Capability.LOGITS in trial.capabilities)
+    config = EngineConfig(max_num_seqs=3, return_logits=trial.has_logits)
     trial.check(Workload((*long, *short), config))
 
 
@@ -199,7 +199,7 @@ def test_sizes_around_every_limit_keep_parity(trial: Trial) -> None:
 @fewer_examples(4)
 @given(data=st.data())
 def test_wide_workloads_keep_parity(trial: Trial, data: st.DataObject) -> None:
-    trial.check(data.draw(wide_workloads(trial.oracle, trial.capabilities, WIDEST)))
+    trial.check(data.draw(wide_workloads(trial, WIDEST)))
 
 
 @pytest.mark.promise(id="P8")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
-from batchproof.checks.happened import has_mixed_step, has_preemption
+from batchproof.checks.happened import PREEMPTED, has_mixed_step
 from batchproof.generators.strategies import crowded, prompts, workloads
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.one_model
 @pytest.mark.needs("tracing")
 @given(data=st.data())
 def test_slots_and_token_budget_are_never_exceeded(trial: Trial, data: st.DataObject) -> None:
-    trial.check(data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3)))
+    trial.check(data.draw(workloads(trial, min_requests=3)))
 
 
 @pytest.mark.promise(id="P9")
@@ -30,13 +30,8 @@ def test_slots_and_token_budget_are_never_exceeded(trial: Trial, data: st.DataOb
 def test_freed_slots_are_filled_at_once_and_decodes_never_wait(
     trial: Trial, data: st.DataObject
 ) -> None:
-    drawn = workloads(
-        trial.oracle,
-        trial.capabilities,
-        min_requests=3,
-        with_arrivals=data.draw(st.booleans(), label="staggered"),
-    )
-    trial.check(data.draw(drawn))
+    is_staggered = data.draw(st.booleans(), label="staggered")
+    trial.check(data.draw(workloads(trial, min_requests=3, with_arrivals=is_staggered)))
 
 
 @pytest.mark.promise(id="P9")
@@ -52,36 +47,28 @@ def test_a_prefill_rides_with_the_decodes_of_others(trial: Trial, data: st.DataO
         for i in range(newcomers)
     ]
     arrivals = (0, *(2 + 2 * i for i in range(newcomers)))
-    workload = Workload(tuple(wanted), EngineConfig(max_num_seqs=3), arrivals)
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        with trial.reporting(workload):
-            is_mixed = has_mixed_step(trial.trace_of(engine))
-            trial.must_show("prefill that shares a step with a decode", is_mixed)
+    trace = trial.check_calls([Workload(tuple(wanted), EngineConfig(max_num_seqs=3), arrivals)])
+    trial.must_show("prefill that shares a step with a decode", has_mixed_step(trace))
 
 
 @pytest.mark.promise(id="P10")
 @given(data=st.data())
 def test_every_run_ends_and_every_request_finishes_once(trial: Trial, data: st.DataObject) -> None:
-    trial.check(data.draw(workloads(trial.oracle, trial.capabilities, min_requests=2)))
+    trial.check(data.draw(workloads(trial, min_requests=2)))
 
 
 @pytest.mark.promise(id="P10")
 @pytest.mark.needs("stepping")
 @given(data=st.data())
 def test_stepping_ends_within_the_bound(trial: Trial, data: st.DataObject) -> None:
-    drawn = workloads(trial.oracle, trial.capabilities, min_requests=2, with_arrivals=True)
-    trial.check(data.draw(drawn))
+    trial.check(data.draw(workloads(trial, min_requests=2, with_arrivals=True)))
 
 
 @pytest.mark.promise(id="P11")
 @pytest.mark.needs("preemption", "tracing")
 @given(data=st.data())
 def test_free_and_used_blocks_add_up_under_preemption(trial: Trial, data: st.DataObject) -> None:
-    workload = data.draw(crowded(trial.oracle, trial.has_logits, block_sizes=trial.block_sizes))
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
+    trial.check_calls([data.draw(crowded(trial))], PREEMPTED)
 
 
 @pytest.mark.promise(id="P11")
@@ -104,12 +91,9 @@ def test_blocks_add_up_when_several_finish_in_one_step(trial: Trial, data: st.Da
 @given(data=st.data())
 def test_a_preempted_request_keeps_its_place_in_the_queue(trial: Trial, data: st.DataObject) -> None:
     """Lets others wait behind it, which must not overtake."""
-    full = data.draw(crowded(trial.oracle, trial.has_logits, block_sizes=trial.block_sizes))
+    full = data.draw(crowded(trial))
     vocab_size = trial.subject.vocab_size
     behind = [
         Request(f"behind-{i}", data.draw(prompts(vocab_size, st.integers(1, 4))), 2) for i in range(2)
     ]
-    workload = full.with_requests([*full.requests, *behind])
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
+    trial.check_calls([full.with_requests([*full.requests, *behind])], PREEMPTED)

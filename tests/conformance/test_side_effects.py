@@ -25,7 +25,7 @@ pytestmark = pytest.mark.promise(id="P15")
 @given(data=st.data())
 def test_serving_leaves_the_world_as_it_was(trial: Trial, data: st.DataObject) -> None:
     """Lets an engine change settings while it works; after each call all must be restored."""
-    check_world(trial, data.draw(workloads(trial.oracle, trial.capabilities)))
+    check_world(trial, data.draw(workloads(trial)))
 
 
 @pytest.mark.one_model
@@ -34,9 +34,7 @@ def test_what_befalls_a_request_leaves_the_world_as_it_was(trial: Trial) -> None
     meetings = Meetings(trial, seed=0)
     design = covering(meetings.choices, seed=0, excluded=meetings.excluded)
     for number, values in enumerate(design[: settings().max_examples]):
-        fields = trial.offer[1]
-        calls = calls_of(values, trial.oracle, trial.has_logits, number, trial.block_sizes, fields)
-        check_world(trial, calls[0])
+        check_world(trial, calls_of(values, trial, number, trial.block_sizes)[0])
 
 
 def check_world(trial: Trial, workload: Workload) -> None:

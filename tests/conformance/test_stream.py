@@ -17,8 +17,7 @@ pytestmark = [pytest.mark.promise(id="P14"), pytest.mark.needs("stepping"), pyte
 
 @given(data=st.data())
 def test_events_add_up_to_the_completion(trial: Trial, data: st.DataObject) -> None:
-    drawn = workloads(trial.oracle, trial.capabilities, min_requests=2, with_arrivals=True)
-    workload = data.draw(drawn)
+    workload = data.draw(workloads(trial, min_requests=2, with_arrivals=True))
     outcome = trial.check(workload)
     known = {request.request_id for request in workload.requests}
     strangers = [event for _, event in outcome.events if event.request_id not in known]
@@ -29,7 +28,7 @@ def test_events_add_up_to_the_completion(trial: Trial, data: st.DataObject) -> N
 
 @given(data=st.data())
 def test_stepping_and_generate_give_the_same_answers(trial: Trial, data: st.DataObject) -> None:
-    workload = data.draw(workloads(trial.oracle, trial.capabilities))
+    workload = data.draw(workloads(trial))
     trial.check(workload)
     stepped = Workload(workload.requests, workload.config, arrivals=(0,) * len(workload.requests))
     trial.check(stepped)

@@ -20,12 +20,13 @@ from batchproof.api import (
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.happened import (
-    has_acceptance,
-    has_chunk,
+    ACCEPTED,
+    CHUNKS,
+    HITS,
+    PREEMPTED,
+    REJECTED,
+    happened_in,
     has_mixed_step,
-    has_preemption,
-    has_prefix_hit,
-    has_rejection,
     has_shared_block,
     has_slot_reuse,
 )
@@ -190,17 +191,15 @@ def test_a_trace_shows_what_a_test_is_about() -> None:
     assert not has_slot_reuse(trace, 3)
     assert has_mixed_step(trace)
     assert not has_mixed_step(trace[:1])
-    assert not has_chunk(trace)
-    assert has_chunk([step("a0+2!")])
-    assert not has_preemption(trace)
-    assert has_preemption([step("", preempted="a")])
+    assert not any(happened_in(trace).values())
+    assert happened_in([step("a0+2!")])[CHUNKS]
+    assert happened_in([step("", preempted="a")])[PREEMPTED]
     both = "d0+5 e4+1"
     assert has_shared_block([step(both, admitted="de", free=4)], 2)
     assert not has_shared_block([step(both, admitted="de", free=2)], 2)
     assert not has_shared_block([step(both, admitted="de", finished="e", free=5)], 2)
-    assert not has_prefix_hit(trace)
-    assert not has_prefix_hit([D_IS_COMPUTED, step("d5+1")])
-    assert has_prefix_hit([D_IS_COMPUTED, step("d4+2", admitted="d", preempted="d")])
+    assert not happened_in([D_IS_COMPUTED, step("d5+1")])[HITS]
+    assert happened_in([D_IS_COMPUTED, step("d4+2", admitted="d", preempted="d")])[HITS]
 
 
 # d, e and f begin alike; g is another one. d is answered with 9 and 8.
@@ -233,7 +232,7 @@ def test_a_request_may_begin_behind_what_was_computed() -> None:
         [D_IS_COMPUTED, step("e4+1", "d", "e", preempted="d"), step("d4+2", admitted="d")],
     ):
         begins(trace)
-        assert has_prefix_hit(trace)
+        assert happened_in(trace)[HITS]
 
 
 NO_BEGINNINGS: Broken = {
@@ -432,8 +431,8 @@ def require_drafts(trace: Sequence[StepRecord]) -> None:
 
 def test_a_trace_with_drafts_keeps_every_rule() -> None:
     require_drafts(DRAFTED)
-    assert has_acceptance(DRAFTED)
-    assert has_rejection(DRAFTED)
+    counts = happened_in(DRAFTED)
+    assert (counts[ACCEPTED], counts[REJECTED]) == (2, 2)
 
 
 @pytest.mark.parametrize(

@@ -326,14 +326,15 @@ def _num_late_steps(trial: Trial, workloads: Sequence[Workload], outcomes: Seque
 def _event_findings(
     trial: Trial, case: Case, records: Sequence[StepRecord], num_late_steps: int
 ) -> Iterator[Finding]:
+    counts = happened.happened_in(records)
     did_happen = {
-        "preemption": happened.has_preemption(records),
-        "chunked": happened.has_chunk(records),
+        "preemption": counts[happened.PREEMPTED] > 0,
+        "chunked": counts[happened.CHUNKS] > 0,
         "slot_reuse": happened.has_slot_reuse(records, case.config.max_num_seqs),
         "mixed_step": happened.has_mixed_step(records),
-        "prefix_hit": happened.has_prefix_hit(records),
-        "acceptance": happened.has_acceptance(records),
-        "rejection": happened.has_rejection(records),
+        "prefix_hit": counts[happened.HITS] > 0,
+        "acceptance": counts[happened.ACCEPTED] > 0,
+        "rejection": counts[happened.REJECTED] > 0,
     }
     num_steps = len(records)
     for event, did in did_happen.items():

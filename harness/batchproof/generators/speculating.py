@@ -1,13 +1,13 @@
 """Hypothesis strategies: workloads whose answers an engine may reach by speculation."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
 from batchproof.decoding.speculation import disagreeing_tokens, proposed_instead
-from batchproof.generators.strategies import SMALL_BLOCKS, text_tokens
+from batchproof.generators.strategies import text_tokens
+from batchproof.generators.target import Target
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
@@ -66,9 +66,7 @@ def one_alone(oracle: Oracle, workload: Workload, is_right: bool) -> Workload:
 
 
 @st.composite
-def behind_rejected_drafts(
-    draw: st.DrawFn, oracle: Oracle, block_sizes: Sequence[int] = SMALL_BLOCKS
-) -> tuple[Workload, Workload]:
+def behind_rejected_drafts(draw: st.DrawFn, target: Target) -> tuple[Workload, Workload]:
     """Draws two calls for one engine whose drafts are never right.
 
     In the first a request ends at an EOS that takes the place of a draft and would fill a block, which
@@ -76,8 +74,8 @@ def behind_rejected_drafts(
     an earlier block, in which a token has taken its place. The first prompt fills a block, so that one
     is found for certain.
     """
-    vocab_size = oracle.subject.vocab_size
-    block_size = draw(st.sampled_from(block_sizes), label="block_size")
+    oracle, vocab_size = target.oracle, target.subject.vocab_size
+    block_size = draw(st.sampled_from(target.block_sizes), label="block_size")
     owners, behind = list[Request](), list[Request]()
     for place, text in enumerate(draw(st.permutations(range(12)))[:3]):
         least = 0 if place else block_size

@@ -7,8 +7,6 @@ prompt and pools that force preemption. All of it shrinks towards one short requ
 """
 
 import random
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from functools import cache
 from math import ceil
 
@@ -16,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
+from batchproof.generators.target import Target
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
@@ -103,8 +102,7 @@ def eos_sets(draw: st.DrawFn, oracle: Oracle, prompt: tuple[int, ...], cap: int)
 @st.composite
 def workloads(
     draw: st.DrawFn,
-    oracle: Oracle,
-    capabilities: AbstractSet[Capability],
+    target: Target,
     min_requests: int = 1,
     with_eos: bool = True,
     with_arrivals: bool = False,
@@ -114,16 +112,17 @@ def workloads(
     engine can work with, which hold every one of them, but rarely all at once; `with_arrivals` staggers
     them."""
     block_size = draw(st.sampled_from([2, 3, 4, 16]))
-    wanted = draw(requests(oracle, block_size, min_requests, with_eos=with_eos, first_cap=first_cap))
+    drawn = requests(target.oracle, block_size, min_requests, with_eos=with_eos, first_cap=first_cap)
+    wanted = draw(drawn)
     longest = max(len(request.prompt_token_ids) for request in wanted)
     largest = max(len(r.prompt_token_ids) + r.max_new_tokens for r in wanted)
     max_num_seqs = draw(st.integers(1, 4))
-    smallest_budget = max_num_seqs if Capability.CHUNKED_PREFILL in capabilities else longest
+    smallest_budget = max_num_seqs if Capability.CHUNKED_PREFILL in target.capabilities else longest
     least = max(smallest_budget, max_num_seqs)
     # Unbounded, any, and one that leaves a single token for the longest prompt's last chunk.
     budget = draw(st.one_of(st.just(2048), st.integers(least, 64), st.just(max(least, longest - 1))))
     num_blocks = None
-    if Capability.PREEMPTION in capabilities:
+    if Capability.PREEMPTION in target.capabilities:
         needed = ceil(largest / block_size)
         num_blocks = draw(st.one_of(st.none(), st.integers(needed, needed + 4)))
     config = EngineConfig(
@@ -133,7 +132,7 @@ def workloads(
         num_blocks=num_blocks,
         # Often the longest request fills the context to its end, whatever the block size.
         max_model_len=draw(st.sampled_from([None, None, largest])),
-        return_logits=Capability.LOGITS in capabilities and not with_arrivals,
+        return_logits=target.has_logits and not with_arrivals,
     )
     arrivals = None
     if with_arrivals:
@@ -142,27 +141,21 @@ def workloads(
 
 
 @st.composite
-def crowded(
-    draw: st.DrawFn,
-    oracle: Oracle,
-    return_logits: bool,
-    in_chunks: bool = False,
-    block_sizes: Sequence[int] = SMALL_BLOCKS,
-) -> Workload:
+def crowded(draw: st.DrawFn, target: Target, in_chunks: bool = False) -> Workload:
     """Draws sequences that fit the pool when they are admitted and outgrow it together after some
     tokens each, so a preemption is forced. Where windows bound all layers, some live for two blocks
     alone: an engine may give back what lies behind a window.
 
     `in_chunks`: the token budget is below what a preempted sequence must be fed again.
     """
-    block_size = draw(st.sampled_from(block_sizes))
-    is_short = oracle.subject.reach is not None and draw(st.booleans(), label="is_short")
+    block_size = draw(st.sampled_from(target.block_sizes))
+    is_short = target.subject.reach is not None and draw(st.booleans(), label="is_short")
     fewest, longest, growth = 2, 3 * block_size, 3 * block_size + 1
     if is_short:
         fewest, longest, growth = 3, max(1, block_size - 1), block_size + 2
     lens = st.integers(1, 1 if in_chunks else longest)
     lengths = draw(st.lists(lens, min_size=fewest, max_size=4), label="lengths")
-    vocab_size = oracle.subject.vocab_size
+    vocab_size = target.subject.vocab_size
     wanted = tuple(
         Request(f"r{i}", draw(prompts(vocab_size, st.just(length))), growth)
         for i, length in enumerate(lengths)
@@ -176,17 +169,17 @@ def crowded(
         max_num_batched_tokens=len(lengths) + draw(st.integers(0, 1)) if in_chunks else 2048,
         block_size=block_size,
         num_blocks=num_blocks,
-        return_logits=return_logits,
+        return_logits=target.has_logits,
     )
     return Workload(wanted, config)
 
 
 @st.composite
-def long_workloads(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Workload:
+def long_workloads(draw: st.DrawFn, target: Target) -> Workload:
     """Draws more requests than the default number of slots, with prompts and caps of dozens of
     tokens."""
-    vocab_size = oracle.subject.vocab_size
-    room = min(oracle.subject.context_len, 160)
+    vocab_size = target.subject.vocab_size
+    room = min(target.subject.context_len, 160)
     lengths = draw(st.lists(st.integers(1, room - 40), min_size=7, max_size=10), label="lengths")
     wanted = tuple(
         Request(
@@ -196,7 +189,7 @@ def long_workloads(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Work
         )
         for i, length in enumerate(lengths)
     )
-    return Workload(wanted, EngineConfig(return_logits=return_logits))
+    return Workload(wanted, EngineConfig(return_logits=target.has_logits))
 
 
 LONGEST = 4096  # tokens
@@ -249,26 +242,25 @@ def longest_context(oracle: Oracle) -> int:
 
 
 @st.composite
-def wide_workloads(
-    draw: st.DrawFn, oracle: Oracle, capabilities: AbstractSet[Capability], widest: int
-) -> Workload:
+def wide_workloads(draw: st.DrawFn, target: Target, widest: int) -> Workload:
     """Draws more requests than slots, of which there are 9 to `widest`: most are short, a few are long.
 
     Where the engine can, the token budget is below a long prompt, the pool holds half of what all
     need, and requests arrive while others run.
     """
     slots = draw(st.integers(9, widest), label="max_num_seqs")
-    longest = longest_context(oracle) // 8
+    longest = longest_context(target.oracle) // 8
     lengths = st.one_of(*[st.integers(1, 24)] * 7, st.integers(1, longest))
     drawn = draw(st.lists(lengths, min_size=slots + 1, max_size=slots + 9), label="lengths")
     wanted = tuple(
-        Request(f"r{i}", cut_prompt(oracle.subject.vocab_size, 13 * i, length), 2 + i % 4)
+        Request(f"r{i}", cut_prompt(target.subject.vocab_size, 13 * i, length), 2 + i % 4)
         for i, length in enumerate(drawn)
     )
     block_size = draw(st.sampled_from([1, 8, 16, 33]), label="block_size")
     needs = [ceil((length + 5) / block_size) for length in drawn]
-    is_small = Capability.PREEMPTION in capabilities and draw(st.booleans(), label="small pool")
-    in_chunks = Capability.CHUNKED_PREFILL in capabilities and draw(st.booleans(), label="chunks")
+    can = target.capabilities
+    is_small = Capability.PREEMPTION in can and draw(st.booleans(), label="small pool")
+    in_chunks = Capability.CHUNKED_PREFILL in can and draw(st.booleans(), label="chunks")
     config = EngineConfig(
         max_num_seqs=slots,
         max_num_batched_tokens=draw(st.integers(slots, 300)) if in_chunks else 1 << 16,
@@ -276,6 +268,6 @@ def wide_workloads(
         num_blocks=max(*needs, sum(needs) // 2) if is_small else None,
     )
     arrivals = None
-    if Capability.STEPPING in capabilities:
+    if Capability.STEPPING in can:
         arrivals = tuple(draw(st.sampled_from([0, 0, 1, 3])) for _ in wanted)
     return Workload(wanted, config, arrivals)

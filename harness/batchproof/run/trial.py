@@ -175,9 +175,9 @@ class Trial:
         return Capability.LOGITS in self.capabilities
 
     @property
-    def offer(self) -> tuple[frozenset[Capability], TakenFields]:
-        """The engine's capabilities, and the fields of `SamplingParams` that it takes."""
-        return self.capabilities, self.lab.offer(self.spec, self.subject).fields
+    def fields(self) -> TakenFields:
+        """The fields of `SamplingParams` that the engine takes."""
+        return self.lab.offer(self.spec, self.subject).fields
 
     @property
     def grammars(self) -> TakenGrammars:
@@ -330,6 +330,17 @@ class Trial:
         with self.reporting(workload):
             require(self._findings(workload, outcome, engine, num_records))
         return outcome
+
+    def check_calls(self, calls: Sequence[Workload], *events: str) -> Sequence[StepRecord]:
+        """Checks calls on one fresh engine, as `check` does. Its trace, which is returned, `must_show`
+        these events, of `happened.COUNTERS`."""
+        with self.engine(calls[0].config) as engine:
+            for call in calls:
+                self.check(call, engine)
+            trace = self.trace_of(engine)
+        for event in events:
+            self.must_show(event, happened_in(trace)[event] > 0)
+        return trace
 
     def _findings(
         self, workload: Workload, outcome: Outcome, engine: Engine, num_records: int
