@@ -17,6 +17,7 @@ from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.journal import JournalKind, JournalWriter
 from batchproof.records.provenance import Provenance, made_now
 from batchproof_lab.worker_pool import LostTask, WorkerPool
@@ -59,7 +60,7 @@ class Line:
     sitting: Provenance | None = None
 
 
-CAMPAIGN = JournalKind("batchproof.campaign/3", Question, Line)
+CAMPAIGN = JournalKind(FileKind("journal", "batchproof.campaign", 3, Question), Line)
 
 
 @dataclass

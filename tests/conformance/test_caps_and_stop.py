@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import Capability, EngineConfig, FinishReason, Request
+from batchproof.api import Capability, EngineConfig, Request
 from batchproof.generators.strategies import prompts, requests, workloads
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import require_same_bits
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Workload
+from batchproof.workload.workloads import Workload, cut
 
 pytestmark = pytest.mark.one_model
 
@@ -20,10 +20,7 @@ pytestmark = pytest.mark.one_model
 @given(data=st.data())
 def test_every_request_gets_exactly_its_own_cap(trial: Trial, data: st.DataObject) -> None:
     workload = data.draw(workloads(trial, min_requests=3, with_eos=False))
-    outcome = trial.check(workload)
-    for request, completion in zip(workload.requests, outcome.completions, strict=True):
-        assert len(completion.token_ids) == request.max_new_tokens, "judged above"
-        assert completion.finish_reason is FinishReason.LENGTH, "judged above"
+    trial.check(workload)
 
 
 @pytest.mark.promise(id="P2")
@@ -37,13 +34,7 @@ def test_a_smaller_cap_gives_a_prefix_of_the_answer(trial: Trial, data: st.DataO
     longer[chosen] = replace(longer[chosen], max_new_tokens=longer[chosen].max_new_tokens + 3)
     short = trial.run(workload).completions[chosen]
     long = trial.run(workload.with_requests(longer)).completions[chosen]
-    length = workload.requests[chosen].max_new_tokens
-    prefix = replace(
-        long,
-        token_ids=long.token_ids[:length],
-        finish_reason=FinishReason.LENGTH,
-        logits=None if long.logits is None else long.logits[:length],
-    )
+    prefix = cut(long, workload.requests[chosen].max_new_tokens)
     with trial.reporting(workload):
         # Who may be served first where it likes may go by caps.
         is_alike = Capability.SCHEDULING in trial.capabilities

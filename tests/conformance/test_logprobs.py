@@ -47,10 +47,7 @@ def test_fewer_than_none_of_the_likeliest_are_refused(trial: Trial, field: str) 
     asked = next(each for each in fewer if not trial.fields.documented(each))
     bad = Request("bad", (5, 6), 4, sampling=asked)
     good = Request("good", (7, 8, 9), 4, sampling=SamplingParams(**{field: 0}))
-    workload = Workload((bad, good))
-    outcome = trial.run(workload)
-    with trial.reporting(workload):
-        trial.judge(workload.requests, outcome, bad=(0,))
+    trial.check_answers(Workload((bad, good)), bad=(0,))
 
 
 @pytest.mark.needs("logit_processing")

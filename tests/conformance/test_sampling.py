@@ -204,6 +204,4 @@ def test_a_bad_parameter_is_refused_alone(trial: Trial, kind: str) -> None:
     wrong += fields.beyond_ranges()
     bad = [Request(f"bad-{i}", (5, 6), 4, sampling=asked) for i, asked in enumerate(wrong)]
     workload = Workload((Request("good", (7, 8, 9), 4), *bad))
-    outcome = trial.run(workload)
-    with trial.reporting(workload):
-        trial.judge(workload.requests, outcome, bad=range(1, len(bad) + 1))
+    trial.check_answers(workload, bad=range(1, len(bad) + 1))

@@ -89,7 +89,5 @@ def test_a_grammar_that_cannot_be_followed_is_refused_alone(trial: Trial, kind: 
     known = trial.grammars.ends or frozenset(ENDS[:1])
     eos = frozenset({trial.subject.vocab_size}) if kind == "no EOS" else known
     bad = Request("bad", (5, 6), 4, eos, grammar=grammar)
-    workload = good.with_requests((*good.requests[:4], bad, *good.requests[4:]))
-    outcome = trial.run(workload)
-    with trial.reporting(workload):
-        trial.judge(workload.requests, outcome, bad=(4,))
+    mixed = (*good.requests[:4], bad, *good.requests[4:])
+    trial.check_answers(good.with_requests(mixed), bad=(4,))

@@ -68,11 +68,9 @@ def request_of(spec: RequestSpec, oracle: Oracle, config: EngineConfig) -> Reque
     subject = oracle.subject
     context_len = min(subject.context_len, config.max_model_len or sys.maxsize)
     prompt = _prompt_token_ids(spec.prompt, subject, context_len)
-    cap = (
-        context_len - len(prompt) + spec.cap.offset
-        if isinstance(spec.cap, schema.ContextCap)
-        else spec.cap
-    )
+    cap = spec.cap
+    if isinstance(cap, schema.BeyondContext):
+        cap = context_len - len(prompt) + cap.offset
     request = Request(spec.request_id, prompt, cap, sampling=spec.sampling, grammar=spec.grammar)
     limits = Limits.of(subject.model, config)
     reason = limits.refusal(replace(request, grammar=None))  # without an EOS, which a grammar needs
@@ -112,11 +110,10 @@ def _prompt_token_ids(
         case str():  # an empty text is empty, whatever a tokenizer would add
             return subject.encode(prompt) if prompt else ()
         case schema.RandomPrompt(length, seed):
+            if isinstance(length, schema.BeyondContext):
+                length = context_len + length.offset
             rng = random.Random(seed)
             return tuple(rng.randrange(subject.vocab_size) for _ in range(length))
-        case schema.ContextPrompt(offset, seed):
-            length = max(context_len + offset, 0)
-            return _prompt_token_ids(schema.RandomPrompt(length, seed), subject, context_len)
 
 
 def _eos_id(

@@ -7,7 +7,7 @@ stand in no text.
 
 import json
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,18 +41,23 @@ def _escaped(word: str) -> str:
     return "".join(f"\\{each}" if each in SPECIAL else each for each in word)
 
 
-def _more(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    times = st.sampled_from(["?", "*", "+", "{2}", "{1,3}"])
+TIMES = ("?", "*", "+", "{2}", "{1,3}")
+
+
+def larger(
+    parts: st.SearchStrategy[str], times: Sequence[str] = TIMES, longest: int = 3
+) -> st.SearchStrategy[str]:
+    """Draws regular expressions of such parts: up to `longest` in a row, a choice, or one repeated."""
     return st.one_of(
-        st.lists(parts, min_size=2, max_size=3).map("".join),
+        st.lists(parts, min_size=2, max_size=longest).map("".join),
         st.lists(parts, min_size=2, max_size=3).map(lambda ways: f"({'|'.join(ways)})"),
-        st.tuples(parts, times).map(lambda pair: f"({pair[0]}){pair[1]}"),
+        st.tuples(parts, st.sampled_from(times)).map(lambda pair: f"({pair[0]}){pair[1]}"),
     )
 
 
 LEAVES = st.sampled_from([*map(_escaped, WORDS), *CLASSES, WIDE])
-PARTS = st.one_of(LEAVES, _more(LEAVES))
-regexes = st.one_of(PARTS, _more(PARTS)).map(lambda text: Grammar("regex", text))
+PARTS = st.one_of(LEAVES, larger(LEAVES))
+regexes = st.one_of(PARTS, larger(PARTS)).map(lambda text: Grammar("regex", text))
 
 
 @st.composite

@@ -1,13 +1,12 @@
 """Runs the scene of a failure again and judges it with the checks of the suite."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext
-from dataclasses import replace
 from enum import IntEnum
 from typing import Any, cast
 
-from batchproof.api import Capability, Completion, FinishReason, MaskingEngine, RowRecord
+from batchproof.api import Capability, Completion, MaskingEngine, RowRecord
 from batchproof.cases.files import load_cases
 from batchproof.cases.runner import run_calls, run_case
 from batchproof.cases.schema import Case
@@ -35,7 +34,7 @@ from batchproof.run.relations import (
     require_same_bits,
 )
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Outcome, Workload
+from batchproof.workload.workloads import Outcome, Workload, cut
 
 MOVED = {Rule.UNSEEN_MOVES: False, Rule.SEEN_STAYS: True}
 NUM_TRIES = 5  # of a failure that comes and goes
@@ -193,35 +192,24 @@ def _compare(trial: Trial, failure: Failure) -> None:
             _check_moves(trial, failure, before, after)
             return
         relation = str(finding.facts["relation"])
-        answers = _of_one_length(scene, name, before, after)
-        require_same_bits(trial, finding.promise, relation, *answers)
+        old, new = ([_of_one_length(scene, name, each)] for each in (before, after))
+        require_same_bits(trial, finding.promise, relation, old, new)
 
 
 def _answer(trial: Trial, runs: Sequence[Run], name: str | None) -> Completion:
     return next(each for each in _served(trial, runs).completions if each.request_id == name)
 
 
-def _of_one_length(
-    scene: Scene, name: str | None, before: Completion, after: Completion
-) -> tuple[list[Completion], list[Completion]]:
-    """Returns both answers at one length: if the request has a smaller cap in one of the scenes, the
-    longer answer is cut there."""
+def _of_one_length(scene: Scene, name: str | None, answer: Completion) -> Completion:
+    """Returns the answer, cut where the request has a smaller cap in one of the scenes."""
     caps = {
         request.max_new_tokens
         for runs in (scene.other, scene.runs)
         for request in runs[-1].workload.requests
         if request.request_id == name
     }
-    return [_cut(before, caps)], [_cut(after, caps)]
-
-
-def _cut(answer: Completion, caps: Collection[int]) -> Completion:
-    length = min(caps)
-    if len(caps) == 1 or len(answer.token_ids) <= length:
-        return answer
-    logits = None if answer.logits is None else answer.logits[:length]
-    tokens, reason = answer.token_ids[:length], FinishReason.LENGTH
-    return replace(answer, token_ids=tokens, finish_reason=reason, logits=logits)
+    is_longer = len(caps) > 1 and len(answer.token_ids) > min(caps)
+    return cut(answer, min(caps)) if is_longer else answer
 
 
 def _check_moves(trial: Trial, failure: Failure, before: Completion, after: Completion) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -82,46 +82,36 @@ class StoredAnswer:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run under the keys of the file."""
+    """A run under the keys of the file; what a workload holds besides requests has the same names."""
 
     engine_number: int
     config: EngineConfig
     requests: tuple[StoredRequest, ...]
     arrivals: tuple[int, ...] | None
-    aborts: tuple[tuple[str, int], ...]  # id, step
+    aborts: tuple[tuple[str, int], ...]
     got: tuple[StoredAnswer, ...]
-    adapters: tuple[tuple[str, int], ...] = ()  # name, number
+    adapters: tuple[tuple[str, int], ...] = ()
     adapters_in_place: bool = False
     weights: int = 0
-    interruptions: tuple[tuple[int, str, int], ...] = ()  # step, kind, weights
+    interruptions: tuple[Interruption, ...] = ()
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        asked = run.workload
-        requests = tuple(map(StoredRequest.of, asked.requests))
+        requests = tuple(map(StoredRequest.of, run.workload.requests))
         got = tuple(map(StoredAnswer.of, run.completions))
-        arrivals = None if asked.arrivals is None else tuple(asked.arrivals)
-        return cls(
-            *(run.serial, asked.config, requests, arrivals, tuple(asked.aborts), got),
-            adapters=tuple(asked.adapters),
-            adapters_in_place=asked.adapters_in_place,
-            weights=asked.weights,
-            interruptions=asked.interruptions,
-        )
+        same = {name: getattr(run.workload, name) for name in BESIDE_REQUESTS}
+        return cls(engine_number=run.serial, requests=requests, got=got, **same)
 
     def run(self) -> Run:
         """Returns the run itself. Raises `ValueError` for a value out of place."""
-        requests = tuple(each.request() for each in self.requests)
-        for _, kind, _ in self.interruptions:
-            _known("interruptions", kind, KINDS)
-        workload = Workload(
-            *(requests, self.config, self.arrivals, self.aborts),
-            adapters=self.adapters,
-            adapters_in_place=self.adapters_in_place,
-            weights=self.weights,
-            interruptions=tuple(Interruption(*each) for each in self.interruptions),
-        )
+        for each in self.interruptions:
+            _known("interruptions", each.kind, KINDS)
+        same = {name: getattr(self, name) for name in BESIDE_REQUESTS}
+        workload = Workload(tuple(each.request() for each in self.requests), **same)
         return Run(self.engine_number, workload, tuple(each.completion() for each in self.got))
+
+
+BESIDE_REQUESTS = [each.name for each in fields(Workload) if each.name != "requests"]
 
 
 @dataclass(frozen=True, kw_only=True)

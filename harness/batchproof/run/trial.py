@@ -331,6 +331,16 @@ class Trial:
             require(self._findings(workload, outcome, engine, num_records))
         return outcome
 
+    def check_answers(
+        self, workload: Workload, bad: Collection[int] = (), engine: Engine | None = None
+    ) -> Outcome:
+        """Runs a workload as `run` does, and judges its answers as `judge` does, but not the conduct.
+        Returns the outcome."""
+        outcome = self.run(workload, engine)
+        with self.reporting(workload):
+            self.judge(workload.requests, outcome, bad, workload.adapters)
+        return outcome
+
     def check_calls(self, calls: Sequence[Workload], *events: str) -> Sequence[StepRecord]:
         """Checks calls on one fresh engine, as `check` does. Its trace, which is returned, `must_show`
         these events, of `happened.COUNTERS`."""

@@ -136,6 +136,13 @@ class Outcome:
     trace_lens: tuple[int, ...] = ()  # records of the engine's trace before each step, if it has one
 
 
+def cut(answer: Completion, length: int) -> Completion:
+    """Returns the first tokens of an answer with their logits, as under a cap of `length`."""
+    logits = None if answer.logits is None else answer.logits[:length]
+    tokens, reason = answer.token_ids[:length], FinishReason.LENGTH
+    return replace(answer, token_ids=tokens, finish_reason=reason, logits=logits)
+
+
 def assemble(request_id: str, events: Sequence[TokenEvent], was_aborted: bool = False) -> Completion:
     """Returns the completion of a request, from its events. One without a last event is an ERROR
     that says so."""
