@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.generators.strategies import prompts, requests, workloads
+from batchproof.generators.strategies import asking, prompts, requests, workloads
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import require_same_bits
 from batchproof.run.trial import Trial
@@ -65,10 +65,9 @@ def test_rows_that_leave_take_their_eos_ids_along(trial: Trial, data: st.DataObj
     own; so per-row lists that are not shortened in the right place slip."""
     vocab_size = trial.subject.vocab_size
     count = data.draw(st.integers(2, 4), label="rows that stop late")
-    quick = [
-        Request(f"quick-{i}", data.draw(prompts(vocab_size, st.integers(1, 12))), i + 1)
-        for i in range(data.draw(st.integers(1, 2), label="rows that leave early"))
-    ]
+    num_early = data.draw(st.integers(1, 2), label="rows that leave early")
+    caps = range(1, num_early + 1)
+    quick = data.draw(asking(trial.oracle, "quick", caps, st.integers(1, 12)))
     late = []
     for index in range(count):
         prompt = data.draw(prompts(vocab_size, st.integers(1, 12)))

@@ -9,11 +9,11 @@ from batchproof.checks.happened import CHUNKS, PREEMPTED
 from batchproof.generators.strategies import (
     around,
     crowded,
-    cut_prompt,
     fewer_examples,
     long_workloads,
     longest_context,
     prompts,
+    requests_of_lengths,
     workloads,
 )
 from batchproof.models.embedded import STATE_MODEL
@@ -68,10 +68,7 @@ def test_lengths_around_powers_of_two_keep_parity(trial: Trial) -> None:
     longest = longest_context(trial.oracle) - 3
     for size in (16, 32, 64, 128, 192, 256):
         lengths = [each for each in (*around(size), size - 3) if each <= longest]
-        wanted = tuple(
-            Request(f"r{length}", cut_prompt(trial.subject.vocab_size, 3 * length, length), 3)
-            for length in lengths
-        )
+        wanted = requests_of_lengths(trial.subject.vocab_size, lengths)
         config = EngineConfig(max_num_seqs=4, return_logits=trial.has_logits)
         trial.check(Workload(wanted, config))
 

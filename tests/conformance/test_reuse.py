@@ -1,5 +1,7 @@
 """P8: the n-th call answers as the first would; a slot's next tenant sees nothing of the last."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from batchproof.api import EngineConfig, Request
 from batchproof.checks.happened import has_slot_reuse
 from batchproof.generators.conversations import conversations
-from batchproof.generators.strategies import prompts, workloads
+from batchproof.generators.strategies import asking, prompts, workloads
 from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
@@ -51,38 +53,28 @@ def _fits(request: Request, workload: Workload) -> bool:
 def test_short_tenants_follow_long_ones_in_the_same_slot(trial: Trial, data: st.DataObject) -> None:
     """Serves three waves long, short, long through fewer slots than requests: what a long tenant left
     behind lies within reach of the short one."""
-    vocab_size = trial.subject.vocab_size
-    max_num_seqs = data.draw(st.integers(1, 3), label="max_num_seqs")
+    num = data.draw(st.integers(1, 3), label="max_num_seqs")
     wanted = [
-        Request(f"{kind}-{i}", data.draw(prompts(vocab_size, lengths)), cap)
-        for kind, lengths, cap in (
-            ("long", st.integers(20, 36), 6),
-            ("short", st.integers(1, 4), 3),
-            ("again", st.integers(15, 36), 3),
-        )
-        for i in range(max_num_seqs)
+        *data.draw(asking(trial.oracle, "long", [6] * num, st.integers(20, 36))),
+        *data.draw(asking(trial.oracle, "short", [3] * num, st.integers(1, 4))),
+        *data.draw(asking(trial.oracle, "again", [3] * num, st.integers(15, 36))),
     ]
-    config = EngineConfig(max_num_seqs=max_num_seqs, return_logits=trial.has_logits)
+    config = EngineConfig(max_num_seqs=num, return_logits=trial.has_logits)
     trace = trial.check_calls([Workload(tuple(wanted), config)])
-    trial.must_show("slot that was used again", has_slot_reuse(trace, max_num_seqs))
+    trial.must_show("slot that was used again", has_slot_reuse(trace, num))
 
 
 @pytest.mark.one_model
 @given(data=st.data())
 def test_the_eos_ids_of_a_former_tenant_stop_nobody(trial: Trial, data: st.DataObject) -> None:
     """Serves newcomers without EOS ids whose right answers hold those of the tenants before them."""
-    vocab_size = trial.subject.vocab_size
-    count = data.draw(st.integers(1, 3), label="max_num_seqs")
-    newcomers = [
-        Request(f"new-{i}", data.draw(prompts(vocab_size, st.integers(1, 12))), 6) for i in range(count)
-    ]
+    count, lengths = data.draw(st.integers(1, 3), label="max_num_seqs"), st.integers(1, 12)
+    newcomers = data.draw(asking(trial.oracle, "new", [6] * count, lengths))
     theirs = frozenset().union(
         *(trial.oracle.right_tokens(each.prompt_token_ids, 6) for each in newcomers)
     )
-    tenants = [
-        Request(f"old-{i}", data.draw(prompts(vocab_size, st.integers(1, 12))), 4, theirs)
-        for i in range(count)
-    ]
+    drawn = data.draw(asking(trial.oracle, "old", [4] * count, lengths))
+    tenants = [replace(each, eos_token_ids=theirs) for each in drawn]
     with blame(Promise.P8, "after tenants with EOS ids of their own"):
         trial.check(Workload((*tenants, *newcomers), EngineConfig(max_num_seqs=count)))
 

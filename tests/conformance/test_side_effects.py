@@ -15,8 +15,9 @@ from batchproof.findings.finding import Rule
 from batchproof.generators.covering import calls_of, covering
 from batchproof.generators.strategies import requests, workloads
 from batchproof.run.meeting import Meetings
+from batchproof.run.serving import assembled
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Outcome, Workload, assemble
+from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.promise(id="P15")
 
@@ -53,7 +54,7 @@ def check_world(trial: Trial, workload: Workload) -> None:
         cancelled = dict(workload.aborts)
         kept = [each for each in workload.requests if each.request_id not in cancelled]
         by_id = {each.request_id: each for each in outcome.completions}
-        answers = Outcome(tuple(by_id[each.request_id] for each in kept))
+        answers = [by_id[each.request_id] for each in kept]
         if not any(each.is_update for each in workload.interruptions):  # whose answers have two parts
             trial.judge(kept, answers, adapters=workload.adapters)
 
@@ -88,5 +89,4 @@ def test_two_engines_may_be_stepped_in_turn(trial: Trial) -> None:
                 events[index] += engine.step()
         for index, (_, mine) in enumerate(pairs):
             with trial.reporting(mine):
-                completions = tuple(assemble(r.request_id, events[index]) for r in mine.requests)
-                trial.judge(mine.requests, Outcome(completions))
+                trial.judge(mine.requests, assembled(mine, events[index]))

@@ -53,7 +53,7 @@ def test_a_draft_that_is_never_right_changes_no_answer(trial: Trial, data: st.Da
 @given(data=st.data())
 def test_an_eos_or_the_cap_ends_a_run_of_right_drafts(trial: Trial, data: st.DataObject) -> None:
     drawn = data.draw(workloads(trial, min_requests=3, first_cap=LEAST_CAP))
-    workload = data.draw(speculated(trial.oracle, drawn, 1.0))
+    workload = data.draw(speculated(drawn, 1.0))
     alone = one_alone(trial.oracle, workload, is_right=True)
     trace = trial.check_calls([workload, alone], ACCEPTED)
     # A single one that is lost may be a near-tie.
@@ -69,7 +69,7 @@ def test_every_right_draft_is_kept(trial: Trial, data: st.DataObject) -> None:
     """On a model with a draft head: a hidden state or a key of its own that is wrong changes no answer,
     and loses drafts."""
     drawn = data.draw(workloads(trial, min_requests=3, first_cap=LEAST_CAP))
-    workload = data.draw(speculated(trial.oracle, drawn, 1.0))
+    workload = data.draw(speculated(drawn, 1.0))
     trace = trial.check_calls([workload], ACCEPTED)
     with trial.reporting(workload):
         require(lost_drafts(trace))

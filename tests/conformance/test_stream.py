@@ -10,7 +10,7 @@ from batchproof.checks.refusals import event_findings
 from batchproof.findings.finding import Rule
 from batchproof.generators.strategies import workloads
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Outcome, Workload
+from batchproof.workload.workloads import Workload
 
 pytestmark = [pytest.mark.promise(id="P14"), pytest.mark.needs("stepping"), pytest.mark.one_model]
 
@@ -43,7 +43,7 @@ def test_a_refused_request_yields_one_error_event(trial: Trial) -> None:
     with trial.reporting(workload):
         for name in (each.request_id for each in bad):
             require(event_findings(outcome.events, name))
-        trial.judge([good], Outcome(outcome.completions[:1]))
+        trial.judge([good], outcome.completions[:1])
 
 
 def test_an_abort_takes_nobody_elses_events_along(trial: Trial) -> None:
@@ -53,4 +53,4 @@ def test_an_abort_takes_nobody_elses_events_along(trial: Trial) -> None:
     outcome = trial.run(workload)
     with trial.reporting(workload):
         require(event_findings(outcome.events, "bad"))
-        trial.judge(requests[:1], Outcome(outcome.completions[:1]))
+        trial.judge(requests[:1], outcome.completions[:1])

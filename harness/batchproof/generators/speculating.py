@@ -18,21 +18,8 @@ OWN_TEXT = 13
 
 
 @st.composite
-def speculated(
-    draw: st.DrawFn, oracle: Oracle, workload: Workload, agreement: float | None = None
-) -> Workload:
-    """Draws the workload with a draft model that is right in this share of the tokens; None: in one of
-    some shares of which the right answers meet right drafts and wrong ones, or, if they are too uniform
-    for that, never."""
-    if agreement is None:
-        said = {
-            token
-            for request in workload.requests
-            for token in oracle.right_tokens(request.prompt_token_ids, request.max_new_tokens)[1:-1]
-        }
-        wrong = {each: {*disagreeing_tokens(oracle.subject.vocab_size, each)} for each in AGREEMENTS}
-        mixed = [each for each, tokens in wrong.items() if said & tokens and said - tokens]
-        agreement = draw(st.sampled_from(mixed or [0.0]), label="draft_agreement")
+def speculated(draw: st.DrawFn, workload: Workload, agreement: float) -> Workload:
+    """Draws the workload with a draft model that is right in this share of the tokens."""
     num = draw(st.integers(1, MOST_DRAFTS), label="num_speculative_tokens")
     budget = max(2, workload.config.max_num_batched_tokens)  # a single token has no room for a draft
     # Which are right is not asked where a whole run of drafts passes the end of the context.
@@ -89,7 +76,7 @@ def behind_rejected_drafts(draw: st.DrawFn, target: Target) -> tuple[Workload, W
             longer = (*prompt, *said[:at], token, *text_tokens(text + 1, vocab_size)[:1])
             behind.append(Request(f"{name}-{place}", longer, 3))
     config = EngineConfig(block_size=block_size, prefix_caching=True)
-    first = draw(speculated(oracle, Workload(tuple(owners), config), 0.0))
+    first = draw(speculated(Workload(tuple(owners), config), 0.0))
     return first, first.with_requests(behind)
 
 
@@ -103,7 +90,7 @@ def ending_on_a_draft(draw: st.DrawFn, oracle: Oracle, workload: Workload) -> Wo
         said = oracle.right_tokens(request.prompt_token_ids, request.max_new_tokens)
         wrong = proposed_instead(draw(st.sampled_from(said)), vocab_size, 0.0)
         ending.append(replace(request, eos_token_ids=frozenset({wrong} - {*said})))
-    return draw(speculated(oracle, workload.with_requests(ending), 0.0))
+    return draw(speculated(workload.with_requests(ending), 0.0))
 
 
 @st.composite

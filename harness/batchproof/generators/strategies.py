@@ -7,6 +7,7 @@ prompt and pools that force preemption. All of it shrinks towards one short requ
 """
 
 import random
+from collections.abc import Iterable
 from functools import cache
 from math import ceil
 
@@ -38,6 +39,21 @@ def prompts(draw: st.DrawFn, vocab_size: int, lengths: st.SearchStrategy[int]) -
     """
     text = draw(st.integers(0, NUM_TEXTS - 1))
     return text_tokens(text, vocab_size)[: draw(lengths)]
+
+
+@st.composite
+def asking(
+    draw: st.DrawFn,
+    oracle: Oracle,
+    name: str,
+    caps: Iterable[int],
+    lengths: st.SearchStrategy[int],
+) -> list[Request]:
+    """Draws a request for each of the caps, called by `name` and its number."""
+    vocab_size = oracle.subject.vocab_size
+    return [
+        Request(f"{name}-{i}", draw(prompts(vocab_size, lengths)), cap) for i, cap in enumerate(caps)
+    ]
 
 
 @cache
@@ -216,6 +232,13 @@ def short_requests(vocab_size: int, count: int, first: int, least_cap: int = 1) 
     return tuple(
         Request(f"r{n}", cut_prompt(vocab_size, 7 * n, 1 + 5 * n % 13), least_cap + n % 2, eos[n % 3])
         for n in range(first, first + count)
+    )
+
+
+def requests_of_lengths(vocab_size: int, lengths: Iterable[int]) -> tuple[Request, ...]:
+    """Returns requests for 3 tokens each, with prompts of these lengths, which begin differently."""
+    return tuple(
+        Request(f"r{length}", cut_prompt(vocab_size, 17 * length, length), 3) for length in lengths
     )
 
 

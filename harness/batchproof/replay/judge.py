@@ -20,7 +20,7 @@ from batchproof.findings.rules import Replay, Rule
 from batchproof.invariance.axes import AXES
 from batchproof.invariance.grades import Grade
 from batchproof.invariance.measure import require_grade
-from batchproof.oracle.oracle import centred
+from batchproof.oracle.oracle import largest_move
 from batchproof.replay.case import asked_workloads, case_text, loaded_case
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
@@ -216,7 +216,7 @@ def _check_moves(trial: Trial, failure: Failure, before: Completion, after: Comp
     facts: Mapping[str, Any] = failure.finding.facts
     if before.logits is None or after.logits is None:
         return
-    moved = (centred(before.logits) - centred(after.logits)).abs().max().item()
+    moved = largest_move(before.logits, after.logits)
     allowed = 0.0 if is_bitwise(trial) else facts["bound"]
     should_move = MOVED[failure.rule]
     query, position, bound = facts["query"], facts["position"], facts["bound"]

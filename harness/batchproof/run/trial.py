@@ -338,7 +338,7 @@ class Trial:
         Returns the outcome."""
         outcome = self.run(workload, engine)
         with self.reporting(workload):
-            self.judge(workload.requests, outcome, bad, workload.adapters)
+            self.judge(workload.requests, outcome.completions, bad, workload.adapters)
         return outcome
 
     def check_calls(self, calls: Sequence[Workload], *events: str) -> Sequence[StepRecord]:
@@ -400,7 +400,7 @@ class Trial:
     def judge(
         self,
         requests: Sequence[Request],
-        outcome: Outcome,
+        completions: Sequence[Completion],
         bad: Collection[int] = (),
         adapters: Iterable[tuple[str, int]] = (),
     ) -> None:
@@ -409,16 +409,15 @@ class Trial:
 
         Raises `BrokenPromise`, and `OracleError`.
         """
-        require(self._judged(requests, outcome, bad, adapters))
+        require(self._judged(requests, completions, bad, adapters))
 
     def _judged(
         self,
         requests: Sequence[Request],
-        outcome: Outcome,
+        given: Sequence[Completion],
         bad: Collection[int],
         adapters: Iterable[tuple[str, int]],
     ) -> Iterator[Finding]:
-        given = outcome.completions
         if bad and len(given) != len(requests):
             yield found(Rule.COUNT, num_requests=len(requests), num_completions=len(given))
             return

@@ -127,12 +127,11 @@ def in_blocks(config: EngineConfig, multiple: int) -> EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an engine returned: one completion per request in input order, the events if it was
-    stepped, and the number of steps."""
+    """What an engine returned: one completion per request in input order, and the events if it was
+    stepped."""
 
     completions: tuple[Completion, ...]
     events: tuple[tuple[int, TokenEvent], ...] = ()  # (step, event)
-    num_steps: int = 0
     trace_lens: tuple[int, ...] = ()  # records of the engine's trace before each step, if it has one
 
 
