@@ -1,13 +1,12 @@
 """`--repro` and `replay`: a written failure is reproduced, and is gone on an honest engine."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from batchproof.__main__ import main
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
@@ -18,9 +17,8 @@ from batchproof.models.embedded import NAN_MODEL
 from batchproof.records.decode import decode, encode
 from batchproof.records.journal import entries
 from batchproof.replay import replay_command
-from batchproof.replay.record import FailureFile, FailureOrigin, read_failure, write
+from batchproof.replay.record import FailureFile, read_failure, write
 from batchproof.requirements.promises import Promise
-from batchproof.run.devices import torch_restored
 from batchproof.run.engine_names import FAULT_PREFIX
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.registry import resolve_engine
@@ -50,15 +48,6 @@ MODEL_OF = {"nan_passes_the_mask": NAN_MODEL}
 def lab(laboratory_for: LaboratoryFor) -> SharedLaboratory:
     """Models and right answers for the hunts and, where a test passes it on, for the command."""
     return laboratory_for(DEFAULT_TIME_LIMIT_S)
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    """The command thinks that its process is its own."""
-    num_threads = torch.get_num_threads()
-    with torch_restored():
-        yield
-    torch.set_num_threads(num_threads)
 
 
 def written(engine: str, test: str, directory: Path, lab: SharedLaboratory) -> Path:
@@ -215,10 +204,8 @@ def test_nothing_is_written_over_and_the_record_names_the_file(
     assert failure.facts["num_tokens"] == int(str(failure.facts["cap"])) + 1
     assert failure.replay is not None
     path = Path(failure.replay)
-    origin = FailureOrigin("again", "the-cap")
-    again = [
-        write(trial_of(lab, engine), read_failure(path).failure, origin, tmp_path, True) for _ in "ab"
-    ]
+    found = trial_of(lab, engine), read_failure(path).failure, tmp_path
+    again = [write(*found, "again", "the-cap") for _ in "ab"]
     assert again[1].stem == f"{again[0].stem}-2"
     assert path.is_file()
 

@@ -9,7 +9,6 @@ otherwise: then the summary says what was not shown.
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 
@@ -159,8 +158,11 @@ def run_case(trial: Trial, case: Case) -> None:
     wants_logits = trial.has_logits and not case.needs_stepping and trial.subject.oracle is None
     workloads = workloads_of(case, trial.oracle, wants_logits)
     _check_case_holds(trial, case)
-    with _noting(CaseNote(case.name, str(case.place), case.why, case.link)):
+    try:
         run_calls(trial, case, workloads)
+    except (ConformanceFailure, HangFailure) as error:
+        note = CaseNote(case.name, str(case.place), case.why, case.link)
+        raise type(error)(replace(error.failure, case=note)) from None
 
 
 def run_calls(trial: Trial, case: Case, workloads: Sequence[Workload]) -> None:
@@ -217,14 +219,6 @@ def _check_case_holds(trial: Trial, case: Case) -> None:
         if trial.subject.is_embedded:
             raise spec.place.error(text)
         trial.ledger.note(f"{spec.place}: {text}")
-
-
-@contextmanager
-def _noting(case: CaseNote) -> Iterator[None]:
-    try:
-        yield
-    except (ConformanceFailure, HangFailure) as error:
-        raise type(error)(replace(error.failure, case=case)) from None
 
 
 def _answer_findings(

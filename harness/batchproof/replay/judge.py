@@ -128,9 +128,7 @@ def _check_calls(trial: Trial, failure: Failure) -> None:
         return
     if any(run.workload.adapters or run.workload.has_lifecycle for run in failure.scene.runs):
         # A case has nothing of the kind.
-        with trial.engine(failure.scene.workload.config) as engine:
-            for run in failure.scene.runs:
-                trial.check(run.workload, engine)
+        trial.check_calls([run.workload for run in failure.scene.runs])
         return
     text = case_text(trial, failure, "replayed-failure", "replay")
     if text is not None:

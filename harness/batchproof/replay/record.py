@@ -25,6 +25,7 @@ from batchproof.findings.finding_text import first_line
 from batchproof.records.decode import decode, encode
 from batchproof.records.file_kinds import json_lines, parsed
 from batchproof.replay.case import case_text, right_answers
+from batchproof.replay.judge import is_shown_again
 from batchproof.requirements.promises import Promise
 from batchproof.run.trial import Trial
 from batchproof.workload.sampling_values import plain_values, sampling_params
@@ -204,33 +205,25 @@ def _known(field: str, value: str, choices: Iterable[str]) -> str:
 LONGEST_NAME = 110
 
 
-@dataclass(frozen=True)
-class FailureOrigin:
-    """The test that found a failure: its node id, and its short name or that of the case it ran."""
-
-    test: str
-    name: str
-
-
-def write(
-    trial: Trial, failure: Failure, origin: FailureOrigin, directory: Path, is_shown_again: bool | None
-) -> Path:
-    """Returns the path of the failure file, which has the case in a file of the same name. Overwrites
-    nothing. `is_shown_again` is what `judge.is_shown_again` says of the failure."""
+def write(trial: Trial, failure: Failure, directory: Path, test: str, name: str) -> Path:
+    """Returns the path of the failure file, which has the case in a file of the same name, once the
+    failure was replayed. Overwrites nothing. `test` is the node id of the test that found it, `name`
+    its short name or that of the case it ran."""
+    is_shown = is_shown_again(trial, failure)
     directory.mkdir(parents=True, exist_ok=True)
-    path = _new_file(directory, _stem(failure, origin.name))
-    case = case_text(trial, failure, path.stem, origin.test)
+    path = _new_file(directory, _stem(failure, name))
+    case = case_text(trial, failure, path.stem, test)
     if case is not None:
         path.with_suffix(".yaml").write_text(case, encoding="utf-8")
     precision = trial.oracle.precision
     content = FailureFile.of(
         failure,
         right_answers(trial, failure.scene.workload),
-        test=origin.test,
+        test=test,
         time_limit_s=trial.lab.time_limit_s,
         compute_dtype=precision.compute,
         kv_cache_dtype=precision.kv_cache or "auto",
-        is_shown_again=is_shown_again,
+        is_shown_again=is_shown,
     )
     path.write_text(content.text(), encoding="utf-8")
     return path
