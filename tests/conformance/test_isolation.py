@@ -40,10 +40,8 @@ def test_rewriting_the_neighbours_moves_no_bit(trial: Trial, data: st.DataObject
 
 
 def _rewritten(request: Request, trial: Trial, data: st.DataObject) -> Request:
-    length = len(request.prompt_token_ids)
     shift = data.draw(st.integers(1, trial.subject.vocab_size - 1), label="shift of its tokens")
     changed = tuple((token + shift) % trial.subject.vocab_size for token in request.prompt_token_ids)
-    assert len(changed) == length, "lengths stay"
     return replace(request, prompt_token_ids=changed)
 
 

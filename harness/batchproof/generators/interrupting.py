@@ -50,7 +50,7 @@ def standing_still(draw: st.DrawFn, begin: str, end: str) -> tuple[Interruption,
 
 
 @st.composite
-def new_weights(draw: st.DrawFn, oracle: Oracle, step: int, before: int = 0) -> Interruption:
+def new_weights(draw: st.DrawFn, oracle: Oracle, step: int, before: int) -> Interruption:
     """Draws an update, whole or in part, to other weights."""
     others = [each for each in range(oracle.subject.num_weights) if each != before]
     return Interruption(step, draw(st.sampled_from(UPDATES)), draw(st.sampled_from(others)))
