@@ -1,14 +1,14 @@
 """P15: weights, config, RNG state, global settings and the caller's requests are as before."""
 
 from copy import deepcopy
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchproof.api import EngineConfig, Request, SteppingEngine, TokenEvent
+from batchproof.api import EngineConfig, Request, SteppingEngine
 from batchproof.checks.broken import broken
 from batchproof.checks.environment import require_same, world_of
 from batchproof.findings.finding import Rule
@@ -80,13 +80,13 @@ def test_two_engines_may_be_stepped_in_turn(trial: Trial) -> None:
     other = Workload((Request("a", (9, 8, 7, 6), 5), Request("b", (3,), 6)))
     with trial.engine(workload.config) as first, trial.engine(other.config) as second:
         pairs = ((cast(SteppingEngine, first), workload), (cast(SteppingEngine, second), other))
-        events: list[list[TokenEvent]] = [[], []]
+        events: dict[int, list[Any]] = {0: [], 1: []}
         for engine, mine in pairs:
             for request in mine.requests:
                 engine.add(request)
         for _ in range(workload.step_bound):
-            for own, (engine, _) in zip(events, pairs, strict=True):
-                own += engine.step()
-        for own, (_, mine) in zip(events, pairs, strict=True):
+            for index, (engine, _) in enumerate(pairs):
+                events[index] += engine.step()
+        for index, (_, mine) in enumerate(pairs):
             with trial.reporting(mine):
-                trial.judge(mine.requests, assembled(mine, own))
+                trial.judge(mine.requests, assembled(mine, events[index]))
