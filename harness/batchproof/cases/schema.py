@@ -118,8 +118,8 @@ class Case:
         """Capabilities: the declared ones, and those that requests, limits and expectations imply."""
         prompts = [spec.prompt for spec in self.requests]
         lengths = [len(each) for each in prompts if isinstance(each, tuple)]
-        random = (each.length for each in prompts if isinstance(each, RandomPrompt))
-        lengths += (each for each in random if isinstance(each, int))
+        drawn = (each.length for each in prompts if isinstance(each, RandomPrompt))
+        lengths += (each for each in drawn if isinstance(each, int))
         is_above_budget = max(lengths, default=0) > self.config.max_num_batched_tokens
         implied = {
             Capability.STEPPING: self.needs_stepping,

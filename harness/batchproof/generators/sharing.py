@@ -31,7 +31,7 @@ def block_prompts(
 
 @st.composite
 def prompts_of_blocks(draw: st.DrawFn, target: Target) -> tuple[int, list[tuple[int, ...]]]:
-    """Draws a block size, and one or two such prompts with a last token that ends no block."""
+    """Draws a block size, and one or two such prompts, each with one token more."""
     block_size = draw(st.sampled_from(target.block_sizes), label="block_size")
     some = st.lists(block_prompts(target.subject.vocab_size, block_size), min_size=1, max_size=2)
     return block_size, [(*prompt, 7) for prompt in draw(some, label="prompts")]

@@ -43,11 +43,7 @@ def prompts(draw: st.DrawFn, vocab_size: int, lengths: st.SearchStrategy[int]) -
 
 @st.composite
 def asking(
-    draw: st.DrawFn,
-    oracle: Oracle,
-    name: str,
-    caps: Iterable[int],
-    lengths: st.SearchStrategy[int],
+    draw: st.DrawFn, oracle: Oracle, name: str, caps: Iterable[int], lengths: st.SearchStrategy[int]
 ) -> list[Request]:
     """Draws a request for each of the caps, called by `name` and its number."""
     vocab_size = oracle.subject.vocab_size

@@ -136,10 +136,7 @@ def ends(draw: st.DrawFn, target: Target) -> frozenset[int]:
 
 @st.composite
 def structured(
-    draw: st.DrawFn,
-    target: Target,
-    workload: Workload,
-    some: st.SearchStrategy[Grammar] | None = None,
+    draw: st.DrawFn, target: Target, workload: Workload, some: st.SearchStrategy[Grammar] | None = None
 ) -> Workload:
     """Draws which requests have a grammar, one of `some`: the first for certain. The others stay as
     they are."""
