@@ -63,14 +63,13 @@ def test_the_first_eos_ends_each_request_alone(trial: Trial, data: st.DataObject
 def test_rows_that_leave_take_their_eos_ids_along(trial: Trial, data: st.DataObject) -> None:
     """Lets rows without an EOS leave a full batch early, in front of rows that stop late by their
     own; so per-row lists that are not shortened in the right place slip."""
-    vocab_size = trial.subject.vocab_size
     count = data.draw(st.integers(2, 4), label="rows that stop late")
     num_early = data.draw(st.integers(1, 2), label="rows that leave early")
     caps = range(1, num_early + 1)
     quick = data.draw(asking(trial.oracle, "quick", caps, st.integers(1, 12)))
     late = []
     for index in range(count):
-        prompt = data.draw(prompts(vocab_size, st.integers(1, 12)))
+        prompt = data.draw(prompts(trial.subject, st.integers(1, 12)))
         answer = trial.oracle.right_tokens(prompt, 9)
         eos = frozenset({answer[data.draw(st.integers(3, 7), label="step of the EOS")]})
         late.append(Request(f"late-{index}", prompt, 9, eos))
@@ -82,10 +81,9 @@ def test_rows_that_leave_take_their_eos_ids_along(trial: Trial, data: st.DataObj
 @pytest.mark.promise(id="P3")
 @given(data=st.data())
 def test_an_eos_in_the_prompt_stops_nothing(trial: Trial, data: st.DataObject) -> None:
-    vocab_size = trial.subject.vocab_size
-    prompt = data.draw(prompts(vocab_size, st.integers(2, 24)))
+    prompt = data.draw(prompts(trial.subject, st.integers(2, 24)))
     answer = trial.oracle.right_tokens(prompt, 6)
-    only_in_prompt = {*prompt} - {*answer} | {-1, vocab_size}  # these two are no tokens
+    only_in_prompt = {*prompt} - {*answer} | {-1, trial.subject.vocab_size}  # these two are no tokens
     neighbour = Request("neighbour", prompt[:1], 3, frozenset(prompt[:1]))
     trial.check(Workload((Request("r0", prompt, 6, frozenset(only_in_prompt)), neighbour)))
 

@@ -72,7 +72,7 @@ def test_the_order_of_the_batch_changes_no_answer(trial: Trial, data: st.DataObj
 @given(data=st.data())
 def test_identical_prompts_get_identical_answers(trial: Trial, data: st.DataObject) -> None:
     workload = data.draw(workloads(trial, min_requests=3, with_eos=False))
-    prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(1, 20)))
+    prompt = data.draw(prompts(trial.subject, st.integers(1, 20)))
     same = [replace(request, prompt_token_ids=prompt) for request in workload.requests]
     roomy = workload.with_config(num_blocks=None, max_num_batched_tokens=2048, max_model_len=None)
     trial.check(roomy.with_requests(same))
@@ -94,10 +94,9 @@ def test_the_time_of_arrival_changes_no_answer(trial: Trial, data: st.DataObject
 @given(data=st.data())
 def test_a_newcomer_joins_running_decodes_unnoticed(trial: Trial, data: st.DataObject) -> None:
     """Lets others join a request that decodes for a while, one per step."""
-    vocab_size = trial.subject.vocab_size
     lengths = data.draw(st.lists(st.integers(1, 20), min_size=2, max_size=5), label="lengths")
     wanted = [
-        Request(f"r{i}", data.draw(prompts(vocab_size, st.just(n))), 12 if i == 0 else 3)
+        Request(f"r{i}", data.draw(prompts(trial.subject, st.just(n))), 12 if i == 0 else 3)
         for i, n in enumerate(lengths)
     ]
     trial.check(Workload(tuple(wanted), arrivals=tuple(2 * i for i in range(len(wanted)))))

@@ -48,7 +48,7 @@ def test_one_changed_token_moves_exactly_the_queries_that_may_see_it(
     prompt is sampled once. After one token is changed, the queries whose logits move must be those
     that move in the float64 reference: all from that position on, or as far as the windows of all
     layers reach."""
-    prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(2, 18)))
+    prompt = data.draw(prompts(trial.subject, st.integers(2, 18)))
     position = data.draw(st.integers(0, len(prompt) - 1), label="changed position")
     other = (prompt[position] + data.draw(st.integers(1, 255))) % trial.subject.vocab_size
     changed = (*prompt[:position], other, *prompt[position + 1 :])

@@ -83,9 +83,8 @@ def test_a_context_filled_to_its_end_keeps_parity(trial: Trial, data: st.DataObj
     for rest in range(block_size):
         length = full_blocks + rest
         cap = min(data.draw(st.integers(rest + 1, rest + 4), label="max_new_tokens"), length - 1)
-        vocab_size = trial.subject.vocab_size
-        full = Request("full", data.draw(prompts(vocab_size, st.just(length - cap))), cap)
-        short = Request("short", data.draw(prompts(vocab_size, st.integers(1, length - 3))), 3)
+        full = Request("full", data.draw(prompts(trial.subject, st.just(length - cap))), cap)
+        short = Request("short", data.draw(prompts(trial.subject, st.integers(1, length - 3))), 3)
         config = EngineConfig(
             block_size=block_size, max_model_len=length, return_logits=trial.has_logits
         )

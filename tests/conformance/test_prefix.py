@@ -41,9 +41,9 @@ def test_neighbours_with_one_new_prefix_stay_apart(trial: Trial, data: st.DataOb
     """Two requests compute the same prefix in one step, and the first of them ends early. While the
     other continues, a third may be given the freed blocks, and a fourth takes the prefix over."""
     block_size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
-    vocab_size = trial.subject.vocab_size
-    prefix = data.draw(block_prompts(vocab_size, block_size, max_blocks=2), label="prefix")
-    foreign = prompts(vocab_size, st.integers(block_size, 3 * block_size))
+    blocks = block_prompts(trial.subject.vocab_size, block_size, max_blocks=2)
+    prefix = data.draw(blocks, label="prefix")
+    foreign = prompts(trial.subject, st.integers(block_size, 3 * block_size))
     short, long = data.draw(st.permutations([1, 10]), label="caps of the two")
     wanted = (
         Request("twin-0", (*prefix, 5, 6), short),
@@ -70,8 +70,7 @@ def test_a_prompt_that_is_cached_to_its_end_goes_on_from_there(
     their answer, whose blocks were written token by token."""
     block_size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
     num_blocks = data.draw(st.integers(1, 4), label="blocks of the prompt")
-    vocab_size = trial.subject.vocab_size
-    prompt = data.draw(prompts(vocab_size, st.just(num_blocks * block_size)))
+    prompt = data.draw(prompts(trial.subject, st.just(num_blocks * block_size)))
     cap = 2 * block_size + 1
     answer = trial.oracle.right_tokens(prompt, cap)
     ends = data.draw(st.lists(st.integers(1, cap), min_size=1, max_size=3), label="answer up to")
@@ -132,7 +131,7 @@ def test_what_is_cached_gives_way_to_what_is_asked(trial: Trial, data: st.DataOb
     """Admits request after request while the pool is full of what earlier ones left."""
     block_size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
     lengths = st.integers(block_size + 1, 4 * block_size)
-    drawn = prompts(trial.subject.vocab_size, lengths)
+    drawn = prompts(trial.subject, lengths)
     asked = data.draw(st.lists(drawn, min_size=3, max_size=5), label="prompts")
     wanted = tuple(Request(f"r{i}", prompt, 3) for i, prompt in enumerate(asked))
     config = EngineConfig(
@@ -154,8 +153,7 @@ def test_shared_blocks_are_used_once_and_all_come_back(trial: Trial, data: st.Da
     """Lets sharers come and go at different times, the last to come of half the prefix only; the last
     one to leave must free it."""
     block_size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
-    vocab_size = trial.subject.vocab_size
-    prefix = data.draw(prompts(vocab_size, st.just(2 * block_size)), label="prefix")
+    prefix = data.draw(prompts(trial.subject, st.just(2 * block_size)), label="prefix")
     caps = data.draw(st.lists(st.integers(2, 9), min_size=3, max_size=4), label="caps")
     shared = [*[prefix] * len(caps), prefix[:block_size]]
     caps = [2 * len(shared) + 3, *caps]  # the first to come is there when the last does

@@ -85,7 +85,7 @@ def test_prompts_that_look_alike_share_nothing(trial: Trial, data: st.DataObject
     """Serves what an engine may take for a prompt it knows: the same beginning, the same tokens in
     another order, one more or one less."""
     block_size = data.draw(st.sampled_from([2, 4]), label="block_size")
-    prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(2 * block_size, 20)))
+    prompt = data.draw(prompts(trial.subject, st.integers(2 * block_size, 20)))
     cut = data.draw(st.integers(2, len(prompt)), label="length of the part in another order")
     alike = (
         prompt,
@@ -119,7 +119,7 @@ def test_ids_may_be_used_again_in_the_next_call(trial: Trial, data: st.DataObjec
     config = EngineConfig(max_num_seqs=2)
     with trial.engine(config) as engine:
         for call in range(3):
-            prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(1, 12)))
+            prompt = data.draw(prompts(trial.subject, st.integers(1, 12)))
             requests = (Request("a", prompt, 3), Request("b", prompt[::-1], 2))
             with blame(Promise.P8 if call else Promise.P1, f"in call {call + 1} with the same ids"):
                 trial.check(Workload(requests, config), engine)

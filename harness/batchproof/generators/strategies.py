@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.generators.target import Target
+from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
@@ -31,14 +32,16 @@ def fewer_examples(divisor: int) -> settings:
 
 
 @st.composite
-def prompts(draw: st.DrawFn, vocab_size: int, lengths: st.SearchStrategy[int]) -> tuple[int, ...]:
+def prompts(
+    draw: st.DrawFn, subject: ModelUnderTest, lengths: st.SearchStrategy[int]
+) -> tuple[int, ...]:
     """Draws token ids: a length, and one of `NUM_TEXTS` pseudo-random texts to take that many from.
 
     The content of a prompt does not matter for finding bugs as long as it does not repeat itself. Few
     texts mean that prompts share prefixes of every length, and that right answers are computed once.
     """
     text = draw(st.integers(0, NUM_TEXTS - 1))
-    return text_tokens(text, vocab_size)[: draw(lengths)]
+    return text_tokens(text, subject.vocab_size)[: draw(lengths)]
 
 
 @st.composite
@@ -46,9 +49,9 @@ def asking(
     draw: st.DrawFn, oracle: Oracle, name: str, caps: Iterable[int], lengths: st.SearchStrategy[int]
 ) -> list[Request]:
     """Draws a request for each of the caps, called by `name` and its number."""
-    vocab_size = oracle.subject.vocab_size
     return [
-        Request(f"{name}-{i}", draw(prompts(vocab_size, lengths)), cap) for i, cap in enumerate(caps)
+        Request(f"{name}-{i}", draw(prompts(oracle.subject, lengths)), cap)
+        for i, cap in enumerate(caps)
     ]
 
 
@@ -84,14 +87,13 @@ def requests(
     first_cap: int = 1,
 ) -> tuple[Request, ...]:
     """Draws good requests with unique ids, the first of which may have `first_cap` tokens or more."""
-    vocab_size = oracle.subject.vocab_size
     count = draw(st.integers(min_size, max_size))
     made: list[Request] = []
     for index in range(count):
         if made and draw(st.integers(0, 7)) == 7:
             prompt = draw(st.sampled_from(made)).prompt_token_ids  # an identical prompt
         else:
-            prompt = draw(prompts(vocab_size, prompt_lens(block_size)))
+            prompt = draw(prompts(oracle.subject, prompt_lens(block_size)))
         cap = draw(CAPS) if made else max(first_cap, draw(CAPS))
         eos = draw(eos_sets(oracle, prompt, cap)) if with_eos else frozenset()
         made.append(Request(f"r{index}", prompt, cap, eos))
@@ -167,9 +169,8 @@ def crowded(draw: st.DrawFn, target: Target, in_chunks: bool = False) -> Workloa
         fewest, longest, growth = 3, max(1, block_size - 1), block_size + 2
     lens = st.integers(1, 1 if in_chunks else longest)
     lengths = draw(st.lists(lens, min_size=fewest, max_size=4), label="lengths")
-    vocab_size = target.subject.vocab_size
     wanted = tuple(
-        Request(f"r{i}", draw(prompts(vocab_size, st.just(length))), growth)
+        Request(f"r{i}", draw(prompts(target.subject, st.just(length))), growth)
         for i, length in enumerate(lengths)
     )
     whole_lives = [ceil((length + growth - 1) / block_size) for length in lengths]
@@ -190,13 +191,12 @@ def crowded(draw: st.DrawFn, target: Target, in_chunks: bool = False) -> Workloa
 def long_workloads(draw: st.DrawFn, target: Target) -> Workload:
     """Draws more requests than the default number of slots, with prompts and caps of dozens of
     tokens."""
-    vocab_size = target.subject.vocab_size
     room = min(target.subject.context_len, 160)
     lengths = draw(st.lists(st.integers(1, room - 40), min_size=7, max_size=10), label="lengths")
     wanted = tuple(
         Request(
             f"r{i}",
-            draw(prompts(vocab_size, st.just(length))),
+            draw(prompts(target.subject, st.just(length))),
             draw(st.one_of(st.integers(1, 4), st.integers(16, 32))),
         )
         for i, length in enumerate(lengths)
