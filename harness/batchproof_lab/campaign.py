@@ -8,7 +8,7 @@ import argparse
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -120,7 +120,7 @@ class Campaign(Generic[Task, Outcome]):
         it."""
         folder = choices.writable(arguments.output / "journals")
         path = folder / f"{self.question.campaign}-{self.question.digest}.jsonl"
-        with CAMPAIGN.append_to(path, self.question) as journal:
+        with closing(CAMPAIGN.append_to(path, self.question)) as journal:
             self.state.read(path)
             known = self.state.outcomes.values()
             self.progress.step(sum(map(self.size_of, known)), f"from {path}")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
 
 import pytest
 from hypothesis import given
@@ -105,8 +104,7 @@ def test_of_two_requests_with_one_id_the_later_is_refused(trial: Trial) -> None:
 @pytest.mark.needs("stepping")
 def test_an_id_that_is_live_is_refused_and_the_live_one_goes_on(trial: Trial) -> None:
     workload = Workload((Request("twin", (3, 1, 4), 6), Request("other", (1, 5), 5)))
-    with trial.engine(workload.config) as built, trial.reporting(workload):
-        engine = cast(SteppingEngine, built)
+    with trial.engine(workload.config) as engine, trial.reporting(workload):
         for step, events in enumerate(steps(engine, workload)):
             # A server may have sent all of it by now, if this process had to wait for a processor.
             if step <= 1 and not _has_ended(events, "twin"):
@@ -119,8 +117,7 @@ def test_an_id_that_is_live_is_refused_and_the_live_one_goes_on(trial: Trial) ->
 def test_each_of_hundreds_of_live_ids_is_refused(trial: Trial) -> None:
     """Tries the newest first, so that a list which is too short shows its length."""
     workload = Workload(short_requests(trial.subject.vocab_size, 300, first=0), EngineConfig(2))
-    with trial.engine(workload.config) as built, trial.reporting(workload):
-        engine = cast(SteppingEngine, built)
+    with trial.engine(workload.config) as engine, trial.reporting(workload):
         for step, events in enumerate(steps(engine, workload)):
             for num_newer, each in enumerate(reversed(workload.requests)) if step == 0 else ():
                 if not _has_ended(events, each.request_id):
@@ -200,8 +197,7 @@ def test_a_request_larger_than_the_pool_never_blocks_those_behind_it(
 def test_an_id_is_live_until_its_last_event(trial: Trial) -> None:
     """Covers the time when the last token is chosen, but not delivered yet."""
     workload = Workload((Request("twin", (3, 1, 4), 3), Request("other", (1, 5), 6)))
-    with trial.engine(workload.config) as built, trial.reporting(workload):
-        engine = cast(SteppingEngine, built)
+    with trial.engine(workload.config) as engine, trial.reporting(workload):
         for step, events in enumerate(steps(engine, workload)):
             if step and not _has_ended(events, "twin"):
                 try:

@@ -1,14 +1,14 @@
 """P15: weights, config, RNG state, global settings and the caller's requests are as before."""
 
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchproof.api import EngineConfig, Request, SteppingEngine
+from batchproof.api import EngineConfig, Request
 from batchproof.checks.broken import broken
 from batchproof.checks.environment import require_same, world_of
 from batchproof.findings.finding import Rule
@@ -79,7 +79,7 @@ def test_two_engines_may_be_stepped_in_turn(trial: Trial) -> None:
     workload = Workload((Request("a", (1, 2, 3), 6), Request("b", (4, 5), 4)))
     other = Workload((Request("a", (9, 8, 7, 6), 5), Request("b", (3,), 6)))
     with trial.engine(workload.config) as first, trial.engine(other.config) as second:
-        pairs = ((cast(SteppingEngine, first), workload), (cast(SteppingEngine, second), other))
+        pairs = ((first, workload), (second, other))
         events: dict[int, list[Any]] = {0: [], 1: []}
         for engine, mine in pairs:
             for request in mine.requests:

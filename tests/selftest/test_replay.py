@@ -1,7 +1,7 @@
 """`--repro` and `replay`: a written failure is reproduced, and is gone on an honest engine."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from batchproof.models.embedded import NAN_MODEL
 from batchproof.records.decode import decode, encode
 from batchproof.records.journal import entries
 from batchproof.replay import replay_command
-from batchproof.replay.record import FailureFile, read_failure, write
+from batchproof.replay.record import FailureFile, StoredRun, read_failure, write
 from batchproof.requirements.promises import Promise
 from batchproof.run.engine_names import FAULT_PREFIX
 from batchproof.run.failures import ConformanceFailure
@@ -125,20 +125,14 @@ def made_up(name: str = "r0") -> FailureFile:
     subject = Subject("ragged", None, MODEL, "cpu", "float32")
     case = CaseNote("a-case", "cases/a.yaml:3", "because")
     failure = Failure(finding.under(Promise.P5, "afterwards"), Scene((run,), (run,)), subject, case)
-    return filed(failure, (answer, None), is_shown_again=True)
-
-
-def filed(
-    failure: Failure, should_be: Sequence[Completion | None], is_shown_again: bool
-) -> FailureFile:
     return FailureFile.of(
         failure,
-        should_be,
+        (answer, None),
         test="test_x.py::test",
         time_limit_s=2.0,
         compute_dtype=None,
         kv_cache_dtype="auto",
-        is_shown_again=is_shown_again,
+        is_shown_again=True,
     )
 
 
@@ -181,10 +175,10 @@ def test_what_cannot_be_run_again_is_one_sentence_and_exit_code_2(
 def test_what_was_not_shown_again_when_it_was_written_is_not_said_to_be_gone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workload = Workload((Request("r0", (3, 1, 4), 3),))
-    failure = replace(made_up().failure, scene=Scene((Run(1, workload),)), case=None)
+    run = StoredRun.of(Run(1, Workload((Request("r0", (3, 1, 4), 3),))))
     path = tmp_path / "failure.json"
-    path.write_text(filed(failure, (), is_shown_again=False).text(), encoding="utf-8")
+    file = replace(made_up(), runs=(run,), other_runs=(), case=None, is_shown_again=False)
+    path.write_text(file.text(), encoding="utf-8")
     assert replay(path) == 2
     assert "cannot tell: one engine alone did not show it" in capsys.readouterr().out
 

@@ -10,7 +10,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Generic, Self, TypeVar
+from typing import BinaryIO, Generic, TypeVar
 
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode, encode
@@ -89,12 +89,6 @@ class JournalWriter:
     def close(self) -> None:
         """Closes the file, which another process may then write."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 @dataclass(frozen=True)

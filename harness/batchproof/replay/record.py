@@ -63,22 +63,19 @@ class StoredRequest:
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """A completion under the keys of the file. Raises `ValueError` for an unknown finish reason."""
+    """A completion under the keys of the file."""
 
     id: str
     tokens: tuple[int, ...]
-    finish_reason: str
+    finish_reason: FinishReason
     error: str | None
-
-    def __post_init__(self) -> None:
-        _known("finish_reason", self.finish_reason, FinishReason)
 
     @classmethod
     def of(cls, answer: Completion) -> Self:
-        return cls(answer.request_id, answer.token_ids, answer.finish_reason.value, answer.error)
+        return cls(answer.request_id, answer.token_ids, answer.finish_reason, answer.error)
 
     def completion(self) -> Completion:
-        return Completion(self.id, self.tokens, FinishReason(self.finish_reason), self.error)
+        return Completion(self.id, self.tokens, self.finish_reason, self.error)
 
 
 @dataclass(frozen=True)
