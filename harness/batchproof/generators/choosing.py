@@ -270,8 +270,7 @@ def with_logprobs(draw: st.DrawFn, target: Target, workload: Workload) -> Worklo
         number = draw(numbers) if place < len(wanted) - 1 else 2
         of_prompt = draw(prompt_numbers)
         if number is not None or of_prompt is not None:
-            asked = request.sampling or SamplingParams()
-            asked = replace(asked, logprobs=number, prompt_logprobs=of_prompt)
+            asked = replace(sampling_of(request), logprobs=number, prompt_logprobs=of_prompt)
             wanted[place] = replace(request, sampling=asked.within(target.fields))
     return workload.with_requests(wanted)
 

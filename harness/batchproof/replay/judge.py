@@ -25,7 +25,7 @@ from batchproof.replay.case import asked_workloads, case_text, loaded_case
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
-from batchproof.run.interrupting import needed_by
+from batchproof.run.interrupting import NEEDED
 from batchproof.run.relations import (
     blame,
     check_returned_logits,
@@ -78,18 +78,19 @@ def is_shown_again(trial: Trial, failure: Failure) -> bool | None:
 def lacking(failure: Failure, capabilities: AbstractSet[Capability]) -> Capability | None:
     """Returns the missing capability without which neither presence nor absence of the failure says
     anything, or None."""
-    workloads = [run.workload for run in (*failure.scene.runs, *failure.scene.other)]
     needed = {failure.rule.needs} if failure.rule.needs else set()
-    if any(each.needs_stepping for each in workloads):
-        needed.add(Capability.STEPPING)
-    if any(each.adapters for each in workloads):
-        needed.add(Capability.ADAPTERS)
-    for each in workloads:
-        needed |= needed_by(each)
-    if any(request.grammar for each in workloads for request in each.requests):
-        needed.add(Capability.STRUCTURED)
-    if any(each.config.num_speculative_tokens for each in workloads):
-        needed.add(Capability.SPECULATION)
+    for run in (*failure.scene.runs, *failure.scene.other):
+        workload = run.workload
+        asked = {
+            Capability.STEPPING: workload.needs_stepping,
+            Capability.ADAPTERS: workload.adapters,
+            Capability.WEIGHT_UPDATES: workload.weights,
+            Capability.INTERRUPTION: workload.is_interrupted,
+            Capability.STRUCTURED: any(request.grammar for request in workload.requests),
+            Capability.SPECULATION: workload.config.num_speculative_tokens,
+        }
+        needed |= {each for each, is_asked in asked.items() if is_asked}
+        needed |= {NEEDED[each.kind] for each in workload.interruptions}
     return min(needed - capabilities, default=None)
 
 
