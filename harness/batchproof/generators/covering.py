@@ -140,11 +140,10 @@ def calls_of(
         return_logits=target.has_logits and not plan.aborts,
         **plan.limits,  # type: ignore[arg-type]
     )
-    arrivals = None if plan.arrivals is None else tuple(plan.arrivals)
     first = Workload(
         tuple(plan.requests),
         config,
-        arrivals,
+        plan.arrivals,
         plan.aborts,
         plan.adapters,
         interruptions=plan.interruptions,

@@ -148,9 +148,7 @@ def workloads(
         max_model_len=draw(st.sampled_from([None, None, largest])),
         return_logits=target.has_logits and not with_arrivals,
     )
-    arrivals = None
-    if with_arrivals:
-        arrivals = tuple(draw(st.integers(0, 12)) for _ in wanted)
+    arrivals = tuple(draw(st.integers(0, 12)) for _ in wanted) if with_arrivals else None
     return Workload(wanted, config, arrivals)
 
 
@@ -286,7 +284,6 @@ def wide_workloads(draw: st.DrawFn, target: Target, widest: int) -> Workload:
         block_size=block_size,
         num_blocks=max(*needs, sum(needs) // 2) if is_small else None,
     )
-    arrivals = None
-    if Capability.STEPPING in can:
-        arrivals = tuple(draw(st.sampled_from([0, 0, 1, 3])) for _ in wanted)
+    steps = st.sampled_from([0, 0, 1, 3])
+    arrivals = tuple(draw(steps) for _ in wanted) if Capability.STEPPING in can else None
     return Workload(wanted, config, arrivals)

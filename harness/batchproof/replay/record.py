@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import count
@@ -237,9 +238,7 @@ def _new_file(directory: Path, stem: str) -> Path:
     """Creates the file, so that two processes get different ones."""
     for number in count(1):
         path = directory / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
-        try:
+        with suppress(FileExistsError):
             path.touch(exist_ok=False)
-        except FileExistsError:
-            continue
-        return path
+            return path
     raise AssertionError("numbers do not end")

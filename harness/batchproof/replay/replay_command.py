@@ -43,10 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     with exact_device(file.failure.subject.device) as device, num_threads(threads):
         outcome, words = replayed(_trial(file, engine, model, device), file.failure)
     if outcome is ReplayResult.GONE and file.is_shown_again is False:
-        outcome, words = (
-            ReplayResult.UNKNOWN,
-            (f"one engine alone did not show it when the file was written either; run {file.test}"),
-        )
+        outcome = ReplayResult.UNKNOWN
+        words = f"one engine alone did not show it when the file was written either; run {file.test}"
     print(f"{WORDS[outcome]}: {words}")
     return int(outcome)
 
