@@ -65,8 +65,7 @@ def test_rows_that_leave_take_their_eos_ids_along(trial: Trial, data: st.DataObj
     own; so per-row lists that are not shortened in the right place slip."""
     count = data.draw(st.integers(2, 4), label="rows that stop late")
     num_early = data.draw(st.integers(1, 2), label="rows that leave early")
-    caps = range(1, num_early + 1)
-    quick = data.draw(asking(trial.oracle, "quick", caps, st.integers(1, 12)))
+    quick = data.draw(asking(trial.oracle, "quick", range(1, num_early + 1), st.integers(1, 12)))
     late = []
     for index in range(count):
         prompt = data.draw(prompts(trial.subject, st.integers(1, 12)))
