@@ -8,7 +8,7 @@ import argparse
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -17,6 +17,7 @@ from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.journal import JournalKind, JournalWriter
 from batchproof.records.provenance import Provenance, made_now
 from batchproof_lab.worker_pool import LostTask, WorkerPool
@@ -59,7 +60,7 @@ class Line:
     sitting: Provenance | None = None
 
 
-CAMPAIGN = JournalKind("batchproof.campaign/3", Question, Line)
+CAMPAIGN = JournalKind(FileKind("journal", "batchproof.campaign", 3, Question), Line)
 
 
 @dataclass
@@ -119,7 +120,7 @@ class Campaign(Generic[Task, Outcome]):
         it."""
         folder = choices.writable(arguments.output / "journals")
         path = folder / f"{self.question.campaign}-{self.question.digest}.jsonl"
-        with CAMPAIGN.append_to(path, self.question) as journal:
+        with closing(CAMPAIGN.append_to(path, self.question)) as journal:
             self.state.read(path)
             known = self.state.outcomes.values()
             self.progress.step(sum(map(self.size_of, known)), f"from {path}")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.checks.happened import has_mixed_adapters, has_prefix_hit
+from batchproof.checks.happened import HITS, has_mixed_adapters
 from batchproof.generators.adapting import adapted, loaded_adapters, same_prompts_by_turns
 from batchproof.generators.strategies import crowded, fewer_examples, text_tokens, workloads
 from batchproof.models.embedded import VARIANTS_MODEL
@@ -30,8 +30,7 @@ OF_ADAPTERS = Promise.P21, "where requests name adapters"
 
 @given(data=st.data())
 def test_each_answer_is_that_of_its_own_adapter(trial: Trial, data: st.DataObject) -> None:
-    drawn = workloads(trial.oracle, trial.capabilities, min_requests=2)
-    workload = data.draw(adapted(trial.oracle, data.draw(drawn)))
+    workload = data.draw(adapted(trial.oracle, data.draw(workloads(trial, min_requests=2))))
     if Capability.SPECULATION in trial.capabilities and data.draw(st.booleans(), label="drafts"):
         workload = workload.with_config(num_speculative_tokens=3)
     with blame(*OF_ADAPTERS):
@@ -41,8 +40,8 @@ def test_each_answer_is_that_of_its_own_adapter(trial: Trial, data: st.DataObjec
 @pytest.mark.needs("stepping")
 @given(data=st.data())
 def test_requests_come_and_go_under_their_own_adapters(trial: Trial, data: st.DataObject) -> None:
-    drawn = workloads(trial.oracle, trial.capabilities, min_requests=3, with_arrivals=True)
-    workload = data.draw(adapted(trial.oracle, data.draw(drawn)))
+    drawn = data.draw(workloads(trial, min_requests=3, with_arrivals=True))
+    workload = data.draw(adapted(trial.oracle, drawn))
     with blame(*OF_ADAPTERS):
         trial.check(workload)
 
@@ -50,8 +49,7 @@ def test_requests_come_and_go_under_their_own_adapters(trial: Trial, data: st.Da
 @pytest.mark.needs("preemption")
 @given(data=st.data())
 def test_a_preempted_request_goes_on_under_its_adapter(trial: Trial, data: st.DataObject) -> None:
-    drawn = crowded(trial.oracle, trial.has_logits, block_sizes=trial.block_sizes)
-    workload = data.draw(adapted(trial.oracle, data.draw(drawn)))
+    workload = data.draw(adapted(trial.oracle, data.draw(crowded(trial))))
     with blame(*OF_ADAPTERS):
         trial.check(workload)
 
@@ -64,12 +62,9 @@ def test_a_prefix_is_taken_over_under_its_own_adapter_alone(
     trial: Trial, loaded: str, data: st.DataObject
 ) -> None:
     """Ends with other weights under a name that is known, from another folder or from the same."""
-    given = trial.oracle, trial.block_sizes, trial.has_logits, loaded == "in place"
-    calls = data.draw(same_prompts_by_turns(*given))
-    with trial.engine(calls[0].config) as engine, blame(*OF_ADAPTERS):
-        for call in calls:
-            trial.check(call, engine)
-        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+    calls = data.draw(same_prompts_by_turns(trial, loaded == "in place"))
+    with blame(*OF_ADAPTERS):
+        trial.check_calls(calls, HITS)
 
 
 @pytest.mark.parametrize("max_loras", [8, 1, 3])
@@ -83,24 +78,23 @@ def test_every_adapter_is_served_beside_all_others(trial: Trial, max_loras: int)
         for i, name in enumerate([*names, None, *names])
     )
     config = EngineConfig(max_num_seqs=count, max_loras=max_loras)
-    with trial.engine(config) as engine, blame(*OF_ADAPTERS):
-        for shift in (0, 1):
-            numbers = [(number + shift) % count + 1 for number in range(count)]
-            adapters = tuple(zip(names, numbers, strict=True))
-            workload = Workload(wanted, config, adapters=adapters)
-            trial.check(workload, engine)
-        # Without that capability an engine may serve one at a time.
-        if Capability.SCHEDULING in trial.capabilities and max_loras > 1:
-            is_mixed = has_mixed_adapters(trial.trace_of(engine), workload)
-            trial.must_show("step of several adapters", is_mixed)
+    calls = []
+    for shift in (0, 1):
+        numbers = [(number + shift) % count + 1 for number in range(count)]
+        calls.append(Workload(wanted, config, adapters=tuple(zip(names, numbers, strict=True))))
+    with blame(*OF_ADAPTERS):
+        trace = trial.check_calls(calls)
+    # Without that capability an engine may serve one at a time.
+    if Capability.SCHEDULING in trial.capabilities and max_loras > 1:
+        trial.must_show("step of several adapters", has_mixed_adapters(trace, calls[-1]))
 
 
 @given(data=st.data())
 def test_an_adapter_that_is_not_loaded_is_refused(trial: Trial, data: st.DataObject) -> None:
     """It was never loaded, and then it is no longer."""
     adapters = data.draw(loaded_adapters(trial.oracle))
-    drawn = workloads(trial.oracle, trial.capabilities, with_eos=False)
-    good = replace(data.draw(drawn), adapters=adapters).with_config(max_loras=len(adapters) + 1)
+    drawn = data.draw(workloads(trial, with_eos=False))
+    good = replace(drawn, adapters=adapters).with_config(max_loras=len(adapters) + 1)
     place = data.draw(st.integers(0, len(good.requests)), label="place of the bad request")
     bad = replace(good.requests[0], request_id="bad", adapter="gone")  # within all limits
     mixed = list(good.requests)
@@ -108,7 +102,5 @@ def test_an_adapter_that_is_not_loaded_is_refused(trial: Trial, data: st.DataObj
     workload = good.with_requests(mixed)
     with trial.engine(good.config) as engine, blame(*OF_ADAPTERS):
         for _ in range(2):
-            outcome = trial.run(workload, engine)
-            with trial.reporting(workload):
-                trial.judge(workload.requests, outcome, (place,), adapters)
+            trial.check_answers(workload, (place,), engine)
             trial.check(replace(workload, adapters=(*adapters, ("gone", 1))), engine)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
 
 import pytest
 from hypothesis import given
@@ -48,7 +47,7 @@ def test_a_refusal_names_a_value_or_a_limit(trial: Trial) -> None:
         bad.append(Request("beyond the pool", (7,) * 6 * size, 2))
     if {Capability.LOGIT_PROCESSING, Capability.SAMPLING} <= trial.capabilities:
         parameters = bad_parameters(trial.subject.vocab_size).items()
-        documented = trial.offer[1].documented
+        documented = trial.fields.documented
         bad += [
             Request(kind, (5, 6), 4, sampling=asked)
             for kind, asked in parameters
@@ -69,7 +68,7 @@ def test_a_refusal_names_a_value_or_a_limit(trial: Trial) -> None:
 @given(data=st.data())
 def test_a_bad_request_fails_alone(trial: Trial, kind: str, data: st.DataObject) -> None:
     bad = BAD[kind](trial)
-    good = data.draw(workloads(trial.oracle, trial.capabilities, with_eos=False))
+    good = data.draw(workloads(trial, with_eos=False))
     place = data.draw(st.integers(0, len(good.requests)), label="place of the bad request")
     mixed = list(good.requests)
     mixed.insert(place, bad)
@@ -84,35 +83,28 @@ def test_a_bad_request_fails_alone(trial: Trial, kind: str, data: st.DataObject)
 
 def test_a_request_that_fills_the_context_exactly_is_served(trial: Trial) -> None:
     length = min(trial.subject.context_len, 512)
-    config = Workload(()).with_config(max_model_len=length).config
+    config = EngineConfig(max_model_len=length)
     prompt = tuple(range(1, 33)) * (length // 32)
     whole = Request("whole", prompt[: length - 3], 3)
     beyond = Request("beyond", prompt[: length - 2], 3)
     # It goes on for long: a row that has ended and keeps its place must not run out of positions.
     with_neighbour = (whole, Request("neighbour", (5, 6), 9))
     trial.check(Workload(with_neighbour, config))
-    mixed = Workload((beyond, *with_neighbour), config)
-    completions = trial.run(mixed).completions
-    with trial.reporting(mixed):
-        require(refusal_findings(completions[0], beyond, trial.ledger))
+    trial.check_answers(Workload((beyond, *with_neighbour), config), bad=(0,))
 
 
 def test_of_two_requests_with_one_id_the_later_is_refused(trial: Trial) -> None:
     """A bad request has no id that another could not have."""
     bad, later = Request("twin", (), 4), Request("twin", (9, 2), 4)
     good = (Request("twin", (3, 1, 4), 4), Request("other", (1, 5), 3))
-    workload = Workload((bad, *good, later))
-    outcome = trial.run(workload)
-    with trial.reporting(workload):
-        trial.judge(workload.requests, outcome, bad=(0, 3))
-    trial.check(workload.with_requests(good))
+    trial.check_answers(Workload((bad, *good, later)), bad=(0, 3))
+    trial.check(Workload(good))
 
 
 @pytest.mark.needs("stepping")
 def test_an_id_that_is_live_is_refused_and_the_live_one_goes_on(trial: Trial) -> None:
     workload = Workload((Request("twin", (3, 1, 4), 6), Request("other", (1, 5), 5)))
-    with trial.engine(workload.config) as built, trial.reporting(workload):
-        engine = cast(SteppingEngine, built)
+    with trial.engine(workload.config) as engine, trial.reporting(workload):
         for step, events in enumerate(steps(engine, workload)):
             # A server may have sent all of it by now, if this process had to wait for a processor.
             if step <= 1 and not _has_ended(events, "twin"):
@@ -125,8 +117,7 @@ def test_an_id_that_is_live_is_refused_and_the_live_one_goes_on(trial: Trial) ->
 def test_each_of_hundreds_of_live_ids_is_refused(trial: Trial) -> None:
     """Tries the newest first, so that a list which is too short shows its length."""
     workload = Workload(short_requests(trial.subject.vocab_size, 300, first=0), EngineConfig(2))
-    with trial.engine(workload.config) as built, trial.reporting(workload):
-        engine = cast(SteppingEngine, built)
+    with trial.engine(workload.config) as engine, trial.reporting(workload):
         for step, events in enumerate(steps(engine, workload)):
             for num_newer, each in enumerate(reversed(workload.requests)) if step == 0 else ():
                 if not _has_ended(events, each.request_id):
@@ -161,29 +152,28 @@ def test_a_bad_request_alone_on_an_idle_engine_is_told(trial: Trial, kind: str) 
         with trial.reporting(workload):
             if not outcome.events:
                 raise broken(Rule.REFUSAL_EVENT, bad.request_id, promise=Promise.P12, got="none")
-            trial.judge(workload.requests, outcome, bad=(0,))
+            require(refusal_findings(outcome.completions[0], bad, trial.ledger))
         trial.check(Workload((Request("good", (1, 2), 2),), arrivals=(0,)), engine)
+
+
+def check_id_again(trial: Trial, kind: str, arrivals: tuple[int, ...] | None) -> None:
+    bad = BAD[kind](trial)
+    good = Workload((Request(bad.request_id, (3, 1, 4), 3),), arrivals=arrivals)
+    with trial.engine(good.config) as engine:
+        trial.run(good.with_requests([bad]), engine)
+        with blame(Promise.P12, "with the id of a refused request"):
+            trial.check(good, engine)
 
 
 @pytest.mark.parametrize("kind", BAD)
 def test_the_id_of_a_refused_request_may_be_used_again(trial: Trial, kind: str) -> None:
-    bad = BAD[kind](trial)
-    good = Workload((Request(bad.request_id, (3, 1, 4), 3),))
-    with trial.engine(good.config) as engine:
-        trial.run(Workload((bad,)), engine)
-        with blame(Promise.P12, "with the id of a refused request"):
-            trial.check(good, engine)
+    check_id_again(trial, kind, arrivals=None)
 
 
 @pytest.mark.needs("stepping")
 @pytest.mark.parametrize("kind", BAD)
 def test_the_id_of_a_refused_request_may_be_added_again(trial: Trial, kind: str) -> None:
-    bad = BAD[kind](trial)
-    good = Workload((Request(bad.request_id, (3, 1, 4), 3),), arrivals=(0,))
-    with trial.engine(good.config) as engine:
-        trial.run(Workload((bad,), arrivals=(0,)), engine)
-        with blame(Promise.P12, "with the id of a refused request"):
-            trial.check(good, engine)
+    check_id_again(trial, kind, arrivals=(0,))
 
 
 @pytest.mark.needs("preemption")
@@ -194,26 +184,20 @@ def test_a_request_larger_than_the_pool_never_blocks_those_behind_it(
     block_size = trial.block_sizes[-1]
     num_blocks = data.draw(st.integers(3, 6), label="num_blocks")
     capacity = block_size * num_blocks
-    config = (
-        Workload(()).with_config(block_size=block_size, num_blocks=num_blocks, max_num_seqs=2).config
-    )
+    config = EngineConfig(block_size=block_size, num_blocks=num_blocks, max_num_seqs=2)
     # The last token is never fed: a prompt of capacity - 2 with cap 3 fits exactly.
     prompt = text_tokens(0, trial.subject.vocab_size)[: capacity - 2]
     fits = Request("fits", prompt, 3)
     too_large = Request("too-large", prompt, 4)
     small = [Request(f"small-{i}", (i + 1, 7), 2) for i in range(3)]
-    workload = Workload((too_large, *small[:1], fits, *small[1:]), config)
-    outcome = trial.run(workload)
-    with trial.reporting(workload):
-        trial.judge(workload.requests, outcome, bad=(0,))
+    trial.check_answers(Workload((too_large, *small[:1], fits, *small[1:]), config), bad=(0,))
 
 
 @pytest.mark.needs("stepping")
 def test_an_id_is_live_until_its_last_event(trial: Trial) -> None:
     """Covers the time when the last token is chosen, but not delivered yet."""
     workload = Workload((Request("twin", (3, 1, 4), 3), Request("other", (1, 5), 6)))
-    with trial.engine(workload.config) as built, trial.reporting(workload):
-        engine = cast(SteppingEngine, built)
+    with trial.engine(workload.config) as engine, trial.reporting(workload):
         for step, events in enumerate(steps(engine, workload)):
             if step and not _has_ended(events, "twin"):
                 try:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.checks.environment import require_same, world_of
-from batchproof.checks.happened import has_prefix_hit, has_request_across
+from batchproof.checks.happened import HITS, happened_in, has_request_across
 from batchproof.generators.interrupting import (
     UPDATES,
     cleared_meanwhile,
@@ -65,10 +65,9 @@ def test_an_engine_may_stand_still_between_two_calls(
     trial: Trial, data: st.DataObject, begin: str, end: str
 ) -> None:
     stood = (Interruption(0, begin), Interruption(0, end))
-    calls = data.draw(same_prompts(trial.oracle, trial.block_sizes, ()))
-    with trial.engine(calls[0].config) as engine, blame(Promise.P23, f"behind {begin} and {end}"):
-        for call in (calls[0], *(replace(each, interruptions=stood) for each in calls)):
-            trial.check(call, engine)
+    calls = data.draw(same_prompts(trial, ()))
+    with blame(Promise.P23, f"behind {begin} and {end}"):
+        trial.check_calls([calls[0], *(replace(each, interruptions=stood) for each in calls)])
 
 
 @pytest.mark.needs("interruption")
@@ -78,7 +77,7 @@ def test_requests_go_on_where_the_engine_stood_still(
     trial: Trial, data: st.DataObject, begin: str, end: str
 ) -> None:
     """Requests come meanwhile as well."""
-    workload = data.draw(interruptible(trial.oracle, trial.capabilities))
+    workload = data.draw(interruptible(trial))
     stood = data.draw(standing_still(begin, end))
     check_across(trial, replace(workload, interruptions=stood), begin)
 
@@ -106,18 +105,16 @@ def test_a_request_may_be_cancelled_while_the_engine_stands_still(
 @pytest.mark.shows("prefix_caching")
 @given(data=st.data())
 def test_nothing_is_found_in_a_cleared_cache(trial: Trial, data: st.DataObject) -> None:
-    calls = data.draw(same_prompts(trial.oracle, trial.block_sizes, [Interruption(0, CLEAR)] * 2))
-    with trial.engine(calls[0].config) as engine, blame(Promise.P23, "with a cleared cache"):
-        for call in calls:
-            trial.check(call, engine)
-        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+    calls = data.draw(same_prompts(trial, [Interruption(0, CLEAR)] * 2))
+    with blame(Promise.P23, "with a cleared cache"):
+        trial.check_calls(calls, HITS)
 
 
 @pytest.mark.needs("cache_clearing", "interruption")
 @pytest.mark.shows("prefix_caching")
 @given(data=st.data())
 def test_a_cache_may_be_cleared_while_requests_run(trial: Trial, data: st.DataObject) -> None:
-    check_across(trial, data.draw(cleared_meanwhile(trial.oracle, trial.block_sizes)), "a clearing")
+    check_across(trial, data.draw(cleared_meanwhile(trial)), "a clearing")
 
 
 @pytest.mark.needs("weight_updates")
@@ -128,27 +125,27 @@ def test_new_weights_answer_prompts_that_were_served_before(trial: Trial, data: 
     numbers = data.draw(st.lists(st.integers(1, count), min_size=2, max_size=3), label="weights")
     done = [Interruption(0, UPDATES[i % 2], number) for i, number in enumerate([*numbers, 0])]
     before = world_of(trial.subject.model)
-    room = data.draw(room_for_adapters(trial.capabilities), label="max_loras")
-    calls = data.draw(same_prompts(trial.oracle, trial.block_sizes, done, room))
+    room = data.draw(room_for_adapters(trial), label="max_loras")
+    calls = data.draw(same_prompts(trial, done, room))
     with trial.engine(calls[0].config) as engine, blame(Promise.P23, "with new weights"):
         for call in calls:
             trial.check(call, engine)
         with trial.reporting(calls[-1]):
             require_same(before, world_of(trial.subject.model), "while weights were replaced")
         if Capability.PREFIX_CACHING in trial.capabilities:
-            trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+            trial.must_show(HITS, happened_in(trial.trace_of(engine))[HITS] > 0)
 
 
 @pytest.mark.needs("weight_updates", "interruption")
 @given(data=st.data())
 def test_requests_go_on_under_new_weights(trial: Trial, data: st.DataObject) -> None:
-    workload = data.draw(interruptible(trial.oracle, trial.capabilities))
+    workload = data.draw(interruptible(trial))
     check_across(trial, data.draw(updated(trial.oracle, workload)), "new weights")
 
 
 @pytest.mark.needs("weight_updates", "interruption", "preemption")
 @given(data=st.data())
 def test_new_weights_come_while_the_pool_is_full(trial: Trial, data: st.DataObject) -> None:
-    drawn = data.draw(crowded(trial.oracle, False, block_sizes=trial.block_sizes))
+    drawn = data.draw(crowded(trial)).with_config(return_logits=False)
     workload = replace(drawn, arrivals=(0,) * len(drawn.requests))
     check_across(trial, data.draw(updated(trial.oracle, workload)), "new weights in a full pool")

@@ -17,14 +17,13 @@ pytestmark = [pytest.mark.promise(id="P18"), pytest.mark.needs("logprobs")]
 @given(data=st.data())
 def test_logprobs_are_the_models_own(trial: Trial, data: st.DataObject) -> None:
     """Lets some requests of a batch ask for them, each for another number of likeliest tokens."""
-    drawn = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=2))
-    trial.check(data.draw(with_logprobs(drawn, *trial.offer)))
+    trial.check(data.draw(with_logprobs(trial, data.draw(workloads(trial, min_requests=2)))))
 
 
 @pytest.mark.one_model
 def test_as_many_of_the_likeliest_are_given_as_are_asked_for(trial: Trial) -> None:
     """Asks for numbers around each power of two, up to the whole vocabulary."""
-    fields, vocab_size = trial.offer[1], trial.subject.vocab_size
+    fields, vocab_size = trial.fields, trial.subject.vocab_size
     wanted = (
         Request(
             f"r{num}",
@@ -45,13 +44,10 @@ PROMPT = pytest.param("prompt_logprobs", marks=pytest.mark.needs("prompt_logprob
 def test_fewer_than_none_of_the_likeliest_are_refused(trial: Trial, field: str) -> None:
     """-2 if -1 has a meaning that the engine documents, such as all."""
     fewer = (SamplingParams(**{field: number}) for number in (-1, -2, -3))
-    asked = next(each for each in fewer if not trial.offer[1].documented(each))
+    asked = next(each for each in fewer if not trial.fields.documented(each))
     bad = Request("bad", (5, 6), 4, sampling=asked)
     good = Request("good", (7, 8, 9), 4, sampling=SamplingParams(**{field: 0}))
-    workload = Workload((bad, good))
-    outcome = trial.run(workload)
-    with trial.reporting(workload):
-        trial.judge(workload.requests, outcome, bad=(0,))
+    trial.check_answers(Workload((bad, good)), bad=(0,))
 
 
 @pytest.mark.needs("logit_processing")
@@ -62,5 +58,4 @@ def test_logprobs_are_taken_before_the_parameters_change_the_logits(
 ) -> None:
     """So does the temperature, where tokens are drawn."""
     are_drawn = Capability.SAMPLING in trial.capabilities and data.draw(st.booleans())
-    drawn = data.draw(mixed_workloads(trial.oracle, *trial.offer, are_drawn=are_drawn))
-    trial.check(data.draw(with_logprobs(drawn, *trial.offer)))
+    trial.check(data.draw(with_logprobs(trial, data.draw(mixed_workloads(trial, are_drawn)))))

@@ -1,16 +1,14 @@
 """P6: a query attends to exactly the keys of its own sequence, up to itself, inside its window."""
 
-from typing import cast
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import Completion, EngineConfig, MaskingEngine, Request, RowRecord
+from batchproof.api import EngineConfig, Request, RowRecord
 from batchproof.checks.broken import require
 from batchproof.checks.masks import mask_findings, move_findings
 from batchproof.generators.strategies import prompts
-from batchproof.oracle.oracle import centred, teacher_forced
+from batchproof.oracle.oracle import largest_move, teacher_forced
 from batchproof.run.relations import comparing, is_bitwise
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -25,8 +23,7 @@ LAYOUTS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 9)), min_size=1,
 def test_the_mask_equals_its_definition(trial: Trial, layout: list[tuple[int, int]]) -> None:
     rows = [RowRecord(f"r{i}", context, query, True) for i, (context, query) in enumerate(layout)]
     with trial.engine(EngineConfig()) as engine, trial.reporting(Workload(())):
-        mask = cast(MaskingEngine, engine).attention_mask(rows)
-        require(mask_findings(mask, rows, _window(trial)))
+        require(mask_findings(engine.attention_mask(rows), rows, _window(trial)))
     trial.ledger.num_requests += len(rows)
 
 
@@ -48,7 +45,7 @@ def test_one_changed_token_moves_exactly_the_queries_that_may_see_it(
     prompt is sampled once. After one token is changed, the queries whose logits move must be those
     that move in the float64 reference: all from that position on, or as far as the windows of all
     layers reach."""
-    prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(2, 18)))
+    prompt = data.draw(prompts(trial.subject, st.integers(2, 18)))
     position = data.draw(st.integers(0, len(prompt) - 1), label="changed position")
     other = (prompt[position] + data.draw(st.integers(1, 255))) % trial.subject.vocab_size
     changed = (*prompt[:position], other, *prompt[position + 1 :])
@@ -60,7 +57,7 @@ def test_one_changed_token_moves_exactly_the_queries_that_may_see_it(
     bound = 2 * trial.oracle.kappa * trial.oracle.error.max_abs
     # The shapes of experts follow contents, the changed token's too.
     allowed = bound if trial.subject.has_experts or not is_bitwise(trial) else 0.0
-    moved = [_moved(old, new) for old, new in zip(before, after, strict=True)]
+    moved = [largest_move(a.logits, b.logits) for a, b in zip(before, after, strict=True)]
     should_move = _reference_moves(trial, prompt, changed, bound)
     with trial.reporting(second), comparing(trial, before[0], after[0]):
         require(
@@ -68,13 +65,6 @@ def test_one_changed_token_moves_exactly_the_queries_that_may_see_it(
             for query, (by, must) in enumerate(zip(moved, should_move, strict=True))
             for finding in move_findings(query, position, by, must, bound, allowed)
         )
-
-
-def _moved(old: Completion, new: Completion) -> float:
-    """Returns the largest change of a logit."""
-    assert old.logits is not None, "the engine has logits"
-    assert new.logits is not None, "the engine has logits"
-    return (centred(old.logits) - centred(new.logits)).abs().max().item()
 
 
 def _prefixes(prompt: tuple[int, ...]) -> tuple[Request, ...]:
@@ -90,6 +80,6 @@ def _reference_moves(
     prefixes = [[(each[:n], (0,)) for n in range(1, len(each) + 1)] for each in (prompt, changed)]
     scores = (teacher_forced(trial.subject, each) for each in prefixes)
     for old, new in zip(*scores, strict=True):
-        moved = (centred(old) - centred(new)).abs().max().item()
+        moved = largest_move(old, new)
         moves.append(False if moved == 0.0 else True if moved > 2 * bound else None)
     return moves

@@ -46,6 +46,4 @@ def test_a_second_call_answers_its_own_requests(trial: Trial, data: st.DataObjec
 
 def test_no_requests_give_no_completions(trial: Trial) -> None:
     after = Workload((Request("after", trial.subject.encode("after the empty call"), 2),))
-    with trial.engine(after.config) as engine:
-        trial.check(Workload(()), engine)
-        trial.check(after, engine)
+    trial.check_calls([Workload(()), after])

@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
-from batchproof.checks.happened import has_chunk, has_preemption
+from batchproof.checks.happened import CHUNKS, PREEMPTED
 from batchproof.generators.strategies import (
     around,
     crowded,
-    cut_prompt,
     fewer_examples,
     long_workloads,
     longest_context,
     prompts,
+    requests_of_lengths,
     workloads,
 )
 from batchproof.models.embedded import STATE_MODEL
@@ -33,14 +33,14 @@ def test_smoke_an_engine_answers_three_prompts(trial: Trial) -> None:
 @pytest.mark.also_on(STATE_MODEL)
 @given(data=st.data())
 def test_generated_workloads_keep_parity(trial: Trial, data: st.DataObject) -> None:
-    trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))
+    trial.check(data.draw(workloads(trial)))
 
 
 @pytest.mark.on_model("bamba-random")
 @given(data=st.data())
 def test_states_keep_their_precision(trial: Trial, data: st.DataObject) -> None:
     """On the constructed model with states these are small whole numbers, which any dtype holds."""
-    trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))
+    trial.check(data.draw(workloads(trial)))
 
 
 @pytest.mark.on_model("qwen2-mixed")
@@ -48,7 +48,7 @@ def test_states_keep_their_precision(trial: Trial, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_layers_of_several_kinds_keep_parity(trial: Trial, data: st.DataObject) -> None:
     """Takes a model that has layers with a window and layers without."""
-    trial.check(data.draw(long_workloads(trial.oracle, trial.has_logits)))
+    trial.check(data.draw(long_workloads(trial)))
 
 
 @pytest.mark.also_on(STATE_MODEL)
@@ -58,7 +58,7 @@ def test_layers_of_several_kinds_keep_parity(trial: Trial, data: st.DataObject) 
 def test_long_sequences_in_a_full_batch_keep_parity(trial: Trial, data: st.DataObject) -> None:
     """Leaves the small sizes of the other tests: more slots, contexts of many blocks, some steps with
     every slot taken."""
-    trial.check(data.draw(long_workloads(trial.oracle, trial.has_logits)))
+    trial.check(data.draw(long_workloads(trial)))
 
 
 @pytest.mark.one_model
@@ -68,10 +68,7 @@ def test_lengths_around_powers_of_two_keep_parity(trial: Trial) -> None:
     longest = longest_context(trial.oracle) - 3
     for size in (16, 32, 64, 128, 192, 256):
         lengths = [each for each in (*around(size), size - 3) if each <= longest]
-        wanted = tuple(
-            Request(f"r{length}", cut_prompt(trial.subject.vocab_size, 3 * length, length), 3)
-            for length in lengths
-        )
+        wanted = requests_of_lengths(trial.subject.vocab_size, lengths)
         config = EngineConfig(max_num_seqs=4, return_logits=trial.has_logits)
         trial.check(Workload(wanted, config))
 
@@ -86,9 +83,8 @@ def test_a_context_filled_to_its_end_keeps_parity(trial: Trial, data: st.DataObj
     for rest in range(block_size):
         length = full_blocks + rest
         cap = min(data.draw(st.integers(rest + 1, rest + 4), label="max_new_tokens"), length - 1)
-        vocab_size = trial.subject.vocab_size
-        full = Request("full", data.draw(prompts(vocab_size, st.just(length - cap))), cap)
-        short = Request("short", data.draw(prompts(vocab_size, st.integers(1, length - 3))), 3)
+        full = Request("full", data.draw(prompts(trial.subject, st.just(length - cap))), cap)
+        short = Request("short", data.draw(prompts(trial.subject, st.integers(1, length - 3))), 3)
         config = EngineConfig(
             block_size=block_size, max_model_len=length, return_logits=trial.has_logits
         )
@@ -100,10 +96,7 @@ def test_a_context_filled_to_its_end_keeps_parity(trial: Trial, data: st.DataObj
 @given(data=st.data())
 def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
     """Requires that a request preempted after some tokens continues as if it had not been."""
-    workload = data.draw(crowded(trial.oracle, trial.has_logits, block_sizes=trial.block_sizes))
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
+    trial.check_calls([data.draw(crowded(trial))], PREEMPTED)
 
 
 @pytest.mark.also_on(STATE_MODEL)
@@ -113,8 +106,4 @@ def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_preemption_and_chunks_together_keep_parity(trial: Trial, data: st.DataObject) -> None:
     """Feeds a preempted request again in parts, with its outputs in a later part."""
-    workload = data.draw(crowded(trial.oracle, trial.has_logits, True, trial.block_sizes))
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
-        trial.must_show("sequence fed in parts", has_chunk(trial.trace_of(engine)))
+    trial.check_calls([data.draw(crowded(trial, in_chunks=True))], PREEMPTED, CHUNKS)

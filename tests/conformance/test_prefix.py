@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.checks.happened import has_prefix_hit, has_shared_block
+from batchproof.checks.happened import HITS, happened_in, has_shared_block
 from batchproof.generators.sharing import block_prompts, shared_prefixes
 from batchproof.generators.strategies import prompts, text_tokens
 from batchproof.models.embedded import STATE_MODEL
@@ -30,11 +30,7 @@ BEHIND = "behind a prefix that was taken over"
 @given(data=st.data())
 def test_prompts_that_share_prefixes_keep_parity(trial: Trial, data: st.DataObject) -> None:
     """Serves A, other content in the same blocks, A again, twins, and the next turn of a chat."""
-    calls = data.draw(shared_prefixes(trial.oracle, trial.capabilities, trial.block_sizes))
-    with trial.engine(calls[0].config) as engine:
-        for call in calls:
-            trial.check(call, engine)
-        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+    trial.check_calls(data.draw(shared_prefixes(trial)), HITS)
 
 
 @pytest.mark.promise(id="P5")
@@ -45,9 +41,9 @@ def test_neighbours_with_one_new_prefix_stay_apart(trial: Trial, data: st.DataOb
     """Two requests compute the same prefix in one step, and the first of them ends early. While the
     other continues, a third may be given the freed blocks, and a fourth takes the prefix over."""
     block_size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
-    vocab_size = trial.subject.vocab_size
-    prefix = data.draw(block_prompts(vocab_size, block_size, max_blocks=2), label="prefix")
-    foreign = prompts(vocab_size, st.integers(block_size, 3 * block_size))
+    blocks = block_prompts(trial.subject.vocab_size, block_size, max_blocks=2)
+    prefix = data.draw(blocks, label="prefix")
+    foreign = prompts(trial.subject, st.integers(block_size, 3 * block_size))
     short, long = data.draw(st.permutations([1, 10]), label="caps of the two")
     wanted = (
         Request("twin-0", (*prefix, 5, 6), short),
@@ -58,11 +54,9 @@ def test_neighbours_with_one_new_prefix_stay_apart(trial: Trial, data: st.DataOb
     largest = max(len(each.prompt_token_ids) + each.max_new_tokens for each in wanted)
     roomy = largest // block_size + 4 if Capability.PREEMPTION in trial.capabilities else None
     config = EngineConfig(max_num_seqs=3, block_size=block_size, num_blocks=roomy, prefix_caching=True)
-    with trial.engine(config) as engine, blame(Promise.P5, "beside others with the same prefix"):
-        trial.check(Workload(wanted, config, arrivals=(0, 0, 2, 4)), engine)
-        for _ in range(2):
-            trial.check(Workload(wanted[-1:], config), engine)
-        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+    first, again = Workload(wanted, config, (0, 0, 2, 4)), Workload(wanted[-1:], config)
+    with blame(Promise.P5, "beside others with the same prefix"):
+        trial.check_calls([first, again, again], HITS)
 
 
 @pytest.mark.also_on(STATE_MODEL)
@@ -76,8 +70,7 @@ def test_a_prompt_that_is_cached_to_its_end_goes_on_from_there(
     their answer, whose blocks were written token by token."""
     block_size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
     num_blocks = data.draw(st.integers(1, 4), label="blocks of the prompt")
-    vocab_size = trial.subject.vocab_size
-    prompt = data.draw(prompts(vocab_size, st.just(num_blocks * block_size)))
+    prompt = data.draw(prompts(trial.subject, st.just(num_blocks * block_size)))
     cap = 2 * block_size + 1
     answer = trial.oracle.right_tokens(prompt, cap)
     ends = data.draw(st.lists(st.integers(1, cap), min_size=1, max_size=3), label="answer up to")
@@ -93,7 +86,7 @@ def test_a_prompt_that_is_cached_to_its_end_goes_on_from_there(
         with blame(Promise.P7, BEHIND):
             trial.check(Workload((Request("same", prompt, cap), *again), config), engine)
             trial.check(Workload((once_more,), config), engine)
-        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+        trial.must_show(HITS, happened_in(trial.trace_of(engine))[HITS] > 0)
 
 
 @pytest.mark.also_on(STATE_MODEL)
@@ -126,7 +119,7 @@ def test_a_prefix_whose_blocks_were_given_away_is_not_found(trial: Trial, data: 
             trial.check(Workload((Request(name, prompt, 3),), config), engine)
             fresh = trial.trace_of(engine)[num_before:]
             hits.append(fresh[0].rows[0].context_len if fresh else 0)
-    trial.must_show("prefix hit", hits[4] > 0)
+    trial.must_show(HITS, hits[4] > 0)
     trial.must_show("prefix that was given up and computed again", hits[3] < hits[4])
 
 
@@ -138,7 +131,7 @@ def test_what_is_cached_gives_way_to_what_is_asked(trial: Trial, data: st.DataOb
     """Admits request after request while the pool is full of what earlier ones left."""
     block_size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
     lengths = st.integers(block_size + 1, 4 * block_size)
-    drawn = prompts(trial.subject.vocab_size, lengths)
+    drawn = prompts(trial.subject, lengths)
     asked = data.draw(st.lists(drawn, min_size=3, max_size=5), label="prompts")
     wanted = tuple(Request(f"r{i}", prompt, 3) for i, prompt in enumerate(asked))
     config = EngineConfig(
@@ -148,10 +141,8 @@ def test_what_is_cached_gives_way_to_what_is_asked(trial: Trial, data: st.DataOb
         return_logits=trial.has_logits,
         prefix_caching=True,
     )
-    with trial.engine(config) as engine:
-        for call in (wanted, wanted[:1], wanted[:1]):
-            trial.check(Workload(call, config), engine)
-        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+    calls = (wanted, wanted[:1], wanted[:1])
+    trial.check_calls([Workload(call, config) for call in calls], HITS)
 
 
 @pytest.mark.promise(id="P11")
@@ -162,8 +153,7 @@ def test_shared_blocks_are_used_once_and_all_come_back(trial: Trial, data: st.Da
     """Lets sharers come and go at different times, the last to come of half the prefix only; the last
     one to leave must free it."""
     block_size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
-    vocab_size = trial.subject.vocab_size
-    prefix = data.draw(prompts(vocab_size, st.just(2 * block_size)), label="prefix")
+    prefix = data.draw(prompts(trial.subject, st.just(2 * block_size)), label="prefix")
     caps = data.draw(st.lists(st.integers(2, 9), min_size=3, max_size=4), label="caps")
     shared = [*[prefix] * len(caps), prefix[:block_size]]
     caps = [2 * len(shared) + 3, *caps]  # the first to come is there when the last does
@@ -174,8 +164,5 @@ def test_shared_blocks_are_used_once_and_all_come_back(trial: Trial, data: st.Da
         max_num_seqs=4, block_size=block_size, num_blocks=8 * len(wanted), prefix_caching=True
     )
     arrivals = tuple(2 * i for i in range(len(wanted)))
-    with trial.engine(config) as engine:
-        trial.check(Workload(wanted, config, arrivals), engine)
-        trace = trial.trace_of(engine)
-        trial.must_show("prefix hit", has_prefix_hit(trace))
-        trial.must_show("block that two use at once", has_shared_block(trace, block_size))
+    trace = trial.check_calls([Workload(wanted, config, arrivals)], HITS)
+    trial.must_show("block that two use at once", has_shared_block(trace, block_size))

@@ -1,15 +1,15 @@
 """P8: the n-th call answers as the first would; a slot's next tenant sees nothing of the last."""
 
-from typing import cast
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import Capability, EngineConfig, Request, TracingEngine
+from batchproof.api import EngineConfig, Request
 from batchproof.checks.happened import has_slot_reuse
 from batchproof.generators.conversations import conversations
-from batchproof.generators.strategies import prompts, workloads
+from batchproof.generators.strategies import asking, prompts, workloads
 from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
@@ -27,8 +27,8 @@ NUM_BURSTS = 8
 @given(data=st.data())
 def test_a_used_engine_answers_as_a_fresh_one(trial: Trial, data: st.DataObject) -> None:
     """Compares bit for bit, whatever the engine served before."""
-    workload = data.draw(workloads(trial.oracle, trial.capabilities, with_eos=False))
-    history = data.draw(st.lists(workloads(trial.oracle, trial.capabilities), min_size=1, max_size=2))
+    workload = data.draw(workloads(trial, with_eos=False))
+    history = data.draw(st.lists(workloads(trial), min_size=1, max_size=2))
     fresh = trial.run(workload).completions
     with trial.engine(workload.config) as engine:
         for earlier in history:
@@ -53,43 +53,28 @@ def _fits(request: Request, workload: Workload) -> bool:
 def test_short_tenants_follow_long_ones_in_the_same_slot(trial: Trial, data: st.DataObject) -> None:
     """Serves three waves long, short, long through fewer slots than requests: what a long tenant left
     behind lies within reach of the short one."""
-    vocab_size = trial.subject.vocab_size
-    max_num_seqs = data.draw(st.integers(1, 3), label="max_num_seqs")
+    num = data.draw(st.integers(1, 3), label="max_num_seqs")
     wanted = [
-        Request(f"{kind}-{i}", data.draw(prompts(vocab_size, lengths)), cap)
-        for kind, lengths, cap in (
-            ("long", st.integers(20, 36), 6),
-            ("short", st.integers(1, 4), 3),
-            ("again", st.integers(15, 36), 3),
-        )
-        for i in range(max_num_seqs)
+        *data.draw(asking(trial.oracle, "long", [6] * num, st.integers(20, 36))),
+        *data.draw(asking(trial.oracle, "short", [3] * num, st.integers(1, 4))),
+        *data.draw(asking(trial.oracle, "again", [3] * num, st.integers(15, 36))),
     ]
-    config = EngineConfig(max_num_seqs=max_num_seqs, return_logits=trial.has_logits)
-    workload = Workload(tuple(wanted), config)
-    with trial.engine(config) as engine:
-        trial.check(workload, engine)
-        if Capability.TRACING in trial.capabilities:
-            trace = cast(TracingEngine, engine).trace
-            with trial.reporting(workload):
-                trial.must_show("slot that was used again", has_slot_reuse(trace, max_num_seqs))
+    config = EngineConfig(max_num_seqs=num, return_logits=trial.has_logits)
+    trace = trial.check_calls([Workload(tuple(wanted), config)])
+    trial.must_show("slot that was used again", has_slot_reuse(trace, num))
 
 
 @pytest.mark.one_model
 @given(data=st.data())
 def test_the_eos_ids_of_a_former_tenant_stop_nobody(trial: Trial, data: st.DataObject) -> None:
     """Serves newcomers without EOS ids whose right answers hold those of the tenants before them."""
-    vocab_size = trial.subject.vocab_size
-    count = data.draw(st.integers(1, 3), label="max_num_seqs")
-    newcomers = [
-        Request(f"new-{i}", data.draw(prompts(vocab_size, st.integers(1, 12))), 6) for i in range(count)
-    ]
+    count, lengths = data.draw(st.integers(1, 3), label="max_num_seqs"), st.integers(1, 12)
+    newcomers = data.draw(asking(trial.oracle, "new", [6] * count, lengths))
     theirs = frozenset().union(
         *(trial.oracle.right_tokens(each.prompt_token_ids, 6) for each in newcomers)
     )
-    tenants = [
-        Request(f"old-{i}", data.draw(prompts(vocab_size, st.integers(1, 12))), 4, theirs)
-        for i in range(count)
-    ]
+    drawn = data.draw(asking(trial.oracle, "old", [4] * count, lengths))
+    tenants = [replace(each, eos_token_ids=theirs) for each in drawn]
     with blame(Promise.P8, "after tenants with EOS ids of their own"):
         trial.check(Workload((*tenants, *newcomers), EngineConfig(max_num_seqs=count)))
 
@@ -100,7 +85,7 @@ def test_prompts_that_look_alike_share_nothing(trial: Trial, data: st.DataObject
     """Serves what an engine may take for a prompt it knows: the same beginning, the same tokens in
     another order, one more or one less."""
     block_size = data.draw(st.sampled_from([2, 4]), label="block_size")
-    prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(2 * block_size, 20)))
+    prompt = data.draw(prompts(trial.subject, st.integers(2 * block_size, 20)))
     cut = data.draw(st.integers(2, len(prompt)), label="length of the part in another order")
     alike = (
         prompt,
@@ -112,9 +97,8 @@ def test_prompts_that_look_alike_share_nothing(trial: Trial, data: st.DataObject
     )
     config = EngineConfig(max_num_seqs=2, block_size=block_size, return_logits=trial.has_logits)
     wanted = tuple(Request(f"r{i}", each, 3) for i, each in enumerate(alike))
-    with trial.engine(config) as engine, blame(Promise.P8, "after prompts that look alike"):
-        for call in (wanted, wanted[::-1]):
-            trial.check(Workload(call, config), engine)
+    with blame(Promise.P8, "after prompts that look alike"):
+        trial.check_calls([Workload(call, config) for call in (wanted, wanted[::-1])])
 
 
 @pytest.mark.also_on(STATE_MODEL)
@@ -123,8 +107,7 @@ def test_prompts_that_look_alike_share_nothing(trial: Trial, data: st.DataObject
 def test_conversations_come_back_in_any_order(trial: Trial, data: st.DataObject) -> None:
     """Serves bursts of requests: turns, forks and beginnings of conversations before, and others. What
     was kept of one is found by the next that begins alike, and by no other."""
-    size = data.draw(st.sampled_from(trial.block_sizes), label="block_size")
-    calls = data.draw(conversations(trial.oracle, trial.capabilities, size, NUM_BURSTS))
+    calls = data.draw(conversations(trial, NUM_BURSTS))
     with trial.engine(calls[0].config) as engine, blame(Promise.P8, "among other conversations"):
         for call in calls:
             (check_run_with_aborts if call.aborts else Trial.check)(trial, call, engine)
@@ -136,7 +119,7 @@ def test_ids_may_be_used_again_in_the_next_call(trial: Trial, data: st.DataObjec
     config = EngineConfig(max_num_seqs=2)
     with trial.engine(config) as engine:
         for call in range(3):
-            prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(1, 12)))
+            prompt = data.draw(prompts(trial.subject, st.integers(1, 12)))
             requests = (Request("a", prompt, 3), Request("b", prompt[::-1], 2))
             with blame(Promise.P8 if call else Promise.P1, f"in call {call + 1} with the same ids"):
                 trial.check(Workload(requests, config), engine)

@@ -7,7 +7,6 @@ a seed, be the same in any batch.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import chain, pairwise
 
@@ -23,7 +22,7 @@ from batchproof.checks.draws import (
     repeated_draw_findings,
     seed_findings,
 )
-from batchproof.checks.happened import has_preemption
+from batchproof.checks.happened import PREEMPTED, happened_in
 from batchproof.generators.choosing import (
     bad_parameters,
     deciding_among_the_prompt,
@@ -37,7 +36,6 @@ from batchproof.generators.choosing import (
 )
 from batchproof.generators.strategies import longest_context, text_tokens
 from batchproof.oracle.distributions import answer_probabilities, flat_enough
-from batchproof.oracle.oracle import Oracle
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
@@ -58,37 +56,34 @@ SEED_BITS = (1, 1 << 7, 1 << 8, 1 << 15, 1 << 16, 1 << 30)  # each of which make
 def test_each_request_is_chosen_by_its_own_parameters(trial: Trial, data: st.DataObject) -> None:
     """Mixes requests with biases, bans, penalties, allowed tokens, least lengths and stop sequences
     with plain ones."""
-    trial.check(data.draw(mixed_workloads(trial.oracle, *trial.offer)))
+    trial.check(data.draw(mixed_workloads(trial)))
 
 
 @pytest.mark.needs("logit_processing")
 @pytest.mark.one_model
 def test_the_prompt_counts_where_it_should(trial: Trial) -> None:
     """It is seen by the repetition penalty from its first token on, and by no stop sequence."""
-    _, fields = trial.offer
-    trial.check(deciding_among_the_prompt(trial.oracle, fields))
+    trial.check(deciding_among_the_prompt(trial))
 
 
 @pytest.mark.needs("logit_processing")
 @pytest.mark.long_model
 @pytest.mark.parametrize("workload", [for_hundreds_of_tokens, in_hundreds_of_rows, with_long_lists])
-def test_parameters_hold_at_every_size(
-    trial: Trial, workload: Callable[[Oracle, AbstractSet[str]], Workload]
-) -> None:
-    trial.check(workload(trial.oracle, trial.offer[1]))
+def test_parameters_hold_at_every_size(trial: Trial, workload: Callable[[Trial], Workload]) -> None:
+    trial.check(workload(trial))
 
 
 @pytest.mark.needs("sampling")
 @pytest.mark.three_models
 @given(data=st.data())
 def test_no_excluded_token_is_drawn(trial: Trial, data: st.DataObject) -> None:
-    trial.check(data.draw(mixed_workloads(trial.oracle, *trial.offer, are_drawn=True)))
+    trial.check(data.draw(mixed_workloads(trial, are_drawn=True)))
 
 
 @pytest.mark.needs("sampling")
 @pytest.mark.one_model
 def test_who_moves_to_a_free_row_keeps_its_parameters(trial: Trial) -> None:
-    trial.check(where_rows_move_up(trial.oracle, trial.offer[1]))
+    trial.check(where_rows_move_up(trial))
 
 
 @pytest.mark.needs("sampling")
@@ -97,7 +92,7 @@ def test_drawn_tokens_have_their_probabilities(trial: Trial) -> None:
     """Draws behind one prompt many times, with several kinds of parameters in turns."""
     prompt = text_tokens(5, trial.subject.vocab_size)[:3]
     config = EngineConfig(max_num_seqs=128)
-    kinds = kinds_of_draws(trial.oracle, *trial.offer, prompt, NUM_DRAWS)
+    kinds = kinds_of_draws(trial, prompt, NUM_DRAWS)
     drawn: dict[str, list[Completion]] = {kind.name: [] for kind in kinds}
     with trial.engine(config) as engine:
         for first in range(0, NUM_DRAWS, CALL):
@@ -121,7 +116,7 @@ def test_draws_of_long_answers_do_not_repeat(trial: Trial) -> None:
     prompt = text_tokens(5, trial.subject.vocab_size)[:3]
     cap = min(LONG_ANSWER, longest_context(trial.oracle) - len(prompt))
     can_seed = Capability.SEEDED_SAMPLING in trial.capabilities
-    hot = SamplingParams(HOT).within(trial.offer[1])
+    hot = SamplingParams(HOT).within(trial.fields)
     wanted = tuple(
         Request(f"r{i}", prompt, cap, sampling=replace(hot, seed=seed if can_seed else None))
         for i, seed in enumerate(NEAR_SEEDS)
@@ -178,7 +173,7 @@ def test_a_preempted_request_goes_on_where_its_seed_was(trial: Trial) -> None:
     undisturbed = trial.check(Workload(wanted, roomy)).completions
     with trial.engine(crowded) as engine:
         preempted = trial.check(Workload(wanted, crowded), engine).completions
-        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
+        trial.must_show(PREEMPTED, happened_in(trial.trace_of(engine))[PREEMPTED] > 0)
     with trial.reporting(Workload(wanted, crowded)):
         relation = "when it is preempted"
         require(seed_findings(wanted, undisturbed, preempted, trial.oracle, relation))
@@ -191,7 +186,7 @@ def _seeded(trial: Trial, lengths: Sequence[int], cap: int) -> tuple[Request, ..
         text_tokens(text, trial.subject.vocab_size)[:length] for text, length in enumerate(lengths)
     ]
     flat = max(flat_enough(trial.oracle, prompt, 1)[0] for prompt in prompts)
-    warm = SamplingParams(flat).within(trial.offer[1])
+    warm = SamplingParams(flat).within(trial.fields)
     return tuple(
         Request(f"r{i}", prompt, cap, sampling=replace(warm, seed=i // 4))
         for i, prompt in enumerate(prompts)
@@ -203,12 +198,10 @@ def _seeded(trial: Trial, lengths: Sequence[int], cap: int) -> tuple[Request, ..
 @pytest.mark.parametrize("kind", bad_parameters(vocab_size=1))
 def test_a_bad_parameter_is_refused_alone(trial: Trial, kind: str) -> None:
     """So is one beyond a range that the engine declares."""
-    fields = trial.offer[1]
+    fields = trial.fields
     wrong = [bad_parameters(trial.subject.vocab_size)[kind]]
     wrong = [each for each in wrong if not fields.documented(each)]
     wrong += fields.beyond_ranges()
     bad = [Request(f"bad-{i}", (5, 6), 4, sampling=asked) for i, asked in enumerate(wrong)]
     workload = Workload((Request("good", (7, 8, 9), 4), *bad))
-    outcome = trial.run(workload)
-    with trial.reporting(workload):
-        trial.judge(workload.requests, outcome, bad=range(1, len(bad) + 1))
+    trial.check_answers(workload, bad=range(1, len(bad) + 1))

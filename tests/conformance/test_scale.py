@@ -21,6 +21,7 @@ from batchproof.generators.strategies import (
     cut_prompt,
     fewer_examples,
     longest_context,
+    requests_of_lengths,
     short_requests,
     wide_workloads,
 )
@@ -155,7 +156,7 @@ def test_long_answers_keep_parity(trial: Trial) -> None:
     longest = min(LONG_ANSWER, longest_context(trial.oracle) - 9)
     long = tuple(Request(f"long-{n}", cut_prompt(vocab_size, n, 2 + n), longest - n) for n in range(2))
     short = short_requests(vocab_size, 6, first=0)
-    config = EngineConfig(max_num_seqs=3, return_logits=Capability.LOGITS in trial.capabilities)
+    config = EngineConfig(max_num_seqs=3, return_logits=trial.has_logits)
     trial.check(Workload((*long, *short), config))
 
 
@@ -168,11 +169,8 @@ def test_long_contexts_keep_parity(trial: Trial) -> None:
     few = [-1, 0] if IS_NAMED else [0]
     calls = [[*around(size), size - 3] if size <= LARGE else [size + d for d in few] for size in powers]
     for lengths in (*calls, [longest - 3]):
-        wanted = tuple(
-            Request(f"r{length}", cut_prompt(trial.subject.vocab_size, 11 * length, length), 3)
-            for length in lengths
-            if length <= longest - 3
-        )
+        fitting = (length for length in lengths if length <= longest - 3)
+        wanted = requests_of_lengths(trial.subject.vocab_size, fitting)
         if wanted:
             trial.check(Workload(wanted, EngineConfig(max_num_seqs=4)))
 
@@ -182,10 +180,7 @@ def test_sizes_around_every_limit_keep_parity(trial: Trial) -> None:
     """Block, token budget and context are as large as a prompt, one smaller, or one larger."""
     in_chunks = Capability.CHUNKED_PREFILL in trial.capabilities
     for size in around_powers(3, min(257, longest_context(trial.oracle) - 4)):
-        wanted = tuple(
-            Request(f"r{length}", cut_prompt(trial.subject.vocab_size, 17 * length, length), 3)
-            for length in around(size)
-        )
+        wanted = requests_of_lengths(trial.subject.vocab_size, around(size))
         config = EngineConfig(
             max_num_seqs=3,
             max_num_batched_tokens=size if in_chunks else 2048,
@@ -199,7 +194,7 @@ def test_sizes_around_every_limit_keep_parity(trial: Trial) -> None:
 @fewer_examples(4)
 @given(data=st.data())
 def test_wide_workloads_keep_parity(trial: Trial, data: st.DataObject) -> None:
-    trial.check(data.draw(wide_workloads(trial.oracle, trial.capabilities, WIDEST)))
+    trial.check(data.draw(wide_workloads(trial, WIDEST)))
 
 
 @pytest.mark.promise(id="P8")

@@ -1,22 +1,23 @@
 """P15: weights, config, RNG state, global settings and the caller's requests are as before."""
 
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchproof.api import EngineConfig, Request, SteppingEngine
+from batchproof.api import EngineConfig, Request
 from batchproof.checks.broken import broken
 from batchproof.checks.environment import require_same, world_of
 from batchproof.findings.finding import Rule
 from batchproof.generators.covering import calls_of, covering
 from batchproof.generators.strategies import requests, workloads
 from batchproof.run.meeting import Meetings
+from batchproof.run.serving import assembled
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Outcome, Workload, assemble
+from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.promise(id="P15")
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.promise(id="P15")
 @given(data=st.data())
 def test_serving_leaves_the_world_as_it_was(trial: Trial, data: st.DataObject) -> None:
     """Lets an engine change settings while it works; after each call all must be restored."""
-    check_world(trial, data.draw(workloads(trial.oracle, trial.capabilities)))
+    check_world(trial, data.draw(workloads(trial)))
 
 
 @pytest.mark.one_model
@@ -34,9 +35,7 @@ def test_what_befalls_a_request_leaves_the_world_as_it_was(trial: Trial) -> None
     meetings = Meetings(trial, seed=0)
     design = covering(meetings.choices, seed=0, excluded=meetings.excluded)
     for number, values in enumerate(design[: settings().max_examples]):
-        fields = trial.offer[1]
-        calls = calls_of(values, trial.oracle, trial.has_logits, number, trial.block_sizes, fields)
-        check_world(trial, calls[0])
+        check_world(trial, calls_of(values, trial, number, trial.block_sizes)[0])
 
 
 def check_world(trial: Trial, workload: Workload) -> None:
@@ -55,7 +54,7 @@ def check_world(trial: Trial, workload: Workload) -> None:
         cancelled = dict(workload.aborts)
         kept = [each for each in workload.requests if each.request_id not in cancelled]
         by_id = {each.request_id: each for each in outcome.completions}
-        answers = Outcome(tuple(by_id[each.request_id] for each in kept))
+        answers = [by_id[each.request_id] for each in kept]
         if not any(each.is_update for each in workload.interruptions):  # whose answers have two parts
             trial.judge(kept, answers, adapters=workload.adapters)
 
@@ -80,7 +79,7 @@ def test_two_engines_may_be_stepped_in_turn(trial: Trial) -> None:
     workload = Workload((Request("a", (1, 2, 3), 6), Request("b", (4, 5), 4)))
     other = Workload((Request("a", (9, 8, 7, 6), 5), Request("b", (3,), 6)))
     with trial.engine(workload.config) as first, trial.engine(other.config) as second:
-        pairs = ((cast(SteppingEngine, first), workload), (cast(SteppingEngine, second), other))
+        pairs = ((first, workload), (second, other))
         events: dict[int, list[Any]] = {0: [], 1: []}
         for engine, mine in pairs:
             for request in mine.requests:
@@ -90,5 +89,4 @@ def test_two_engines_may_be_stepped_in_turn(trial: Trial) -> None:
                 events[index] += engine.step()
         for index, (_, mine) in enumerate(pairs):
             with trial.reporting(mine):
-                completions = tuple(assemble(r.request_id, events[index]) for r in mine.requests)
-                trial.judge(mine.requests, Outcome(completions))
+                trial.judge(mine.requests, assembled(mine, events[index]))

@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import Request
-from batchproof.checks.happened import (
-    has_acceptance,
-    has_preemption,
-    has_prefix_hit,
-    has_rejection,
-)
+from batchproof.checks.happened import ACCEPTED, HITS, PREEMPTED, REJECTED
 from batchproof.generators.strategies import crowded, workloads
 from batchproof.generators.structuring import (
     ENDS,
@@ -36,8 +31,8 @@ pytestmark = [pytest.mark.promise(id="P22"), pytest.mark.needs("structured")]
 @given(data=st.data())
 def test_each_token_is_the_best_of_its_own_grammar(trial: Trial, data: st.DataObject) -> None:
     """Mixes requests of all kinds of grammars with plain ones."""
-    drawn = workloads(trial.oracle, trial.capabilities, min_requests=2, first_cap=8)
-    trial.check(data.draw(structured(trial.oracle, data.draw(drawn), trial.grammars)))
+    drawn = data.draw(workloads(trial, min_requests=2, first_cap=8))
+    trial.check(data.draw(structured(trial, drawn)))
 
 
 @pytest.mark.needs("stepping")
@@ -45,10 +40,9 @@ def test_each_token_is_the_best_of_its_own_grammar(trial: Trial, data: st.DataOb
 @given(data=st.data())
 def test_requests_come_and_go_under_their_own_grammars(trial: Trial, data: st.DataObject) -> None:
     """Aborts one of them, so that the others move."""
-    drawn = workloads(trial.oracle, trial.capabilities, min_requests=3, with_arrivals=True, first_cap=8)
-    workload = data.draw(structured(trial.oracle, data.draw(drawn), trial.grammars))
+    drawn = data.draw(workloads(trial, min_requests=3, with_arrivals=True, first_cap=8))
+    workload = data.draw(structured(trial, drawn))
     gone = data.draw(st.integers(0, len(workload.requests) - 1), label="aborted")
-    assert workload.arrivals is not None, "asked for above"
     step = workload.arrivals[gone] + data.draw(st.integers(0, 8), label="steps until then")
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
@@ -60,13 +54,9 @@ def test_requests_come_and_go_under_their_own_grammars(trial: Trial, data: st.Da
 @pytest.mark.one_model
 @given(data=st.data())
 def test_a_preempted_request_goes_on_in_its_grammar(trial: Trial, data: st.DataObject) -> None:
-    drawn = crowded(trial.oracle, trial.has_logits, block_sizes=trial.block_sizes)
-    workload = data.draw(drawn)
-    longest = max(each.max_new_tokens for each in workload.requests)
-    workload = data.draw(structured(trial.oracle, workload, trial.grammars, lasting(longest)))
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
+    drawn = data.draw(crowded(trial))
+    longest = max(each.max_new_tokens for each in drawn.requests)
+    trial.check_calls([data.draw(structured(trial, drawn, lasting(longest)))], PREEMPTED)
 
 
 @pytest.mark.needs("speculation")
@@ -74,40 +64,29 @@ def test_a_preempted_request_goes_on_in_its_grammar(trial: Trial, data: st.DataO
 @given(data=st.data())
 def test_drafts_are_kept_as_far_as_the_grammar_allows_them(trial: Trial, data: st.DataObject) -> None:
     """No draft knows of a grammar: that of a rejected one goes back to where it was."""
-    drawn = workloads(trial.oracle, trial.capabilities, first_cap=8)
-    workload = data.draw(drafted(trial.oracle, data.draw(drawn), trial.grammars))
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        trace = trial.trace_of(engine)
-        trial.must_show("accepted draft", has_acceptance(trace))
-        trial.must_show("rejected draft", has_rejection(trace))
+    workload = data.draw(drafted(trial, data.draw(workloads(trial, first_cap=8))))
+    trial.check_calls([workload], ACCEPTED, REJECTED)
 
 
 @pytest.mark.shows("prefix_caching")
 @pytest.mark.one_model
 @given(data=st.data())
 def test_one_prompt_is_answered_under_different_grammars(trial: Trial, data: st.DataObject) -> None:
-    calls = data.draw(same_prompts(trial.oracle, trial.block_sizes, trial.grammars))
-    with trial.engine(calls[0].config) as engine:
-        for call in calls:
-            trial.check(call, engine)
-        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+    trial.check_calls(data.draw(same_prompts(trial)), HITS)
 
 
 @pytest.mark.three_models
 def test_a_text_ends_with_an_eos_or_at_the_cap(trial: Trial) -> None:
-    trial.check(to_the_end(trial.oracle, trial.grammars))
+    trial.check(to_the_end(trial))
 
 
 @pytest.mark.one_model
 @pytest.mark.parametrize("kind", [*MALFORMED, "no EOS"])
 def test_a_grammar_that_cannot_be_followed_is_refused_alone(trial: Trial, kind: str) -> None:
-    good = to_the_end(trial.oracle, trial.grammars)
+    good = to_the_end(trial)
     grammar = MALFORMED.get(kind, good.requests[0].grammar)
     known = trial.grammars.ends or frozenset(ENDS[:1])
     eos = frozenset({trial.subject.vocab_size}) if kind == "no EOS" else known
     bad = Request("bad", (5, 6), 4, eos, grammar=grammar)
-    workload = good.with_requests((*good.requests[:4], bad, *good.requests[4:]))
-    outcome = trial.run(workload)
-    with trial.reporting(workload):
-        trial.judge(workload.requests, outcome, bad=(4,))
+    mixed = (*good.requests[:4], bad, *good.requests[4:])
+    trial.check_answers(good.with_requests(mixed), bad=(4,))

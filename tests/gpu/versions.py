@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from batchproof.bench.hardware import device_facts
-from batchproof.records.provenance import provenance
+from batchproof.records.decode import encode
+from batchproof.records.provenance import made_now
 
 LEAST = {"pytest": 9, "pytest-benchmark": 5, "pytest-xdist": 3, "hypothesis": 6, "transformers": 5}
 OTHERS = ("torch", "triton", "numpy")
@@ -40,7 +41,7 @@ def main(name: str) -> int:
     print(f"wheels left out: {os.environ.get('WHEELS_LEFT_OUT', '').strip() or 'none'}")
     lines = [f"MISSING: {each}" for each in missing(device)]
     if not lines:
-        facts = provenance() | device_facts(device)
+        facts = encode(made_now()) | device_facts(device)
         for key, value in facts.items():
             print(f"{key}: {value}")
     complete = f"complete: torch {torch.__version__} on {name}"

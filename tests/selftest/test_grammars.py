@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchproof.api import Grammar, Request
 from batchproof.decoding.grammar import TakenGrammars
-from batchproof.generators.structuring import ENDS, MALFORMED, grammars
+from batchproof.generators.structuring import ENDS, MALFORMED, grammars, larger
 from batchproof.oracle.choosing import is_malformed
 from batchproof.oracle.grammars import Automaton, automaton
 from batchproof_engines.grammars import Grammars
@@ -18,17 +18,10 @@ from batchproof_engines.grammars import Grammars
 VOCAB_SIZE = 256
 
 
-def _more(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    times = st.sampled_from(["?", "*", "+", "{1,2}", "{0,2}", "{1,}"])
-    return st.one_of(
-        st.lists(parts, min_size=2, max_size=2).map("".join),
-        st.lists(parts, min_size=2, max_size=3).map(lambda ways: f"({'|'.join(ways)})"),
-        st.tuples(parts, times).map(lambda pair: f"({pair[0]}){pair[1]}"),
-    )
-
-
 LEAVES = st.sampled_from(["a", "b", "[ab]", "ab", ""])
-small = _more(st.one_of(LEAVES, _more(LEAVES)))  # deeper ones take Python's `re` ages
+TIMES = ("?", "*", "+", "{1,2}", "{0,2}", "{1,}")
+# Deeper ones, and longer ones, take Python's `re` ages.
+small = larger(st.one_of(LEAVES, larger(LEAVES, TIMES, 2)), TIMES, 2)
 
 
 def _state(known: Automaton, text: str) -> frozenset[object]:

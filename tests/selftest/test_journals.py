@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_a_task_whose_worker_was_killed_is_lost_until_the_same_command_does_it(t
 def test_one_process_writes_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with (
-        CAMPAIGN.append_to(path, QUESTION),
+        closing(CAMPAIGN.append_to(path, QUESTION)),
         pytest.raises(UsageError, match="is being written by another process"),
     ):
         CAMPAIGN.append_to(path, QUESTION)

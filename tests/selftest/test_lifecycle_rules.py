@@ -40,7 +40,7 @@ def outcome(*steps: int) -> Outcome:
     """Returns one whose events come in these steps."""
     tokens = zip(steps, ANSWER.token_ids, strict=True)
     events = tuple((step, TokenEvent("a", token)) for step, token in tokens)
-    return Outcome((ANSWER,), events, max(steps) + 1, (0,) * (max(steps) + 1))
+    return Outcome((ANSWER,), events, (0,) * (max(steps) + 1))
 
 
 def oracle_of(weights: int) -> Any:

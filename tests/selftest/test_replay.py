@@ -1,13 +1,12 @@
 """`--repro` and `replay`: a written failure is reproduced, and is gone on an honest engine."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from batchproof.__main__ import main
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
@@ -18,9 +17,8 @@ from batchproof.models.embedded import NAN_MODEL
 from batchproof.records.decode import decode, encode
 from batchproof.records.journal import entries
 from batchproof.replay import replay_command
-from batchproof.replay.record import FailureFile, FailureOrigin, read_failure, write
+from batchproof.replay.record import FailureFile, StoredRun, read_failure, write
 from batchproof.requirements.promises import Promise
-from batchproof.run.devices import torch_restored
 from batchproof.run.engine_names import FAULT_PREFIX
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.registry import resolve_engine
@@ -50,15 +48,6 @@ MODEL_OF = {"nan_passes_the_mask": NAN_MODEL}
 def lab(laboratory_for: LaboratoryFor) -> SharedLaboratory:
     """Models and right answers for the hunts and, where a test passes it on, for the command."""
     return laboratory_for(DEFAULT_TIME_LIMIT_S)
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    """The command thinks that its process is its own."""
-    num_threads = torch.get_num_threads()
-    with torch_restored():
-        yield
-    torch.set_num_threads(num_threads)
 
 
 def written(engine: str, test: str, directory: Path, lab: SharedLaboratory) -> Path:
@@ -136,20 +125,14 @@ def made_up(name: str = "r0") -> FailureFile:
     subject = Subject("ragged", None, MODEL, "cpu", "float32")
     case = CaseNote("a-case", "cases/a.yaml:3", "because")
     failure = Failure(finding.under(Promise.P5, "afterwards"), Scene((run,), (run,)), subject, case)
-    return filed(failure, (answer, None), is_shown_again=True)
-
-
-def filed(
-    failure: Failure, should_be: Sequence[Completion | None], is_shown_again: bool
-) -> FailureFile:
     return FailureFile.of(
         failure,
-        should_be,
+        (answer, None),
         test="test_x.py::test",
         time_limit_s=2.0,
         compute_dtype=None,
         kv_cache_dtype="auto",
-        is_shown_again=is_shown_again,
+        is_shown_again=True,
     )
 
 
@@ -192,10 +175,10 @@ def test_what_cannot_be_run_again_is_one_sentence_and_exit_code_2(
 def test_what_was_not_shown_again_when_it_was_written_is_not_said_to_be_gone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workload = Workload((Request("r0", (3, 1, 4), 3),))
-    failure = replace(made_up().failure, scene=Scene((Run(1, workload),)), case=None)
+    run = StoredRun.of(Run(1, Workload((Request("r0", (3, 1, 4), 3),))))
     path = tmp_path / "failure.json"
-    path.write_text(filed(failure, (), is_shown_again=False).text(), encoding="utf-8")
+    file = replace(made_up(), runs=(run,), other_runs=(), case=None, is_shown_again=False)
+    path.write_text(file.text(), encoding="utf-8")
     assert replay(path) == 2
     assert "cannot tell: one engine alone did not show it" in capsys.readouterr().out
 
@@ -215,10 +198,8 @@ def test_nothing_is_written_over_and_the_record_names_the_file(
     assert failure.facts["num_tokens"] == int(str(failure.facts["cap"])) + 1
     assert failure.replay is not None
     path = Path(failure.replay)
-    origin = FailureOrigin("again", "the-cap")
-    again = [
-        write(trial_of(lab, engine), read_failure(path).failure, origin, tmp_path, True) for _ in "ab"
-    ]
+    found = trial_of(lab, engine), read_failure(path).failure, tmp_path
+    again = [write(*found, "again", "the-cap") for _ in "ab"]
     assert again[1].stem == f"{again[0].stem}-2"
     assert path.is_file()
 

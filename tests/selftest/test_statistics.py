@@ -43,16 +43,10 @@ def test_a_share_is_bounded_where_so_few_successes_become_unlikely(successes: in
     assert share_bound(288, 288, 1e-6) == 1.0
 
 
-def held(estimate: Estimate, truth: float) -> bool:
-    assert estimate.low is not None
-    assert estimate.high is not None
-    return estimate.low <= truth <= estimate.high
-
-
 def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
     rng = Random(0)
     estimates = (mean_estimate([rng.gauss(1, 2) for _ in range(4)]) for _ in range(2000))
-    assert 0.93 < sum(held(each, 1) for each in estimates) / 2000 < 0.97
+    assert 0.93 < sum(each.low <= 1 <= each.high for each in estimates) / 2000 < 0.97
 
 
 def test_too_few_samples_have_no_interval() -> None:

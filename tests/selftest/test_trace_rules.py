@@ -20,12 +20,13 @@ from batchproof.api import (
 from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.happened import (
-    has_acceptance,
-    has_chunk,
+    ACCEPTED,
+    CHUNKS,
+    HITS,
+    PREEMPTED,
+    REJECTED,
+    happened_in,
     has_mixed_step,
-    has_preemption,
-    has_prefix_hit,
-    has_rejection,
     has_shared_block,
     has_slot_reuse,
 )
@@ -91,7 +92,8 @@ COMPLETIONS = tuple(
 )
 
 
-CHECKS: tuple[Callable[[Sequence[StepRecord]], None], ...] = (
+Checks = tuple[Callable[[Sequence[StepRecord]], None], ...]
+CHECKS: Checks = (
     lambda trace: require(position_findings(trace, WORKLOAD)),
     lambda trace: require(limit_findings(trace, WORKLOAD, has_token_budget=True)),
     lambda trace: require(queue_findings(trace, WORKLOAD)),
@@ -156,51 +158,21 @@ BROKEN: Broken = {
 }
 
 
-def of_each(broken: Broken) -> Any:
-    made = [(promise, trace, words) for promise, of in broken.items() for words, trace in of.items()]
-    return pytest.mark.parametrize(("promise", "trace", "words"), made, ids=[each[2] for each in made])
-
-
-def require_broken(
-    promise: Promise,
-    trace: Sequence[StepRecord],
-    words: str,
-    checks: Sequence[Callable[[Sequence[StepRecord]], None]],
-) -> None:
-    """Requires that one of the checks finds this promise broken by the trace, in these words."""
-    found = []
-    for check in checks:
-        try:
-            check(trace)
-        except BrokenPromise as failure:
-            found.append((failure.finding.promise, str(failure)))
-    assert any(named is promise and words in text for named, text in found), found
-
-
-@of_each(BROKEN)
-def test_a_broken_trace_names_its_promise(
-    promise: Promise, trace: list[StepRecord], words: str
-) -> None:
-    require_broken(promise, trace, words, CHECKS)
-
-
 def test_a_trace_shows_what_a_test_is_about() -> None:
     trace = HONEST
     assert has_slot_reuse(trace, 2)
     assert not has_slot_reuse(trace, 3)
     assert has_mixed_step(trace)
     assert not has_mixed_step(trace[:1])
-    assert not has_chunk(trace)
-    assert has_chunk([step("a0+2!")])
-    assert not has_preemption(trace)
-    assert has_preemption([step("", preempted="a")])
+    assert not any(happened_in(trace).values())
+    assert happened_in([step("a0+2!")])[CHUNKS]
+    assert happened_in([step("", preempted="a")])[PREEMPTED]
     both = "d0+5 e4+1"
     assert has_shared_block([step(both, admitted="de", free=4)], 2)
     assert not has_shared_block([step(both, admitted="de", free=2)], 2)
     assert not has_shared_block([step(both, admitted="de", finished="e", free=5)], 2)
-    assert not has_prefix_hit(trace)
-    assert not has_prefix_hit([D_IS_COMPUTED, step("d5+1")])
-    assert has_prefix_hit([D_IS_COMPUTED, step("d4+2", admitted="d", preempted="d")])
+    assert not happened_in([D_IS_COMPUTED, step("d5+1")])[HITS]
+    assert happened_in([D_IS_COMPUTED, step("d4+2", admitted="d", preempted="d")])[HITS]
 
 
 # d, e and f begin alike; g is another one. d is answered with 9 and 8.
@@ -233,7 +205,7 @@ def test_a_request_may_begin_behind_what_was_computed() -> None:
         [D_IS_COMPUTED, step("e4+1", "d", "e", preempted="d"), step("d4+2", admitted="d")],
     ):
         begins(trace)
-        assert has_prefix_hit(trace)
+        assert happened_in(trace)[HITS]
 
 
 NO_BEGINNINGS: Broken = {
@@ -251,13 +223,6 @@ NO_BEGINNINGS: Broken = {
         "context_len is 0, but 5 tokens were fed before": [D_IS_COMPUTED, step("d0+5")],
     }
 }
-
-
-@of_each(NO_BEGINNINGS)
-def test_to_begin_behind_anything_else_breaks_p7(
-    promise: Promise, trace: list[StepRecord], words: str
-) -> None:
-    require_broken(promise, trace, words, [begins])
 
 
 def test_what_earlier_workloads_have_computed_counts_as_far_as_it_was_fed() -> None:
@@ -387,17 +352,15 @@ HIDDEN: Broken = {
 }
 
 
-@of_each(HIDDEN)
-def test_nothing_hides_behind_a_declared_delay(
-    promise: Promise, trace: list[StepRecord], words: str
-) -> None:
-    late = LateEnds.of(trace, LATE, LATE_ANSWERS, 1)
-    checks = (
-        lambda trace: require(scheduling_findings(trace, LATE, True, late)),
-        lambda trace: require(accounting_findings(trace, LATE)),
-        lambda trace: require(end_findings(trace, LATE, LATE_ANSWERS, late)),
-    )
-    require_broken(promise, trace, words, checks)
+def late(trace: Sequence[StepRecord]) -> LateEnds:
+    return LateEnds.of(trace, LATE, LATE_ANSWERS, 1)
+
+
+WITH_A_DELAY: Checks = (
+    lambda trace: require(scheduling_findings(trace, LATE, True, late(trace))),
+    lambda trace: require(accounting_findings(trace, LATE)),
+    lambda trace: require(end_findings(trace, LATE, LATE_ANSWERS, late(trace))),
+)
 
 
 def test_an_eos_at_the_cap_is_foreseen() -> None:
@@ -432,20 +395,48 @@ def require_drafts(trace: Sequence[StepRecord]) -> None:
 
 def test_a_trace_with_drafts_keeps_every_rule() -> None:
     require_drafts(DRAFTED)
-    assert has_acceptance(DRAFTED)
-    assert has_rejection(DRAFTED)
+    counts = happened_in(DRAFTED)
+    assert (counts[ACCEPTED], counts[REJECTED]) == (2, 2)
+
+
+def drafted(number: int, *row: Any) -> list[StepRecord]:
+    return changed(DRAFTED, number, rows=(RowRecord("a", *row),))
+
+
+WRONG_DRAFTS: Broken = {
+    Promise.P17: {
+        "num_drafted is 4 and num_accepted 2": drafted(1, 2, 5, True, 4, 2),  # beyond the config
+        "at most 0 drafts": drafted(0, 0, 3, False, 1, 0),  # in a chunk
+    },
+    Promise.P7: {
+        "context_len is 6, but 5 tokens": drafted(2, 6, 2, True, 1, 0),  # a rejected one is kept
+        "context_len is 5, but 4 tokens": drafted(1, 2, 4, True, 3, 1),  # one is lost
+    },
+}
 
 
 @pytest.mark.parametrize(
-    ("number", "row", "says"),
+    ("checks", "promise", "words", "trace"),
     [
-        (1, RowRecord("a", 2, 5, True, 4, 2), "num_drafted is 4 and num_accepted 2"),
-        (0, RowRecord("a", 0, 3, False, 1, 0), "at most 0 drafts"),
-        (2, RowRecord("a", 6, 2, True, 1, 0), "context_len is 6, but 5 tokens"),
-        (1, RowRecord("a", 2, 4, True, 3, 1), "context_len is 5, but 4 tokens"),
+        pytest.param(checks, promise, words, trace, id=words)
+        for checks, broken in (
+            (CHECKS, BROKEN),
+            ((begins,), NO_BEGINNINGS),
+            (WITH_A_DELAY, HIDDEN),
+            ((require_drafts,), WRONG_DRAFTS),
+        )
+        for promise, of in broken.items()
+        for words, trace in of.items()
     ],
-    ids=["beyond the config", "in a chunk", "rejected kept", "lost"],
 )
-def test_a_wrong_row_with_drafts_is_found(number: int, row: RowRecord, says: str) -> None:
-    with pytest.raises(BrokenPromise, match=says):
-        require_drafts(changed(DRAFTED, number, rows=(row,)))
+def test_a_broken_trace_names_its_promise(
+    checks: Checks, promise: Promise, words: str, trace: list[StepRecord]
+) -> None:
+    """One of the checks finds this promise broken, in these words."""
+    found = []
+    for check in checks:
+        try:
+            check(trace)
+        except BrokenPromise as failure:
+            found.append((failure.finding.promise, str(failure)))
+    assert any(named is promise and words in text for named, text in found), found

@@ -15,8 +15,9 @@ from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
+from batchproof.records.decode import encode
 from batchproof.records.file_kinds import json_lines, replace_text
-from batchproof.records.provenance import provenance, pytest_line
+from batchproof.records.provenance import made_now, pytest_line
 from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
@@ -38,7 +39,7 @@ class BenchmarkRun:
         dtype = str(lab.dtype).removeprefix("torch.")
         self._file.write(
             {
-                "made": provenance(pytest_line(sys.argv[1:])),
+                "made": encode(made_now(pytest_line(sys.argv[1:]))),
                 "device": device_facts(lab.device),
                 "clock": terms.clock,
                 "num_laps": terms.num_laps,

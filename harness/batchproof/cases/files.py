@@ -199,13 +199,14 @@ def _prompt(item: YamlNode) -> schema.Prompt:
     if keys == {"token", "length"}:
         return (found["token"].integer(),) * found["length"].integer(at_least=1)
     if keys == {"context", "seed"}:
-        return schema.ContextPrompt(found["context"].integer(), found["seed"].integer())
+        length = schema.BeyondContext(found["context"].integer())
+        return schema.RandomPrompt(length, found["seed"].integer())
     raise item.place.error(f"prompt has the keys {', '.join(found)}, but must be {PROMPT_FORMS}")
 
 
-def _cap(item: YamlNode) -> int | schema.ContextCap:
+def _cap(item: YamlNode) -> int | schema.BeyondContext:
     if isinstance(item.node, yaml.MappingNode):
-        return schema.ContextCap(item.mapping(("context",), ("context",))["context"].integer())
+        return schema.BeyondContext(item.mapping(("context",), ("context",))["context"].integer())
     return item.integer()
 
 

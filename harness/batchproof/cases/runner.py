@@ -9,7 +9,6 @@ otherwise: then the summary says what was not shown.
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 
@@ -68,11 +67,9 @@ def request_of(spec: RequestSpec, oracle: Oracle, config: EngineConfig) -> Reque
     subject = oracle.subject
     context_len = min(subject.context_len, config.max_model_len or sys.maxsize)
     prompt = _prompt_token_ids(spec.prompt, subject, context_len)
-    cap = (
-        context_len - len(prompt) + spec.cap.offset
-        if isinstance(spec.cap, schema.ContextCap)
-        else spec.cap
-    )
+    cap = spec.cap
+    if isinstance(cap, schema.BeyondContext):
+        cap = context_len - len(prompt) + cap.offset
     request = Request(spec.request_id, prompt, cap, sampling=spec.sampling, grammar=spec.grammar)
     limits = Limits.of(subject.model, config)
     reason = limits.refusal(replace(request, grammar=None))  # without an EOS, which a grammar needs
@@ -112,11 +109,10 @@ def _prompt_token_ids(
         case str():  # an empty text is empty, whatever a tokenizer would add
             return subject.encode(prompt) if prompt else ()
         case schema.RandomPrompt(length, seed):
+            if isinstance(length, schema.BeyondContext):
+                length = context_len + length.offset
             rng = random.Random(seed)
             return tuple(rng.randrange(subject.vocab_size) for _ in range(length))
-        case schema.ContextPrompt(offset, seed):
-            length = max(context_len + offset, 0)
-            return _prompt_token_ids(schema.RandomPrompt(length, seed), subject, context_len)
 
 
 def _eos_id(
@@ -162,8 +158,11 @@ def run_case(trial: Trial, case: Case) -> None:
     wants_logits = trial.has_logits and not case.needs_stepping and trial.subject.oracle is None
     workloads = workloads_of(case, trial.oracle, wants_logits)
     _check_case_holds(trial, case)
-    with _noting(CaseNote(case.name, str(case.place), case.why, case.link)):
+    try:
         run_calls(trial, case, workloads)
+    except (ConformanceFailure, HangFailure) as error:
+        note = CaseNote(case.name, str(case.place), case.why, case.link)
+        raise type(error)(replace(error.failure, case=note)) from None
 
 
 def run_calls(trial: Trial, case: Case, workloads: Sequence[Workload]) -> None:
@@ -220,14 +219,6 @@ def _check_case_holds(trial: Trial, case: Case) -> None:
         if trial.subject.is_embedded:
             raise spec.place.error(text)
         trial.ledger.note(f"{spec.place}: {text}")
-
-
-@contextmanager
-def _noting(case: CaseNote) -> Iterator[None]:
-    try:
-        yield
-    except (ConformanceFailure, HangFailure) as error:
-        raise type(error)(replace(error.failure, case=case)) from None
 
 
 def _answer_findings(
@@ -326,14 +317,15 @@ def _num_late_steps(trial: Trial, workloads: Sequence[Workload], outcomes: Seque
 def _event_findings(
     trial: Trial, case: Case, records: Sequence[StepRecord], num_late_steps: int
 ) -> Iterator[Finding]:
+    counts = happened.happened_in(records)
     did_happen = {
-        "preemption": happened.has_preemption(records),
-        "chunked": happened.has_chunk(records),
+        "preemption": counts[happened.PREEMPTED] > 0,
+        "chunked": counts[happened.CHUNKS] > 0,
         "slot_reuse": happened.has_slot_reuse(records, case.config.max_num_seqs),
         "mixed_step": happened.has_mixed_step(records),
-        "prefix_hit": happened.has_prefix_hit(records),
-        "acceptance": happened.has_acceptance(records),
-        "rejection": happened.has_rejection(records),
+        "prefix_hit": counts[happened.HITS] > 0,
+        "acceptance": counts[happened.ACCEPTED] > 0,
+        "rejection": counts[happened.REJECTED] > 0,
     }
     num_steps = len(records)
     for event, did in did_happen.items():

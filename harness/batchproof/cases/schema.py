@@ -17,30 +17,22 @@ EVENTS = ("preemption", "chunked", "slot_reuse", "mixed_step", "prefix_hit", "ac
 
 
 @dataclass(frozen=True, slots=True)
+class BeyondContext:
+    """As many tokens as end `offset` behind the context, so it is usually negative."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class RandomPrompt:
     """Pseudo-random known ids, the same in every run."""
 
-    length: int
+    length: int | BeyondContext
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class ContextPrompt:
-    """Pseudo-random ids, `offset` longer than the context (so usually negative)."""
-
-    offset: int
-    seed: int
-
-
-Prompt = str | tuple[int, ...] | RandomPrompt | ContextPrompt
-"""A text that the model encodes, ids as they are, unknown ones included, or one of the above."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContextCap:
-    """A cap that ends `offset` tokens beyond the context."""
-
-    offset: int
+Prompt = str | tuple[int, ...] | RandomPrompt
+"""A text that the model encodes, ids as they are, unknown ones included, or the above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +55,7 @@ class RequestSpec:
     place: SourceLine
     request_id: str
     prompt: Prompt
-    cap: int | ContextCap
+    cap: int | BeyondContext
     eos: tuple[int | EosRef, ...] = ()
     arrive: int | None = None
     aborts: tuple[int, ...] = ()
@@ -124,12 +116,10 @@ class Case:
     @property
     def needs(self) -> tuple[str, ...]:
         """Capabilities: the declared ones, and those that requests, limits and expectations imply."""
-        prompts = (spec.prompt for spec in self.requests)
-        lengths = [
-            len(prompt) if isinstance(prompt, tuple) else prompt.length
-            for prompt in prompts
-            if isinstance(prompt, tuple | RandomPrompt)
-        ]
+        prompts = [spec.prompt for spec in self.requests]
+        lengths = [len(each) for each in prompts if isinstance(each, tuple)]
+        drawn = (each.length for each in prompts if isinstance(each, RandomPrompt))
+        lengths += (each for each in drawn if isinstance(each, int))
         is_above_budget = max(lengths, default=0) > self.config.max_num_batched_tokens
         implied = {
             Capability.STEPPING: self.needs_stepping,

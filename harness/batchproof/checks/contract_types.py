@@ -27,14 +27,14 @@ def _of_completion(each: object, kind: str) -> Iterator[Finding]:
     if not isinstance(each, Completion):
         yield found(Rule.COMPLETION_TYPE, got=kind, item=type(each).__name__)
         return
-    slip = _slip(each.request_id, each.token_ids, each.finish_reason, each.logits)
+    slip = _slip(each.request_id, each.token_ids, each.logits) or _reason_slip(each.finish_reason)
     slip = slip or _logprobs_slip(each.logprobs if each.logprobs is not None else ())
     slip = slip or _prompt_logprobs_slip(each.prompt_logprobs)
     if slip is not None:
         yield found(Rule.COMPLETION_FIELD, str(each.request_id), got=slip[0], should_be=slip[1])
 
 
-def _slip(request_id: object, token_ids: object, reason: object, logits: object) -> Slip | None:
+def _slip(request_id: object, token_ids: object, logits: object) -> Slip | None:
     if not isinstance(request_id, str):
         return f"a request_id of type {type(request_id).__name__}", "a str"
     if not isinstance(token_ids, tuple | list):
@@ -42,8 +42,6 @@ def _slip(request_id: object, token_ids: object, reason: object, logits: object)
     strange = [token for token in token_ids if type(token) is not int]
     if strange:
         return f"a token of type {type(strange[0]).__name__} ({strange[0]!r})", "an int"
-    if not isinstance(reason, FinishReason):
-        return f"finish_reason {reason!r}", "a batchproof.api.FinishReason"
     if logits is not None and getattr(logits, "dtype", None) is not torch.float32:
         kind = getattr(logits, "dtype", type(logits).__name__)
         return f"logits of {kind}", "a torch.Tensor of float32"
@@ -79,7 +77,11 @@ def _of_event(each: object) -> Iterator[Finding]:
     if not isinstance(each, TokenEvent):
         yield found(Rule.EVENT_TYPE, got=type(each).__name__)
         return
-    slip = _event_slip(each.token_id, each.finish_reason)
+    slip: Slip | None = None
+    if each.token_id is not None and type(each.token_id) is not int:
+        slip = f"a token_id of type {type(each.token_id).__name__}", "an int"
+    if slip is None and each.finish_reason is not None:
+        slip = _reason_slip(each.finish_reason)
     slip = slip or _logprobs_slip(() if each.logprobs is None else (each.logprobs,))
     if slip is not None:
         yield found(Rule.EVENT_FIELD, str(each.request_id), got=slip[0], should_be=slip[1])
@@ -92,12 +94,9 @@ def event_list(given: object) -> Sequence[Any]:
     return given
 
 
-def _event_slip(token_id: object, reason: object) -> Slip | None:
-    if token_id is not None and type(token_id) is not int:
-        return f"a token_id of type {type(token_id).__name__}", "an int"
-    if reason is not None and not isinstance(reason, FinishReason):
-        return f"finish_reason {reason!r}", "a batchproof.api.FinishReason"
-    return None
+def _reason_slip(reason: object) -> Slip | None:
+    is_known = isinstance(reason, FinishReason)
+    return None if is_known else (f"finish_reason {reason!r}", "a batchproof.api.FinishReason")
 
 
 def checked_trace(given: object) -> Sequence[StepRecord]:

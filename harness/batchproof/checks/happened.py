@@ -43,26 +43,12 @@ def is_decode(row: RowRecord) -> bool:
     return row.is_sampled and row.context_len > 0 and row.query_len - row.num_drafted == 1
 
 
-def has_preemption(trace: Sequence[StepRecord]) -> bool:
-    return any(record.preempted for record in trace)
-
-
-def has_chunk(trace: Sequence[StepRecord]) -> bool:
-    return any(not row.is_sampled for record in trace for row in record.rows)
-
-
 def has_mixed_step(trace: Sequence[StepRecord]) -> bool:
     """Returns whether a prompt was fed in one step with a decode."""
     return any(
         any(row.context_len == 0 for row in record.rows) and any(is_decode(row) for row in record.rows)
         for record in trace
     )
-
-
-def has_prefix_hit(trace: Sequence[StepRecord]) -> bool:
-    """Returns whether a request, when it was admitted, began behind keys that were not computed
-    for it."""
-    return happened_in(trace)[HITS] > 0
 
 
 def has_mixed_adapters(trace: Sequence[StepRecord], workload: Workload) -> bool:
@@ -105,15 +91,3 @@ def has_newcomer(trace: Sequence[StepRecord]) -> bool:
     """Returns whether a request came when others had begun."""
     queues = [{*record.waiting, *record.admitted} for record in trace]
     return any(later - earlier for earlier, later in pairwise(queues))
-
-
-def has_draft(trace: Sequence[StepRecord]) -> bool:
-    return any(row.num_drafted for record in trace for row in record.rows)
-
-
-def has_acceptance(trace: Sequence[StepRecord]) -> bool:
-    return any(row.num_accepted for record in trace for row in record.rows)
-
-
-def has_rejection(trace: Sequence[StepRecord]) -> bool:
-    return any(row.num_accepted < row.num_drafted for record in trace for row in record.rows)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from batchproof.api import Capability, Completion, EngineConfig, FinishReason, RowRecord, StepRecord
-from batchproof.checks.lifecycle import NO_CUTS, Cuts
+from batchproof.checks.lifecycle import Cuts
 from batchproof.workload.workloads import Workload
 
 
@@ -78,7 +78,7 @@ class ComputedPrefixes:
                 start = min(row.context_len, self._starts[row.request_id])
                 self._starts[row.request_id] = start
 
-    def note_all(self, records: Sequence[StepRecord], cuts: Cuts = NO_CUTS) -> Self:
+    def note_all(self, records: Sequence[StepRecord], cuts: Cuts) -> Self:
         for place in range(len(records) + 1):
             if place in cuts.clearings:
                 self.forget()

@@ -1,12 +1,12 @@
 """Hypothesis strategies: requests that name low-rank adapters."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
-from batchproof.generators.sharing import block_prompts
+from batchproof.generators.sharing import prompts_of_blocks
+from batchproof.generators.target import Target
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
@@ -45,31 +45,23 @@ def adapted(draw: st.DrawFn, oracle: Oracle, workload: Workload) -> Workload:
 
 
 @st.composite
-def same_prompts_by_turns(
-    draw: st.DrawFn,
-    oracle: Oracle,
-    block_sizes: Sequence[int],
-    has_logits: bool,
-    in_place: bool,
-) -> tuple[Workload, ...]:
+def same_prompts_by_turns(draw: st.DrawFn, target: Target, in_place: bool) -> tuple[Workload, ...]:
     """Draws calls to one engine with a prefix cache: a few prompts that share whole blocks, under one
     adapter after the other, then twice without one, as an engine may keep no prefix under adapters, and
     little of what is long ago; then under the first, which in the end stands for other weights, written
     to the same folder if they are loaded `in_place`."""
-    block_size = draw(st.sampled_from(block_sizes), label="block_size")
-    some = st.lists(block_prompts(oracle.subject.vocab_size, block_size), min_size=1, max_size=2)
-    asked = [(*prompt, 7) for prompt in draw(some, label="prompts")]
+    block_size, asked = draw(prompts_of_blocks(target))
     config = EngineConfig(
         max_num_seqs=draw(st.integers(1, 3)),
         block_size=block_size,
-        return_logits=has_logits,
+        return_logits=target.has_logits,
         prefix_caching=True,
         max_loras=draw(st.sampled_from([len(NAMES), 1]), label="max_loras"),
     )
-    adapters = draw(loaded_adapters(oracle, least=2))
+    adapters = draw(loaded_adapters(target.oracle, least=2))
     (first, number), *others = adapters
     turns = draw(st.permutations([*dict(adapters)]), label="turns")
-    other = number % oracle.subject.num_variants + 1
+    other = number % target.subject.num_variants + 1
     calls = [(name, adapters) for name in [*turns, None, None, first, first]]
     calls += [(first, ((first, other), *others)), (first, adapters)]
     return tuple(

@@ -17,9 +17,9 @@ from batchproof.generators.strategies import (
     text_tokens,
     workloads,
 )
+from batchproof.generators.target import Target
 from batchproof.oracle.choosing import sampling_of
 from batchproof.oracle.distributions import flat_enough, min_p_of, top_p_of, top_p_within, two_tokens
-from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
 STRONG = 40.0  # a bias that decides, whatever the logits
@@ -52,11 +52,11 @@ def bad_parameters(vocab_size: int) -> dict[str, SamplingParams]:
 
 
 @st.composite
-def processed(draw: st.DrawFn, oracle: Oracle, request: Request, fields: AbstractSet[str]) -> Request:
-    """Draws one or two changes of the logits by these fields, which make another answer of the
-    request's plain one, or end it elsewhere."""
-    vocab_size, cap = oracle.subject.vocab_size, request.max_new_tokens
-    answer = oracle.right_tokens(request.prompt_token_ids, cap)
+def processed(draw: st.DrawFn, target: Target, request: Request) -> Request:
+    """Draws one or two changes of the logits, which make another answer of the request's plain one, or
+    end it elsewhere."""
+    vocab_size, fields, cap = target.subject.vocab_size, target.fields, request.max_new_tokens
+    answer = target.oracle.right_tokens(request.prompt_token_ids, cap)
     token = st.integers(0, vocab_size - 1)
     changes: dict[str, object] = {}
     eos = request.eos_token_ids
@@ -101,15 +101,15 @@ def processed(draw: st.DrawFn, oracle: Oracle, request: Request, fields: Abstrac
     return replace(request, eos_token_ids=eos, sampling=asked)
 
 
-def deciding_among_the_prompt(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
+def deciding_among_the_prompt(target: Target) -> Workload:
     """Returns requests whose answers depend on tokens of long prompts: on whether each is seen, and on
     where the prompt ends. Their parameters are of these fields."""
     wanted: list[Request] = []
     for text in range(4):
-        prompt = text_tokens(text, oracle.subject.vocab_size)[:30]
-        answer = oracle.right_tokens(prompt, 6)
+        prompt = text_tokens(text, target.subject.vocab_size)[:30]
+        answer = target.oracle.right_tokens(prompt, 6)
         seen = {prompt[0], prompt[-1]}
-        unseen = sorted({*range(oracle.subject.vocab_size)} - {*prompt})[:: 1 + 40 * text][:2]
+        unseen = sorted({*range(target.subject.vocab_size)} - {*prompt})[:: 1 + 40 * text][:2]
         few = frozenset(seen.union(unseen))
         ways = [
             SamplingParams(allowed_token_ids=few, repetition_penalty=r, frequency_penalty=f)
@@ -120,17 +120,17 @@ def deciding_among_the_prompt(oracle: Oracle, fields: AbstractSet[str]) -> Workl
         for each in (stops, (answer[:1], answer[1:4])):
             ways.append(SamplingParams(stop_token_sequences=each))
         wanted += (
-            Request(f"r{text}-{place}", prompt, 6, sampling=each.within(fields))
+            Request(f"r{text}-{place}", prompt, 6, sampling=each.within(target.fields))
             for place, each in enumerate(ways)
         )
     return Workload(tuple(wanted))
 
 
-def for_hundreds_of_tokens(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
+def for_hundreds_of_tokens(target: Target) -> Workload:
     """Returns requests whose parameters of these fields look far back: of two tokens one comes until
     its count lets the other win, beyond 128 or 256; a penalised token was seen at the beginning of a
     long prompt alone; an EOS is banned for 258 tokens."""
-    vocab_size, longest = oracle.subject.vocab_size, longest_context(oracle)
+    vocab_size, longest = target.subject.vocab_size, longest_context(target.oracle)
     prompt = cut_prompt(vocab_size, 3, min(270, longest // 2))
     cap = min(264, longest - len(prompt))
     first, other = prompt[0], (prompt[0] + 1) % vocab_size
@@ -153,17 +153,17 @@ def for_hundreds_of_tokens(oracle: Oracle, fields: AbstractSet[str]) -> Workload
     wanted.append(Request("far", (first, *far), cap, sampling=asked))
     asked = SamplingParams(min_tokens=min(258, cap))
     wanted.append(Request("banned", short, cap, half_of(vocab_size), asked))
-    return Workload(_within(wanted, fields))
+    return Workload(_within(wanted, target.fields))
 
 
-def with_long_lists(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
+def with_long_lists(target: Target) -> Workload:
     """Returns requests that name many tokens in one field: an answer ends with the whole of a long stop
     sequence, or with the last of many, and the last of many tokens has the only bias that counts, or is
     the best that is allowed."""
-    vocab_size = oracle.subject.vocab_size
+    vocab_size = target.subject.vocab_size
     prompt = text_tokens(9, vocab_size)[:5]
-    longest = min(257, longest_context(oracle) - len(prompt)) - 8
-    answer = oracle.right_tokens(prompt, longest + 8)
+    longest = min(257, longest_context(target.oracle) - len(prompt)) - 8
+    answer = target.oracle.right_tokens(prompt, longest + 8)
     wanted: list[Request] = []
     for size in around_powers(3, longest):
         stop = answer[4 : 4 + size]
@@ -181,17 +181,17 @@ def with_long_lists(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
         for name, asked in ways.items():
             cap = size + 6 if name == "length" else 6
             wanted.append(Request(f"{name}-{size}", prompt, cap, sampling=asked))
-    return Workload(_within(wanted, fields), EngineConfig(max_num_seqs=len(wanted)))
+    return Workload(_within(wanted, target.fields), EngineConfig(max_num_seqs=len(wanted)))
 
 
-def in_hundreds_of_rows(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
+def in_hundreds_of_rows(target: Target) -> Workload:
     """Returns 300 requests for as many slots, each with a bias of its own, if that is a field."""
-    vocab_size = oracle.subject.vocab_size
+    vocab_size = target.subject.vocab_size
     wanted = [
         replace(each, sampling=SamplingParams(logit_bias=((7 * i % vocab_size, STRONG),)))
         for i, each in enumerate(short_requests(vocab_size, 300, first=0))
     ]
-    return Workload(_within(wanted, fields), EngineConfig(max_num_seqs=len(wanted)))
+    return Workload(_within(wanted, target.fields), EngineConfig(max_num_seqs=len(wanted)))
 
 
 HOT = 100.0  # a temperature at which any token is drawn
@@ -209,12 +209,12 @@ CUTS = (
 )
 
 
-def where_rows_move_up(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
+def where_rows_move_up(target: Target) -> Workload:
     """Returns requests that all begin at once. Those in front choose from all tokens, and end one after
     the other; those behind choose from few and stay. Who moves to a row that became free must bring
     all of its parameters along."""
     num_leaving = 2 * len(CUTS)
-    made = short_requests(oracle.subject.vocab_size, 2 * num_leaving, first=0)
+    made = short_requests(target.subject.vocab_size, 2 * num_leaving, first=0)
     leaving = [
         replace(each, max_new_tokens=2 + i, sampling=SamplingParams(HOT if i % 2 else 0.0))
         for i, each in enumerate(made[:num_leaving])
@@ -224,7 +224,7 @@ def where_rows_move_up(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
         for i, each in enumerate(made[num_leaving:])
     ]
     wanted = [replace(each, eos_token_ids=frozenset()) for each in (*leaving, *staying)]
-    return Workload(_within(wanted, fields), EngineConfig(max_num_seqs=len(wanted)))
+    return Workload(_within(wanted, target.fields), EngineConfig(max_num_seqs=len(wanted)))
 
 
 def _within(requests: Iterable[Request], fields: AbstractSet[str]) -> tuple[Request, ...]:
@@ -232,16 +232,10 @@ def _within(requests: Iterable[Request], fields: AbstractSet[str]) -> tuple[Requ
 
 
 @st.composite
-def drawn(
-    draw: st.DrawFn,
-    oracle: Oracle,
-    request: Request,
-    capabilities: AbstractSet[Capability],
-    fields: AbstractSet[str],
-) -> Request:
+def drawn(draw: st.DrawFn, target: Target, request: Request) -> Request:
     """Draws how the request's tokens are drawn; often from changed logits, if the engine can."""
-    if Capability.LOGIT_PROCESSING in capabilities and draw(st.booleans()):
-        request = draw(processed(oracle, request, fields))
+    if Capability.LOGIT_PROCESSING in target.capabilities and draw(st.booleans()):
+        request = draw(processed(target, request))
     asked = replace(
         request.sampling or SamplingParams(),
         temperature=draw(st.sampled_from([0.3, 1.0, 100.0])),  # no finite logit is excluded
@@ -250,47 +244,34 @@ def drawn(
         min_p=draw(st.sampled_from([0.0, 0.05, 0.5])),
         seed=draw(st.one_of(st.none(), st.integers(0, 2**31))),
     )
-    return replace(request, sampling=asked.within(fields))
+    return replace(request, sampling=asked.within(target.fields))
 
 
 @st.composite
-def mixed_workloads(
-    draw: st.DrawFn,
-    oracle: Oracle,
-    capabilities: AbstractSet[Capability],
-    fields: AbstractSet[str],
-    are_drawn: bool = False,
-) -> Workload:
-    """Generates a mix of greedy requests and requests with random values of these `SamplingParams`
-    fields."""
-    made = draw(workloads(oracle, capabilities, min_requests=3))
+def mixed_workloads(draw: st.DrawFn, target: Target, are_drawn: bool = False) -> Workload:
+    """Generates a mix of greedy requests and requests with random values of sampling parameters."""
+    made, change = draw(workloads(target, min_requests=3)), drawn if are_drawn else processed
     wanted = list(made.requests)
     for place, request in enumerate(wanted):
         if draw(st.integers(0, 2)):
-            if are_drawn:
-                wanted[place] = draw(drawn(oracle, request, capabilities, fields))
-            else:
-                wanted[place] = draw(processed(oracle, request, fields))
+            wanted[place] = draw(change(target, request))
     return made.with_requests(wanted)
 
 
 @st.composite
-def with_logprobs(
-    draw: st.DrawFn, workload: Workload, capabilities: AbstractSet[Capability], fields: AbstractSet[str]
-) -> Workload:
+def with_logprobs(draw: st.DrawFn, target: Target, workload: Workload) -> Workload:
     """Draws which requests ask for logprobs, and of how many tokens; the last one does. Likewise for
     those of their prompts, if the engine has them."""
     numbers = st.sampled_from([None, 0, 1, 5])
-    has_prompts = Capability.PROMPT_LOGPROBS in capabilities
+    has_prompts = Capability.PROMPT_LOGPROBS in target.capabilities
     prompt_numbers = st.sampled_from([None, 0, 2] if has_prompts else [None])
     wanted = list(workload.requests)
     for place, request in enumerate(wanted):
         number = draw(numbers) if place < len(wanted) - 1 else 2
         of_prompt = draw(prompt_numbers)
         if number is not None or of_prompt is not None:
-            asked = request.sampling or SamplingParams()
-            asked = replace(asked, logprobs=number, prompt_logprobs=of_prompt)
-            wanted[place] = replace(request, sampling=asked.within(fields))
+            asked = replace(sampling_of(request), logprobs=number, prompt_logprobs=of_prompt)
+            wanted[place] = replace(request, sampling=asked.within(target.fields))
     return workload.with_requests(wanted)
 
 
@@ -311,17 +292,13 @@ class Kind:
         return Request(f"{self.name}-{number}", prompt, self.cap, sampling=asked)
 
 
-def kinds_of_draws(
-    oracle: Oracle,
-    capabilities: AbstractSet[Capability],
-    fields: AbstractSet[str],
-    prompt: tuple[int, ...],
-    num: int,
-) -> list[Kind]:
+def kinds_of_draws(target: Target, prompt: tuple[int, ...], num: int) -> list[Kind]:
     """Returns what to draw behind a prompt up to `num` times: one token, of the likeliest; one with
     other parameters and seeds; two that follow each other, which show draws that are not independent;
-    and greedy ones beside them. Kinds that need other fields than these, or values, are left out."""
-    has_seeds = Capability.SEEDED_SAMPLING in capabilities
+    and greedy ones beside them. Kinds that need fields or values that the engine does not take are
+    left out."""
+    oracle, fields = target.oracle, target.fields
+    has_seeds = Capability.SEEDED_SAMPLING in target.capabilities
     warmest = highest(fields, "temperature")
     temperature, likeliest = flat_enough(oracle, prompt, num)
     temperature = min(temperature, warmest)

@@ -7,13 +7,13 @@ beginning, the same again. Servers that gave the answer to another conversation,
 so in bursts of a few requests, behind many that had ended (llama.cpp#27148).
 """
 
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.generators.strategies import text_tokens
+from batchproof.generators.target import Target
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
@@ -66,16 +66,11 @@ class _Conversations:
 
 
 @st.composite
-def conversations(
-    draw: st.DrawFn,
-    oracle: Oracle,
-    capabilities: AbstractSet[Capability],
-    block_size: int,
-    num_bursts: int,
-) -> tuple[Workload, ...]:
+def conversations(draw: st.DrawFn, target: Target, num_bursts: int) -> tuple[Workload, ...]:
     """Draws calls to one engine with few slots, a small pool and small steps. In a call up to four
     requests come at once; where there are steps, one may be aborted."""
-    room = oracle.subject.context_len - LARGEST_CAP
+    capabilities, room = target.capabilities, target.subject.context_len - LARGEST_CAP
+    block_size = draw(st.sampled_from(target.block_sizes), label="block_size")
     longest = min(LONGEST, room)
     needed = -(-(longest + LARGEST_CAP) // block_size)
     budgets = [2048, 16, 8] if Capability.CHUNKED_PREFILL in capabilities else [2048]
@@ -87,7 +82,7 @@ def conversations(
         num_blocks=needed + draw(st.integers(0, needed), label="spare") if is_tight else None,
         prefix_caching=True,
     )
-    drawn = _Conversations(draw, oracle, longest)
+    drawn = _Conversations(draw, target.oracle, longest)
     bursts = []
     for number in range(num_bursts):
         names = [f"{number}-{i}" for i in range(draw(st.integers(2, MOST_AT_ONCE), label="at once"))]

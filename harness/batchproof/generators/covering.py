@@ -16,7 +16,6 @@ from batchproof.api import Capability, EngineConfig, Request
 from batchproof.decoding.grammar import TakenGrammars
 from batchproof.decoding.sampling import TakenFields
 from batchproof.generators.dimensions import (
-    ALL_FIELDS,
     DIMENSIONS,
     FILE,
     LAST,
@@ -25,9 +24,8 @@ from batchproof.generators.dimensions import (
     PLAIN,
     Plan,
 )
-from batchproof.generators.strategies import SMALL_BLOCKS
+from batchproof.generators.target import Target
 from batchproof.models.catalogue import ModelUnderTest
-from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
 Values = Mapping[str, str]  # dimension -> value
@@ -126,18 +124,12 @@ def _is_possible(excluded: AbstractSet[Meeting], row: Values) -> bool | None:
 
 
 def calls_of(
-    values: Values,
-    oracle: Oracle,
-    has_logits: bool,
-    seed: int,
-    block_sizes: Sequence[int] = SMALL_BLOCKS,
-    fields: AbstractSet[str] = ALL_FIELDS,
+    values: Values, target: Target, seed: int, block_sizes: Sequence[int]
 ) -> tuple[Workload, Workload]:
     """Returns two calls for one engine: the workload, and its requests once more, with the same ids and
-    without an abort. With `prefixes=turn` one of these continues the owner's answer. `fields` are those
-    that the engine takes."""
+    without an abort. With `prefixes=turn` one of these continues the owner's answer."""
     rng = random.Random(seed)
-    plan = Plan(oracle, rng, rng.choice(block_sizes), fields)
+    plan = Plan(target.oracle, rng, rng.choice(block_sizes), target.fields)
     for name, dimension in DIMENSIONS.items():
         plan.rng = random.Random(f"{seed} {name}")  # another value here changes no choice there
         dimension.add(plan, values[name])
@@ -145,14 +137,13 @@ def calls_of(
         max_num_seqs=plan.max_num_seqs,
         max_num_batched_tokens=plan.budget or 2048,
         block_size=plan.block_size,
-        return_logits=has_logits and not plan.aborts,
+        return_logits=target.has_logits and not plan.aborts,
         **plan.limits,  # type: ignore[arg-type]
     )
-    arrivals = None if plan.arrivals is None else tuple(plan.arrivals)
     first = Workload(
         tuple(plan.requests),
         config,
-        arrivals,
+        plan.arrivals,
         plan.aborts,
         plan.adapters,
         interruptions=plan.interruptions,

@@ -63,7 +63,7 @@ class Plan:
     budget: int | None = None  # tokens of a step
     requests: list[Request] = field(default_factory=list)
     limits: dict[str, object] = field(default_factory=dict)
-    arrivals: list[int] | None = None
+    arrivals: tuple[int, ...] | None = None
     aborts: tuple[tuple[str, int], ...] = ()
     adapters: tuple[tuple[str, int], ...] = ()
     interruptions: tuple[Interruption, ...] = ()
@@ -331,7 +331,7 @@ def _set_pool(plan: Plan, value: str) -> None:
 
 def _set_arrival(plan: Plan, value: str) -> None:
     ways = {"stepped": (0, 0, 0, 0), "staggered": (0, 1, 2, 4), "late": (0, 0, 6, 9)}
-    plan.arrivals = list(ways[value]) if value in ways else None
+    plan.arrivals = ways.get(value)
 
 
 def _set_abort(plan: Plan, value: str) -> None:

@@ -1,41 +1,39 @@
 """Hypothesis strategies: what is done with an engine between calls, and while requests run."""
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.generators.sharing import block_prompts
+from batchproof.generators.sharing import block_prompts, prompts_of_blocks
 from batchproof.generators.strategies import workloads
+from batchproof.generators.target import Target
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import CLEAR, UPDATE, UPDATE_IN_PART, Interruption, Workload
 
 UPDATES = (UPDATE, UPDATE_IN_PART)
 
 
-def room_for_adapters(capabilities: AbstractSet[Capability]) -> st.SearchStrategy[int | None]:
+def room_for_adapters(target: Target) -> st.SearchStrategy[int | None]:
     """Draws `max_loras`, though no request names an adapter: layers with room for some are others, and
     take new weights another way."""
-    return st.sampled_from([None, 1] if Capability.ADAPTERS in capabilities else [None])
+    return st.sampled_from([None, 1] if Capability.ADAPTERS in target.capabilities else [None])
 
 
 @st.composite
-def interruptible(
-    draw: st.DrawFn, oracle: Oracle, capabilities: AbstractSet[Capability], first_cap: int = 6
-) -> Workload:
+def interruptible(draw: st.DrawFn, target: Target) -> Workload:
     """Draws requests that come one by one, of which the first runs for some steps; often with drafts or
     a prefix cache."""
-    drawn = workloads(oracle, capabilities, min_requests=2, with_arrivals=True, first_cap=first_cap)
-    workload = draw(drawn)
+    workload = draw(workloads(target, min_requests=2, with_arrivals=True, first_cap=6))
     assert workload.arrivals is not None, "asked for above"
-    drafts = draw(st.sampled_from([None, 3] if Capability.SPECULATION in capabilities else [None]))
+    can_draft = Capability.SPECULATION in target.capabilities
+    drafts = draw(st.sampled_from([None, 3] if can_draft else [None]))
     return replace(
         workload.with_config(
             prefix_caching=draw(st.booleans(), label="prefix_caching"),
             num_speculative_tokens=drafts,
-            max_loras=None if drafts else draw(room_for_adapters(capabilities), label="max_loras"),
+            max_loras=None if drafts else draw(room_for_adapters(target), label="max_loras"),
         ),
         arrivals=(0, *workload.arrivals[1:]),
     )
@@ -52,7 +50,7 @@ def standing_still(draw: st.DrawFn, begin: str, end: str) -> tuple[Interruption,
 
 
 @st.composite
-def new_weights(draw: st.DrawFn, oracle: Oracle, step: int, before: int = 0) -> Interruption:
+def new_weights(draw: st.DrawFn, oracle: Oracle, step: int, before: int) -> Interruption:
     """Draws an update, whole or in part, to other weights."""
     others = [each for each in range(oracle.subject.num_weights) if each != before]
     return Interruption(step, draw(st.sampled_from(UPDATES)), draw(st.sampled_from(others)))
@@ -71,17 +69,11 @@ def updated(draw: st.DrawFn, oracle: Oracle, workload: Workload) -> Workload:
 
 @st.composite
 def same_prompts(
-    draw: st.DrawFn,
-    oracle: Oracle,
-    block_sizes: Sequence[int],
-    done: Sequence[Interruption],
-    max_loras: int | None = None,
+    draw: st.DrawFn, target: Target, done: Sequence[Interruption], max_loras: int | None = None
 ) -> tuple[Workload, ...]:
     """Draws prompts that share whole blocks, for an engine with a prefix cache: two calls with them,
     and two more for each interruption, which is done before the first of them."""
-    block_size = draw(st.sampled_from(block_sizes), label="block_size")
-    some = st.lists(block_prompts(oracle.subject.vocab_size, block_size), min_size=1, max_size=2)
-    asked = [(*prompt, 7) for prompt in draw(some, label="prompts")]
+    block_size, asked = draw(prompts_of_blocks(target))
     wanted = tuple(Request(f"r{i}", prompt, 3) for i, prompt in enumerate(asked))
     slots = draw(st.integers(1, 3), label="max_num_seqs")
     config = EngineConfig(
@@ -96,11 +88,11 @@ def same_prompts(
 
 
 @st.composite
-def cleared_meanwhile(draw: st.DrawFn, oracle: Oracle, block_sizes: Sequence[int]) -> Workload:
+def cleared_meanwhile(draw: st.DrawFn, target: Target) -> Workload:
     """Draws requests with one beginning, which come before and behind a clearing, while the first
     runs."""
-    block_size = draw(st.sampled_from(block_sizes), label="block_size")
-    prompt = draw(block_prompts(oracle.subject.vocab_size, block_size), label="prompt")
+    block_size = draw(st.sampled_from(target.block_sizes), label="block_size")
+    prompt = draw(block_prompts(target.subject.vocab_size, block_size), label="prompt")
     count, step = draw(st.integers(3, 5), label="requests"), draw(st.integers(3, 5), label="cleared")
     wanted = tuple(Request(f"r{i}", (*prompt, i), 9 if i == 0 else 2) for i in range(count))
     arrivals = (0, 1, *(draw(st.integers(step, step + 3)) for _ in wanted[2:]))

@@ -1,13 +1,12 @@
 """Hypothesis strategies: prompts that share prefixes, in one call and from call to call."""
 
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from math import ceil
 
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.generators.strategies import SMALL_BLOCKS, text_tokens
+from batchproof.generators.strategies import text_tokens
+from batchproof.generators.target import Target
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
@@ -31,33 +30,36 @@ def block_prompts(
 
 
 @st.composite
-def shared_prefixes(
-    draw: st.DrawFn,
-    oracle: Oracle,
-    capabilities: AbstractSet[Capability],
-    block_sizes: Sequence[int] = SMALL_BLOCKS,
-) -> tuple[Workload, ...]:
+def prompts_of_blocks(draw: st.DrawFn, target: Target) -> tuple[int, list[tuple[int, ...]]]:
+    """Draws a block size, and one or two such prompts, each with one token more."""
+    block_size = draw(st.sampled_from(target.block_sizes), label="block_size")
+    some = st.lists(block_prompts(target.subject.vocab_size, block_size), min_size=1, max_size=2)
+    return block_size, [(*prompt, 7) for prompt in draw(some, label="prompts")]
+
+
+@st.composite
+def shared_prefixes(draw: st.DrawFn, target: Target) -> tuple[Workload, ...]:
     """Draws calls to one engine: some prompts; others, possibly of the same blocks, and the first with
     another token; the first again, beside one that continues after its answer. Then two turns of that
     chat, each alone."""
-    vocab_size = oracle.subject.vocab_size
-    block_size = draw(st.sampled_from(block_sizes), label="block_size")
+    vocab_size = target.subject.vocab_size
+    block_size = draw(st.sampled_from(target.block_sizes), label="block_size")
     some = st.lists(block_prompts(vocab_size, block_size), min_size=1, max_size=2)
     first, others = draw(some, label="first"), draw(some, label="others")
     changed = draw(st.integers(0, len(first[0]) - 1), label="changed")
     token = (first[0][changed] + 1) % vocab_size
     others.append((*first[0][:changed], token, *first[0][changed + 1 :]))
     first += first[: draw(st.integers(0, 1), label="repeated")]
-    room = (oracle.subject.context_len - max(map(len, (*first, *others))) - 4) // 3  # of three turns
+    room = (target.subject.context_len - max(map(len, (*first, *others))) - 4) // 3  # of three turns
     cap = draw(st.integers(1, min(2 * block_size, room)), label="max_new_tokens")
-    turn = _next_turn(oracle, first[0], cap)
-    last = _next_turn(oracle, turn, cap)
+    turn = _next_turn(target.oracle, first[0], cap)
+    last = _next_turn(target.oracle, turn, cap)
     calls = {"first": first, "other": others, "again": [*first, turn], "turn": [turn], "last": [last]}
     budgets = [2048]
     num_blocks: list[int | None] = [None]
-    if Capability.CHUNKED_PREFILL in capabilities:
+    if Capability.CHUNKED_PREFILL in target.capabilities:
         budgets += [3, 5, 8]
-    if Capability.PREEMPTION in capabilities:
+    if Capability.PREEMPTION in target.capabilities:
         needed = ceil((max(map(len, (*first, *others, last))) + cap) / block_size)
         num_blocks += range(needed, needed + 5)
     config = EngineConfig(
@@ -65,7 +67,7 @@ def shared_prefixes(
         max_num_batched_tokens=draw(st.sampled_from(budgets)),
         block_size=block_size,
         num_blocks=draw(st.sampled_from(num_blocks)),
-        return_logits=Capability.LOGITS in capabilities,
+        return_logits=target.has_logits,
         prefix_caching=True,
     )
     return tuple(

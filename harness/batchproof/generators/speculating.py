@@ -1,13 +1,13 @@
 """Hypothesis strategies: workloads whose answers an engine may reach by speculation."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
 from batchproof.decoding.speculation import disagreeing_tokens, proposed_instead
-from batchproof.generators.strategies import SMALL_BLOCKS, text_tokens
+from batchproof.generators.strategies import text_tokens
+from batchproof.generators.target import Target
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
@@ -18,21 +18,8 @@ OWN_TEXT = 13
 
 
 @st.composite
-def speculated(
-    draw: st.DrawFn, oracle: Oracle, workload: Workload, agreement: float | None = None
-) -> Workload:
-    """Draws the workload with a draft model that is right in this share of the tokens; None: in one of
-    some shares of which the right answers meet right drafts and wrong ones, or, if they are too uniform
-    for that, never."""
-    if agreement is None:
-        said = {
-            token
-            for request in workload.requests
-            for token in oracle.right_tokens(request.prompt_token_ids, request.max_new_tokens)[1:-1]
-        }
-        wrong = {each: {*disagreeing_tokens(oracle.subject.vocab_size, each)} for each in AGREEMENTS}
-        mixed = [each for each, tokens in wrong.items() if said & tokens and said - tokens]
-        agreement = draw(st.sampled_from(mixed or [0.0]), label="draft_agreement")
+def speculated(draw: st.DrawFn, workload: Workload, agreement: float) -> Workload:
+    """Draws the workload with a draft model that is right in this share of the tokens."""
     num = draw(st.integers(1, MOST_DRAFTS), label="num_speculative_tokens")
     budget = max(2, workload.config.max_num_batched_tokens)  # a single token has no room for a draft
     # Which are right is not asked where a whole run of drafts passes the end of the context.
@@ -66,9 +53,7 @@ def one_alone(oracle: Oracle, workload: Workload, is_right: bool) -> Workload:
 
 
 @st.composite
-def behind_rejected_drafts(
-    draw: st.DrawFn, oracle: Oracle, block_sizes: Sequence[int] = SMALL_BLOCKS
-) -> tuple[Workload, Workload]:
+def behind_rejected_drafts(draw: st.DrawFn, target: Target) -> tuple[Workload, Workload]:
     """Draws two calls for one engine whose drafts are never right.
 
     In the first a request ends at an EOS that takes the place of a draft and would fill a block, which
@@ -76,8 +61,8 @@ def behind_rejected_drafts(
     an earlier block, in which a token has taken its place. The first prompt fills a block, so that one
     is found for certain.
     """
-    vocab_size = oracle.subject.vocab_size
-    block_size = draw(st.sampled_from(block_sizes), label="block_size")
+    oracle, vocab_size = target.oracle, target.subject.vocab_size
+    block_size = draw(st.sampled_from(target.block_sizes), label="block_size")
     owners, behind = list[Request](), list[Request]()
     for place, text in enumerate(draw(st.permutations(range(12)))[:3]):
         least = 0 if place else block_size
@@ -91,7 +76,7 @@ def behind_rejected_drafts(
             longer = (*prompt, *said[:at], token, *text_tokens(text + 1, vocab_size)[:1])
             behind.append(Request(f"{name}-{place}", longer, 3))
     config = EngineConfig(block_size=block_size, prefix_caching=True)
-    first = draw(speculated(oracle, Workload(tuple(owners), config), 0.0))
+    first = draw(speculated(Workload(tuple(owners), config), 0.0))
     return first, first.with_requests(behind)
 
 
@@ -105,7 +90,7 @@ def ending_on_a_draft(draw: st.DrawFn, oracle: Oracle, workload: Workload) -> Wo
         said = oracle.right_tokens(request.prompt_token_ids, request.max_new_tokens)
         wrong = proposed_instead(draw(st.sampled_from(said)), vocab_size, 0.0)
         ending.append(replace(request, eos_token_ids=frozenset({wrong} - {*said})))
-    return draw(speculated(oracle, workload.with_requests(ending), 0.0))
+    return draw(speculated(workload.with_requests(ending), 0.0))
 
 
 @st.composite

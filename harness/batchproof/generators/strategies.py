@@ -7,8 +7,7 @@ prompt and pools that force preemption. All of it shrinks towards one short requ
 """
 
 import random
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable
 from functools import cache
 from math import ceil
 
@@ -16,6 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
+from batchproof.generators.target import Target
+from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
@@ -31,14 +32,27 @@ def fewer_examples(divisor: int) -> settings:
 
 
 @st.composite
-def prompts(draw: st.DrawFn, vocab_size: int, lengths: st.SearchStrategy[int]) -> tuple[int, ...]:
+def prompts(
+    draw: st.DrawFn, subject: ModelUnderTest, lengths: st.SearchStrategy[int]
+) -> tuple[int, ...]:
     """Draws token ids: a length, and one of `NUM_TEXTS` pseudo-random texts to take that many from.
 
     The content of a prompt does not matter for finding bugs as long as it does not repeat itself. Few
     texts mean that prompts share prefixes of every length, and that right answers are computed once.
     """
     text = draw(st.integers(0, NUM_TEXTS - 1))
-    return text_tokens(text, vocab_size)[: draw(lengths)]
+    return text_tokens(text, subject.vocab_size)[: draw(lengths)]
+
+
+@st.composite
+def asking(
+    draw: st.DrawFn, oracle: Oracle, name: str, caps: Iterable[int], lengths: st.SearchStrategy[int]
+) -> list[Request]:
+    """Draws a request for each of the caps, called by `name` and its number."""
+    return [
+        Request(f"{name}-{i}", draw(prompts(oracle.subject, lengths)), cap)
+        for i, cap in enumerate(caps)
+    ]
 
 
 @cache
@@ -73,14 +87,13 @@ def requests(
     first_cap: int = 1,
 ) -> tuple[Request, ...]:
     """Draws good requests with unique ids, the first of which may have `first_cap` tokens or more."""
-    vocab_size = oracle.subject.vocab_size
     count = draw(st.integers(min_size, max_size))
     made: list[Request] = []
     for index in range(count):
         if made and draw(st.integers(0, 7)) == 7:
             prompt = draw(st.sampled_from(made)).prompt_token_ids  # an identical prompt
         else:
-            prompt = draw(prompts(vocab_size, prompt_lens(block_size)))
+            prompt = draw(prompts(oracle.subject, prompt_lens(block_size)))
         cap = draw(CAPS) if made else max(first_cap, draw(CAPS))
         eos = draw(eos_sets(oracle, prompt, cap)) if with_eos else frozenset()
         made.append(Request(f"r{index}", prompt, cap, eos))
@@ -103,8 +116,7 @@ def eos_sets(draw: st.DrawFn, oracle: Oracle, prompt: tuple[int, ...], cap: int)
 @st.composite
 def workloads(
     draw: st.DrawFn,
-    oracle: Oracle,
-    capabilities: AbstractSet[Capability],
+    target: Target,
     min_requests: int = 1,
     with_eos: bool = True,
     with_arrivals: bool = False,
@@ -114,16 +126,17 @@ def workloads(
     engine can work with, which hold every one of them, but rarely all at once; `with_arrivals` staggers
     them."""
     block_size = draw(st.sampled_from([2, 3, 4, 16]))
-    wanted = draw(requests(oracle, block_size, min_requests, with_eos=with_eos, first_cap=first_cap))
+    drawn = requests(target.oracle, block_size, min_requests, with_eos=with_eos, first_cap=first_cap)
+    wanted = draw(drawn)
     longest = max(len(request.prompt_token_ids) for request in wanted)
     largest = max(len(r.prompt_token_ids) + r.max_new_tokens for r in wanted)
     max_num_seqs = draw(st.integers(1, 4))
-    smallest_budget = max_num_seqs if Capability.CHUNKED_PREFILL in capabilities else longest
+    smallest_budget = max_num_seqs if Capability.CHUNKED_PREFILL in target.capabilities else longest
     least = max(smallest_budget, max_num_seqs)
     # Unbounded, any, and one that leaves a single token for the longest prompt's last chunk.
     budget = draw(st.one_of(st.just(2048), st.integers(least, 64), st.just(max(least, longest - 1))))
     num_blocks = None
-    if Capability.PREEMPTION in capabilities:
+    if Capability.PREEMPTION in target.capabilities:
         needed = ceil(largest / block_size)
         num_blocks = draw(st.one_of(st.none(), st.integers(needed, needed + 4)))
     config = EngineConfig(
@@ -133,38 +146,29 @@ def workloads(
         num_blocks=num_blocks,
         # Often the longest request fills the context to its end, whatever the block size.
         max_model_len=draw(st.sampled_from([None, None, largest])),
-        return_logits=Capability.LOGITS in capabilities and not with_arrivals,
+        return_logits=target.has_logits and not with_arrivals,
     )
-    arrivals = None
-    if with_arrivals:
-        arrivals = tuple(draw(st.integers(0, 12)) for _ in wanted)
+    arrivals = tuple(draw(st.integers(0, 12)) for _ in wanted) if with_arrivals else None
     return Workload(wanted, config, arrivals)
 
 
 @st.composite
-def crowded(
-    draw: st.DrawFn,
-    oracle: Oracle,
-    return_logits: bool,
-    in_chunks: bool = False,
-    block_sizes: Sequence[int] = SMALL_BLOCKS,
-) -> Workload:
+def crowded(draw: st.DrawFn, target: Target, in_chunks: bool = False) -> Workload:
     """Draws sequences that fit the pool when they are admitted and outgrow it together after some
     tokens each, so a preemption is forced. Where windows bound all layers, some live for two blocks
     alone: an engine may give back what lies behind a window.
 
     `in_chunks`: the token budget is below what a preempted sequence must be fed again.
     """
-    block_size = draw(st.sampled_from(block_sizes))
-    is_short = oracle.subject.reach is not None and draw(st.booleans(), label="is_short")
+    block_size = draw(st.sampled_from(target.block_sizes))
+    is_short = target.subject.reach is not None and draw(st.booleans(), label="is_short")
     fewest, longest, growth = 2, 3 * block_size, 3 * block_size + 1
     if is_short:
         fewest, longest, growth = 3, max(1, block_size - 1), block_size + 2
     lens = st.integers(1, 1 if in_chunks else longest)
     lengths = draw(st.lists(lens, min_size=fewest, max_size=4), label="lengths")
-    vocab_size = oracle.subject.vocab_size
     wanted = tuple(
-        Request(f"r{i}", draw(prompts(vocab_size, st.just(length))), growth)
+        Request(f"r{i}", draw(prompts(target.subject, st.just(length))), growth)
         for i, length in enumerate(lengths)
     )
     whole_lives = [ceil((length + growth - 1) / block_size) for length in lengths]
@@ -176,27 +180,26 @@ def crowded(
         max_num_batched_tokens=len(lengths) + draw(st.integers(0, 1)) if in_chunks else 2048,
         block_size=block_size,
         num_blocks=num_blocks,
-        return_logits=return_logits,
+        return_logits=target.has_logits,
     )
     return Workload(wanted, config)
 
 
 @st.composite
-def long_workloads(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Workload:
+def long_workloads(draw: st.DrawFn, target: Target) -> Workload:
     """Draws more requests than the default number of slots, with prompts and caps of dozens of
     tokens."""
-    vocab_size = oracle.subject.vocab_size
-    room = min(oracle.subject.context_len, 160)
+    room = min(target.subject.context_len, 160)
     lengths = draw(st.lists(st.integers(1, room - 40), min_size=7, max_size=10), label="lengths")
     wanted = tuple(
         Request(
             f"r{i}",
-            draw(prompts(vocab_size, st.just(length))),
+            draw(prompts(target.subject, st.just(length))),
             draw(st.one_of(st.integers(1, 4), st.integers(16, 32))),
         )
         for i, length in enumerate(lengths)
     )
-    return Workload(wanted, EngineConfig(return_logits=return_logits))
+    return Workload(wanted, EngineConfig(return_logits=target.has_logits))
 
 
 LONGEST = 4096  # tokens
@@ -226,6 +229,13 @@ def short_requests(vocab_size: int, count: int, first: int, least_cap: int = 1) 
     )
 
 
+def requests_of_lengths(vocab_size: int, lengths: Iterable[int]) -> tuple[Request, ...]:
+    """Returns requests for 3 tokens each, with prompts of these lengths, which begin differently."""
+    return tuple(
+        Request(f"r{length}", cut_prompt(vocab_size, 17 * length, length), 3) for length in lengths
+    )
+
+
 def half_of(vocab_size: int) -> frozenset[int]:
     """Returns every other token: as EOS ids they end an answer within a few."""
     return frozenset(range(0, vocab_size, 2))
@@ -249,33 +259,31 @@ def longest_context(oracle: Oracle) -> int:
 
 
 @st.composite
-def wide_workloads(
-    draw: st.DrawFn, oracle: Oracle, capabilities: AbstractSet[Capability], widest: int
-) -> Workload:
+def wide_workloads(draw: st.DrawFn, target: Target, widest: int) -> Workload:
     """Draws more requests than slots, of which there are 9 to `widest`: most are short, a few are long.
 
     Where the engine can, the token budget is below a long prompt, the pool holds half of what all
     need, and requests arrive while others run.
     """
     slots = draw(st.integers(9, widest), label="max_num_seqs")
-    longest = longest_context(oracle) // 8
+    longest = longest_context(target.oracle) // 8
     lengths = st.one_of(*[st.integers(1, 24)] * 7, st.integers(1, longest))
     drawn = draw(st.lists(lengths, min_size=slots + 1, max_size=slots + 9), label="lengths")
     wanted = tuple(
-        Request(f"r{i}", cut_prompt(oracle.subject.vocab_size, 13 * i, length), 2 + i % 4)
+        Request(f"r{i}", cut_prompt(target.subject.vocab_size, 13 * i, length), 2 + i % 4)
         for i, length in enumerate(drawn)
     )
     block_size = draw(st.sampled_from([1, 8, 16, 33]), label="block_size")
     needs = [ceil((length + 5) / block_size) for length in drawn]
-    is_small = Capability.PREEMPTION in capabilities and draw(st.booleans(), label="small pool")
-    in_chunks = Capability.CHUNKED_PREFILL in capabilities and draw(st.booleans(), label="chunks")
+    can = target.capabilities
+    is_small = Capability.PREEMPTION in can and draw(st.booleans(), label="small pool")
+    in_chunks = Capability.CHUNKED_PREFILL in can and draw(st.booleans(), label="chunks")
     config = EngineConfig(
         max_num_seqs=slots,
         max_num_batched_tokens=draw(st.integers(slots, 300)) if in_chunks else 1 << 16,
         block_size=block_size,
         num_blocks=max(*needs, sum(needs) // 2) if is_small else None,
     )
-    arrivals = None
-    if Capability.STEPPING in capabilities:
-        arrivals = tuple(draw(st.sampled_from([0, 0, 1, 3])) for _ in wanted)
+    steps = st.sampled_from([0, 0, 1, 3])
+    arrivals = tuple(draw(steps) for _ in wanted) if Capability.STEPPING in can else None
     return Workload(wanted, config, arrivals)

@@ -18,7 +18,7 @@ from batchproof.decoding.grammar import TakenGrammars
 from batchproof.generators.sharing import block_prompts
 from batchproof.generators.speculating import AGREEMENTS, MOST_DRAFTS
 from batchproof.generators.strategies import text_tokens
-from batchproof.oracle.oracle import Oracle
+from batchproof.generators.target import Target
 from batchproof.workload.workloads import Workload
 
 ENDS = (*range(8), *range(0xF8, 0x100))  # bytes of no UTF-8 text but control characters
@@ -41,18 +41,23 @@ def _escaped(word: str) -> str:
     return "".join(f"\\{each}" if each in SPECIAL else each for each in word)
 
 
-def _more(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    times = st.sampled_from(["?", "*", "+", "{2}", "{1,3}"])
+TIMES = ("?", "*", "+", "{2}", "{1,3}")
+
+
+def larger(
+    parts: st.SearchStrategy[str], times: Sequence[str] = TIMES, longest: int = 3
+) -> st.SearchStrategy[str]:
+    """Draws regular expressions of such parts: up to `longest` in a row, a choice, or one repeated."""
     return st.one_of(
-        st.lists(parts, min_size=2, max_size=3).map("".join),
+        st.lists(parts, min_size=2, max_size=longest).map("".join),
         st.lists(parts, min_size=2, max_size=3).map(lambda ways: f"({'|'.join(ways)})"),
-        st.tuples(parts, times).map(lambda pair: f"({pair[0]}){pair[1]}"),
+        st.tuples(parts, st.sampled_from(times)).map(lambda pair: f"({pair[0]}){pair[1]}"),
     )
 
 
 LEAVES = st.sampled_from([*map(_escaped, WORDS), *CLASSES, WIDE])
-PARTS = st.one_of(LEAVES, _more(LEAVES))
-regexes = st.one_of(PARTS, _more(PARTS)).map(lambda text: Grammar("regex", text))
+PARTS = st.one_of(LEAVES, larger(LEAVES))
+regexes = st.one_of(PARTS, larger(PARTS)).map(lambda text: Grammar("regex", text))
 
 
 @st.composite
@@ -121,48 +126,43 @@ FREE = Grammar("regex", f"({WIDE}[!-Z])*")
 
 
 @st.composite
-def ends(draw: st.DrawFn, vocab_size: int, taken: TakenGrammars) -> frozenset[int]:
+def ends(draw: st.DrawFn, target: Target) -> frozenset[int]:
     """Draws the EOS ids of a request with a grammar, beside which may stand one that is unknown."""
-    if taken.ends is not None:
-        return taken.ends
+    if target.grammars.ends is not None:
+        return target.grammars.ends
     some = draw(st.sets(st.sampled_from(ENDS), min_size=1, max_size=3), label="eos")
-    return frozenset(some | draw(st.sampled_from([set(), {vocab_size}])))
+    return frozenset(some | draw(st.sampled_from([set(), {target.subject.vocab_size}])))
 
 
 @st.composite
 def structured(
-    draw: st.DrawFn,
-    oracle: Oracle,
-    workload: Workload,
-    taken: TakenGrammars,
-    some: st.SearchStrategy[Grammar] | None = None,
+    draw: st.DrawFn, target: Target, workload: Workload, some: st.SearchStrategy[Grammar] | None = None
 ) -> Workload:
     """Draws which requests have a grammar, one of `some`: the first for certain. The others stay as
     they are."""
-    vocab_size = oracle.subject.vocab_size
-    some = grammars(taken) if some is None else some
+    some = grammars(target.grammars) if some is None else some
     found: list[Request] = []
     for request in workload.requests:
         grammar = draw(some if not found else st.one_of(st.none(), some), label="grammar")
-        eos = draw(ends(vocab_size, taken)) if grammar else request.eos_token_ids
+        eos = draw(ends(target)) if grammar else request.eos_token_ids
         found.append(replace(request, grammar=grammar, eos_token_ids=eos))
     return workload.with_requests(found)
 
 
 @st.composite
-def drafted(draw: st.DrawFn, oracle: Oracle, workload: Workload, taken: TakenGrammars) -> Workload:
+def drafted(draw: st.DrawFn, target: Target, workload: Workload) -> Workload:
     """Draws grammars for the workload, and drafts that know none of them: of a model that is right
     about the plain answers always, sometimes or never, or of n-grams. Three more answers are nearly
     free, so that some drafts are allowed, right ones among them."""
-    vocab_size = oracle.subject.vocab_size
+    vocab_size = target.subject.vocab_size
     agreement = draw(st.sampled_from([0.75, *AGREEMENTS, None, 0.0, 1.0]), label="draft_agreement")
     num = draw(st.sampled_from([3, *range(1, MOST_DRAFTS + 1)]), label="num_speculative_tokens")
-    eos = draw(ends(vocab_size, taken))
+    eos = draw(ends(target))
     free = [
         Request(f"free-{text}", text_tokens(text, vocab_size)[:4], 16, eos, grammar=FREE)
         for text in range(3)
     ]
-    bounded = draw(structured(oracle, workload, taken))
+    bounded = draw(structured(target, workload))
     config = workload.config
     return Workload(
         (*free, *bounded.requests),
@@ -179,25 +179,22 @@ def drafted(draw: st.DrawFn, oracle: Oracle, workload: Workload, taken: TakenGra
 
 
 @st.composite
-def same_prompts(
-    draw: st.DrawFn, oracle: Oracle, block_sizes: Sequence[int], taken: TakenGrammars
-) -> tuple[Workload, ...]:
+def same_prompts(draw: st.DrawFn, target: Target) -> tuple[Workload, ...]:
     """Draws calls to one engine with a prefix cache: prompts that share whole blocks, each under one
     grammar after the other and under none, at once and from call to call."""
-    vocab_size = oracle.subject.vocab_size
-    block_size = draw(st.sampled_from(block_sizes), label="block_size")
-    prompt = (*draw(block_prompts(vocab_size, block_size), label="prompt"), 7)
+    block_size = draw(st.sampled_from(target.block_sizes), label="block_size")
+    prompt = (*draw(block_prompts(target.subject.vocab_size, block_size), label="prompt"), 7)
     config = EngineConfig(max_num_seqs=2, block_size=block_size, prefix_caching=True)
-    some = [*draw(st.lists(grammars(taken), min_size=2, max_size=3), label="grammars"), None]
-    eos = draw(ends(vocab_size, taken))
+    some = [*draw(st.lists(grammars(target.grammars), min_size=2, max_size=3), label="grammars"), None]
+    eos = draw(ends(target))
     asked = [Request(f"r{i}", prompt, 2 * block_size, eos, grammar=each) for i, each in enumerate(some)]
     return tuple(Workload(tuple(each), config) for each in (asked[:1], asked[::-1], asked))
 
 
-def to_the_end(oracle: Oracle, taken: TakenGrammars) -> Workload:
+def to_the_end(target: Target) -> Workload:
     """Returns requests whose texts end in every way: at once, by an EOS that is forced or is one of
     many, one token before the cap, at the cap, and not at all."""
-    vocab_size = oracle.subject.vocab_size
+    vocab_size, taken = target.subject.vocab_size, target.grammars
     word = string.ascii_lowercase[:9]
     schema = _object({"id": {"enum": [12345]}, "tags": _array({"type": "boolean"})})
     other = _array({"enum": ["red", "rose"]})

@@ -239,7 +239,7 @@ def require_measurable(trial: Trial, axis: Axis) -> None:
 
 
 def _has_all_logprobs(trial: Trial) -> bool:
-    fields = trial.offer[1]
+    fields = trial.fields
     return "logprobs" in fields and highest(fields, "logprobs") >= trial.subject.vocab_size
 
 

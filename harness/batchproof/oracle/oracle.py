@@ -376,6 +376,11 @@ def teacher_forced(subject: ModelUnderTest, answers: Sequence[Scored]) -> list[T
     ]
 
 
+def largest_move(old: Tensor, new: Tensor) -> float:
+    """Returns by how much centred logits of one shape differ at most."""
+    return float((centred(old) - centred(new)).abs().max())
+
+
 def margins(logits: Tensor) -> Tensor:
     """Returns the best logit less the second of each row of `(..., vocab)`, `(...)`."""
     best, second = logits.topk(2).values.unbind(-1)

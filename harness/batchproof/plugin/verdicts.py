@@ -27,8 +27,7 @@ from batchproof.plugin.items import IDENTITY, again, attach_record
 from batchproof.plugin.trials import TRIAL
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.records.trial_record import FailureRecord, TrialRecord
-from batchproof.replay.judge import is_shown_again
-from batchproof.replay.record import FailureOrigin, write
+from batchproof.replay.record import write
 from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
 from batchproof.run.engine_names import COMMAND_PREFIX
@@ -211,8 +210,7 @@ def replay_of(failure: Failure, trial: Trial, folder: str, test: str, name: str)
     if not folder:
         return None
     try:
-        is_shown, origin = is_shown_again(trial, failure), FailureOrigin(test, name)
-        path = write(trial, failure, origin, Path(folder).resolve(), is_shown)
+        path = write(trial, failure, Path(folder).resolve(), test, name)
     except Exception as trouble:
         where = traceback.extract_tb(trouble.__traceback__)[-1]
         what = f"{type(trouble).__name__}: {trouble} ({where.filename}:{where.lineno})"

@@ -8,13 +8,13 @@ line, which readers leave out and the next writer cuts.
 import fcntl
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Generic, Self, TypeVar
+from typing import BinaryIO, Generic, TypeVar
 
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode, encode
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.trial_record import TrialRecord
 
 Head = TypeVar("Head")
@@ -23,10 +23,9 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True)
 class JournalKind(Generic[Head, Entry]):
-    """One kind of journal. `head` is what its first line holds beside the schema."""
+    """One kind of journal. `head` is the kind of its first line."""
 
-    schema: str
-    head: type[Head]
+    head: FileKind[Head]
     entry: type[Entry]
 
     def read(self, path: Path) -> tuple[Head | None, list[Entry]]:
@@ -43,17 +42,10 @@ class JournalKind(Generic[Head, Entry]):
                 if number > 1:
                     found.append(decode(self.entry, value))
                 else:
-                    head = decode(self.head, self._head_values(path, value))
+                    head = self.head.of(path, value)
             except (ValueError, DecodeError) as error:
                 raise UsageError(f"journal '{path}' is damaged in line {number}: {error}") from None
         return head, found
-
-    def _head_values(self, path: Path, value: object) -> Mapping[str, object]:
-        values = dict(value) if isinstance(value, dict) else {}
-        schema = values.pop("schema", None)
-        if schema != self.schema:
-            raise UsageError(f"'{path}' is no journal: its schema is {schema!r}, not {self.schema!r}")
-        return values
 
     def append_to(self, path: Path, head: Head) -> "JournalWriter":
         """Opens the file for one writer: cuts a torn last line, and begins an empty file with the
@@ -73,7 +65,7 @@ class JournalKind(Generic[Head, Entry]):
         file.truncate(path.read_bytes().rfind(b"\n") + 1)
         writer = JournalWriter(file)
         if file.tell() == 0:
-            writer.write({"schema": self.schema} | encode(head))
+            writer.write({"schema": self.head.schema} | encode(head))
         return writer
 
 
@@ -98,12 +90,6 @@ class JournalWriter:
         """Closes the file, which another process may then write."""
         self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
 
 @dataclass(frozen=True)
 class NoHead:
@@ -122,7 +108,7 @@ class JournalEntry:
     reason: str = ""  # why it was expected to fail, with its link
 
 
-TESTS = JournalKind("batchproof.journal/1", NoHead, JournalEntry)
+TESTS = JournalKind(FileKind("journal", "batchproof.journal", 1, NoHead), JournalEntry)
 
 
 def entries(path: Path) -> list[JournalEntry]:

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import batchproof
 from batchproof.places import CHECKOUT
-from batchproof.records.decode import encode
 
 # For the pytest that a command starts: what was typed, and the file to touch when all tests have
 # ended.
@@ -89,11 +87,6 @@ def made_now(command: str | None = None) -> Provenance:
 def versions() -> dict[str, str]:
     """Returns the versions of Python and of the libraries that answers and searches depend on."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
-
-
-def provenance(command: str | None = None) -> dict[str, Any]:
-    """Returns the same as JSON, for files without a record of their own."""
-    return encode(made_now(command))
 
 
 def cpu_name() -> str:

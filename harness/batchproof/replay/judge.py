@@ -1,13 +1,12 @@
 """Runs the scene of a failure again and judges it with the checks of the suite."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext
-from dataclasses import replace
 from enum import IntEnum
 from typing import Any, cast
 
-from batchproof.api import Capability, Completion, FinishReason, MaskingEngine, RowRecord
+from batchproof.api import Capability, Completion, MaskingEngine, RowRecord
 from batchproof.cases.files import load_cases
 from batchproof.cases.runner import run_calls, run_case
 from batchproof.cases.schema import Case
@@ -21,12 +20,12 @@ from batchproof.findings.rules import Replay, Rule
 from batchproof.invariance.axes import AXES
 from batchproof.invariance.grades import Grade
 from batchproof.invariance.measure import require_grade
-from batchproof.oracle.oracle import centred
+from batchproof.oracle.oracle import largest_move
 from batchproof.replay.case import asked_workloads, case_text, loaded_case
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
-from batchproof.run.interrupting import needed_by
+from batchproof.run.interrupting import NEEDED
 from batchproof.run.relations import (
     blame,
     check_returned_logits,
@@ -35,7 +34,7 @@ from batchproof.run.relations import (
     require_same_bits,
 )
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Outcome, Workload
+from batchproof.workload.workloads import Outcome, Workload, cut
 
 MOVED = {Rule.UNSEEN_MOVES: False, Rule.SEEN_STAYS: True}
 NUM_TRIES = 5  # of a failure that comes and goes
@@ -79,18 +78,19 @@ def is_shown_again(trial: Trial, failure: Failure) -> bool | None:
 def lacking(failure: Failure, capabilities: AbstractSet[Capability]) -> Capability | None:
     """Returns the missing capability without which neither presence nor absence of the failure says
     anything, or None."""
-    workloads = [run.workload for run in (*failure.scene.runs, *failure.scene.other)]
     needed = {failure.rule.needs} if failure.rule.needs else set()
-    if any(each.needs_stepping for each in workloads):
-        needed.add(Capability.STEPPING)
-    if any(each.adapters for each in workloads):
-        needed.add(Capability.ADAPTERS)
-    for each in workloads:
-        needed |= needed_by(each)
-    if any(request.grammar for each in workloads for request in each.requests):
-        needed.add(Capability.STRUCTURED)
-    if any(each.config.num_speculative_tokens for each in workloads):
-        needed.add(Capability.SPECULATION)
+    for run in (*failure.scene.runs, *failure.scene.other):
+        workload = run.workload
+        asked = {
+            Capability.STEPPING: workload.needs_stepping,
+            Capability.ADAPTERS: workload.adapters,
+            Capability.WEIGHT_UPDATES: workload.weights,
+            Capability.INTERRUPTION: workload.is_interrupted,
+            Capability.STRUCTURED: any(request.grammar for request in workload.requests),
+            Capability.SPECULATION: workload.config.num_speculative_tokens,
+        }
+        needed |= {each for each, is_asked in asked.items() if is_asked}
+        needed |= {NEEDED[each.kind] for each in workload.interruptions}
     return min(needed - capabilities, default=None)
 
 
@@ -129,9 +129,7 @@ def _check_calls(trial: Trial, failure: Failure) -> None:
         return
     if any(run.workload.adapters or run.workload.has_lifecycle for run in failure.scene.runs):
         # A case has nothing of the kind.
-        with trial.engine(failure.scene.workload.config) as engine:
-            for run in failure.scene.runs:
-                trial.check(run.workload, engine)
+        trial.check_calls([run.workload for run in failure.scene.runs])
         return
     text = case_text(trial, failure, "replayed-failure", "replay")
     if text is not None:
@@ -193,42 +191,31 @@ def _compare(trial: Trial, failure: Failure) -> None:
             _check_moves(trial, failure, before, after)
             return
         relation = str(finding.facts["relation"])
-        answers = _of_one_length(scene, name, before, after)
-        require_same_bits(trial, finding.promise, relation, *answers)
+        old, new = ([_of_one_length(scene, name, each)] for each in (before, after))
+        require_same_bits(trial, finding.promise, relation, old, new)
 
 
 def _answer(trial: Trial, runs: Sequence[Run], name: str | None) -> Completion:
     return next(each for each in _served(trial, runs).completions if each.request_id == name)
 
 
-def _of_one_length(
-    scene: Scene, name: str | None, before: Completion, after: Completion
-) -> tuple[list[Completion], list[Completion]]:
-    """Returns both answers at one length: if the request has a smaller cap in one of the scenes, the
-    longer answer is cut there."""
+def _of_one_length(scene: Scene, name: str | None, answer: Completion) -> Completion:
+    """Returns the answer, cut where the request has a smaller cap in one of the scenes."""
     caps = {
         request.max_new_tokens
         for runs in (scene.other, scene.runs)
         for request in runs[-1].workload.requests
         if request.request_id == name
     }
-    return [_cut(before, caps)], [_cut(after, caps)]
-
-
-def _cut(answer: Completion, caps: Collection[int]) -> Completion:
-    length = min(caps)
-    if len(caps) == 1 or len(answer.token_ids) <= length:
-        return answer
-    logits = None if answer.logits is None else answer.logits[:length]
-    tokens, reason = answer.token_ids[:length], FinishReason.LENGTH
-    return replace(answer, token_ids=tokens, finish_reason=reason, logits=logits)
+    is_longer = len(caps) > 1 and len(answer.token_ids) > min(caps)
+    return cut(answer, min(caps)) if is_longer else answer
 
 
 def _check_moves(trial: Trial, failure: Failure, before: Completion, after: Completion) -> None:
     facts: Mapping[str, Any] = failure.finding.facts
     if before.logits is None or after.logits is None:
         return
-    moved = (centred(before.logits) - centred(after.logits)).abs().max().item()
+    moved = largest_move(before.logits, after.logits)
     allowed = 0.0 if is_bitwise(trial) else facts["bound"]
     should_move = MOVED[failure.rule]
     query, position, bound = facts["query"], facts["position"], facts["bound"]

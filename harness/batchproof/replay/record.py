@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -25,6 +26,7 @@ from batchproof.findings.finding_text import first_line
 from batchproof.records.decode import decode, encode
 from batchproof.records.file_kinds import json_lines, parsed
 from batchproof.replay.case import case_text, right_answers
+from batchproof.replay.judge import is_shown_again
 from batchproof.requirements.promises import Promise
 from batchproof.run.trial import Trial
 from batchproof.workload.sampling_values import plain_values, sampling_params
@@ -62,66 +64,53 @@ class StoredRequest:
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """A completion under the keys of the file. Raises `ValueError` for an unknown finish reason."""
+    """A completion under the keys of the file."""
 
     id: str
     tokens: tuple[int, ...]
-    finish_reason: str
+    finish_reason: FinishReason
     error: str | None
-
-    def __post_init__(self) -> None:
-        _known("finish_reason", self.finish_reason, FinishReason)
 
     @classmethod
     def of(cls, answer: Completion) -> Self:
-        return cls(answer.request_id, answer.token_ids, answer.finish_reason.value, answer.error)
+        return cls(answer.request_id, answer.token_ids, answer.finish_reason, answer.error)
 
     def completion(self) -> Completion:
-        return Completion(self.id, self.tokens, FinishReason(self.finish_reason), self.error)
+        return Completion(self.id, self.tokens, self.finish_reason, self.error)
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run under the keys of the file."""
+    """A run under the keys of the file; what a workload holds besides requests has the same names."""
 
     engine_number: int
     config: EngineConfig
     requests: tuple[StoredRequest, ...]
     arrivals: tuple[int, ...] | None
-    aborts: tuple[tuple[str, int], ...]  # id, step
+    aborts: tuple[tuple[str, int], ...]
     got: tuple[StoredAnswer, ...]
-    adapters: tuple[tuple[str, int], ...] = ()  # name, number
+    adapters: tuple[tuple[str, int], ...] = ()
     adapters_in_place: bool = False
     weights: int = 0
-    interruptions: tuple[tuple[int, str, int], ...] = ()  # step, kind, weights
+    interruptions: tuple[Interruption, ...] = ()
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        asked = run.workload
-        requests = tuple(map(StoredRequest.of, asked.requests))
+        requests = tuple(map(StoredRequest.of, run.workload.requests))
         got = tuple(map(StoredAnswer.of, run.completions))
-        arrivals = None if asked.arrivals is None else tuple(asked.arrivals)
-        return cls(
-            *(run.serial, asked.config, requests, arrivals, tuple(asked.aborts), got),
-            adapters=tuple(asked.adapters),
-            adapters_in_place=asked.adapters_in_place,
-            weights=asked.weights,
-            interruptions=asked.interruptions,
-        )
+        same = {name: getattr(run.workload, name) for name in BESIDE_REQUESTS}
+        return cls(engine_number=run.serial, requests=requests, got=got, **same)
 
     def run(self) -> Run:
         """Returns the run itself. Raises `ValueError` for a value out of place."""
-        requests = tuple(each.request() for each in self.requests)
-        for _, kind, _ in self.interruptions:
-            _known("interruptions", kind, KINDS)
-        workload = Workload(
-            *(requests, self.config, self.arrivals, self.aborts),
-            adapters=self.adapters,
-            adapters_in_place=self.adapters_in_place,
-            weights=self.weights,
-            interruptions=tuple(Interruption(*each) for each in self.interruptions),
-        )
+        for each in self.interruptions:
+            _known("interruptions", each.kind, KINDS)
+        same = {name: getattr(self, name) for name in BESIDE_REQUESTS}
+        workload = Workload(tuple(each.request() for each in self.requests), **same)
         return Run(self.engine_number, workload, tuple(each.completion() for each in self.got))
+
+
+BESIDE_REQUESTS = [each.name for each in fields(Workload) if each.name != "requests"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,33 +203,25 @@ def _known(field: str, value: str, choices: Iterable[str]) -> str:
 LONGEST_NAME = 110
 
 
-@dataclass(frozen=True)
-class FailureOrigin:
-    """The test that found a failure: its node id, and its short name or that of the case it ran."""
-
-    test: str
-    name: str
-
-
-def write(
-    trial: Trial, failure: Failure, origin: FailureOrigin, directory: Path, is_shown_again: bool | None
-) -> Path:
-    """Returns the path of the failure file, which has the case in a file of the same name. Overwrites
-    nothing. `is_shown_again` is what `judge.is_shown_again` says of the failure."""
+def write(trial: Trial, failure: Failure, directory: Path, test: str, name: str) -> Path:
+    """Returns the path of the failure file, which has the case in a file of the same name, once the
+    failure was replayed. Overwrites nothing. `test` is the node id of the test that found it, `name`
+    its short name or that of the case it ran."""
+    is_shown = is_shown_again(trial, failure)
     directory.mkdir(parents=True, exist_ok=True)
-    path = _new_file(directory, _stem(failure, origin.name))
-    case = case_text(trial, failure, path.stem, origin.test)
+    path = _new_file(directory, _stem(failure, name))
+    case = case_text(trial, failure, path.stem, test)
     if case is not None:
         path.with_suffix(".yaml").write_text(case, encoding="utf-8")
     precision = trial.oracle.precision
     content = FailureFile.of(
         failure,
         right_answers(trial, failure.scene.workload),
-        test=origin.test,
+        test=test,
         time_limit_s=trial.lab.time_limit_s,
         compute_dtype=precision.compute,
         kv_cache_dtype=precision.kv_cache or "auto",
-        is_shown_again=is_shown_again,
+        is_shown_again=is_shown,
     )
     path.write_text(content.text(), encoding="utf-8")
     return path
@@ -257,9 +238,7 @@ def _new_file(directory: Path, stem: str) -> Path:
     """Creates the file, so that two processes get different ones."""
     for number in count(1):
         path = directory / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
-        try:
+        with suppress(FileExistsError):
             path.touch(exist_ok=False)
-        except FileExistsError:
-            continue
-        return path
+            return path
     raise AssertionError("numbers do not end")

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import torch
 
-from batchproof.checks.environment import compute_exactly
 from batchproof.errors import BatchproofError, EngineHang, UsageError
-from batchproof.models.catalogue import resolve_device, resolve_dtype
+from batchproof.models.catalogue import resolve_dtype
 from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.precision import resolve_precision
 from batchproof.replay.judge import ReplayResult, replayed
 from batchproof.replay.record import FailureFile, read_failure
-from batchproof.run.devices import make_current
+from batchproof.run.devices import exact_device, num_threads
 from batchproof.run.engine_names import FORMS
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import resolve_engine
@@ -38,28 +37,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints one sentence and returns the exit code. Raises `UsageError` if nothing can be run."""
     file = read_failure(Path(arguments.failure))
     engine = arguments.engine or file.failure.subject.engine
-    trial = _trial(file, engine, arguments.model or file.failure.subject.model)
-    outcome, words = replayed(trial, file.failure)
+    model = arguments.model or file.failure.subject.model
+    # As in the suite: the embedded models are too small to share out.
+    threads = 1 if model in EMBEDDED else torch.get_num_threads()
+    with exact_device(file.failure.subject.device) as device, num_threads(threads):
+        outcome, words = replayed(_trial(file, engine, model, device), file.failure)
     if outcome is ReplayResult.GONE and file.is_shown_again is False:
-        outcome, words = (
-            ReplayResult.UNKNOWN,
-            (f"one engine alone did not show it when the file was written either; run {file.test}"),
-        )
+        outcome = ReplayResult.UNKNOWN
+        words = f"one engine alone did not show it when the file was written either; run {file.test}"
     print(f"{WORDS[outcome]}: {words}")
     return int(outcome)
 
 
-def _trial(file: FailureFile, engine: str, model: str) -> Trial:
-    """Returns the trial that the file describes. Raises `UsageError` if engine, model or device are
-    missing."""
-    subject = file.failure.subject
-    device = resolve_device(subject.device)
-    make_current(device)
-    compute_exactly()
-    if model in EMBEDDED:
-        torch.set_num_threads(1)  # as in the suite: the embedded models are too small to share out
+def _trial(file: FailureFile, engine: str, model: str, device: torch.device) -> Trial:
+    """Returns the trial that the file describes. Raises `UsageError` if engine or model are missing."""
     precision = resolve_precision(file.compute_dtype, file.kv_cache_dtype)
-    lab = Laboratory(device, resolve_dtype(subject.dtype), file.time_limit_s, precision)
+    dtype = resolve_dtype(file.failure.subject.dtype)
+    lab = Laboratory(device, dtype, file.time_limit_s, precision)
     spec = resolve_engine(engine)
     oracle = lab.oracle(model)
     try:

@@ -16,7 +16,6 @@ from batchproof.workload.workloads import (
     UPDATE_IN_PART,
     WAKE,
     Interruption,
-    Workload,
 )
 
 NEEDED = {
@@ -25,16 +24,6 @@ NEEDED = {
     CLEAR: Capability.CACHE_CLEARING,
     **dict.fromkeys((UPDATE, UPDATE_IN_PART), Capability.WEIGHT_UPDATES),
 }
-
-
-def needed_by(workload: Workload) -> frozenset[Capability]:
-    """Returns the capabilities without which what is done with the engine cannot be done."""
-    needed = {NEEDED[each.kind] for each in workload.interruptions}
-    if workload.weights:
-        needed.add(Capability.WEIGHT_UPDATES)
-    if workload.is_interrupted:
-        needed.add(Capability.INTERRUPTION)
-    return frozenset(needed)
 
 
 def interrupter(

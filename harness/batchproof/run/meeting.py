@@ -4,6 +4,7 @@ needs."""
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from math import ceil
 from typing import NamedTuple
@@ -12,13 +13,13 @@ from batchproof.api import Capability, Completion, EngineConfig, FinishReason, R
 from batchproof.checks.broken import require
 from batchproof.checks.draws import seed_findings
 from batchproof.checks.happened import (
-    has_acceptance,
-    has_chunk,
-    has_draft,
+    ACCEPTED,
+    CHUNKS,
+    HITS,
+    PREEMPTED,
+    REJECTED,
+    happened_in,
     has_newcomer,
-    has_preemption,
-    has_prefix_hit,
-    has_rejection,
 )
 from batchproof.generators.covering import (
     Choices,
@@ -76,6 +77,11 @@ class Served:
     trace: Sequence[StepRecord]
     draws: Sequence[Draw] | None  # None if the engine's or the model's cannot be compared
 
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        """How often each of `COUNTERS` happened."""
+        return happened_in(self.trace)
+
     def interrupted(self) -> set[int]:
         """Returns the places of requests that were preempted between their tokens, and got two or more
         behind that: what is forgotten then shows at the second."""
@@ -112,13 +118,13 @@ Evidence = Callable[[Served], bool]
 # What shows that a dimension, or one of its values, had its effect. Other values are in the workload as
 # it stands: a prompt is as long as it is, and parameters are judged by the answer.
 EVIDENCE: Mapping[str | Value, Evidence] = {
-    "chunks": lambda served: has_chunk(served.trace),
-    "prefixes": lambda served: has_prefix_hit(served.trace),
-    "pool": lambda served: has_preemption(served.trace),
+    "chunks": lambda served: served.counts[CHUNKS] > 0,
+    "prefixes": lambda served: served.counts[HITS] > 0,
+    "pool": lambda served: served.counts[PREEMPTED] > 0,
     "slots": lambda served: any(record.waiting for record in served.trace),
-    "drafts": lambda served: has_draft(served.trace),
-    ("drafts", "right"): lambda served: has_acceptance(served.trace),
-    ("drafts", "wrong"): lambda served: has_rejection(served.trace),
+    "drafts": lambda served: served.counts[ACCEPTED] + served.counts[REJECTED] > 0,
+    ("drafts", "right"): lambda served: served.counts[ACCEPTED] > 0,
+    ("drafts", "wrong"): lambda served: served.counts[REJECTED] > 0,
     ("arrival", "staggered"): lambda served: has_newcomer(served.trace),
     ("arrival", "late"): lambda served: has_newcomer(served.trace),
     "abort": lambda served: served.has(FinishReason.ABORTED),
@@ -145,8 +151,8 @@ class Meetings:
     ) -> None:
         """`strength` values meet in each meeting. `seed` decides the design and the workloads, and they
         are others on each model. Without `block_sizes` they are the engine's smallest."""
-        self.choices = choices_for(*trial.offer, trial.subject, trial.grammars)
-        self.excluded = excluded_for(trial.offer[1])
+        self.choices = choices_for(trial.capabilities, trial.fields, trial.subject, trial.grammars)
+        self.excluded = excluded_for(trial.fields)
         if "n-grams" in self.choices["drafts"] and not repeats_itself(trial.oracle):
             self.choices["drafts"].remove("n-grams")
         self.strength = strength
@@ -283,8 +289,7 @@ def _is_in(value: Value, served: Served) -> bool:
 
 
 def _served(trial: Trial, values: Values, seed: int, block_sizes: Sequence[int]) -> Served:
-    fields = trial.offer[1]
-    calls = calls_of(values, trial.oracle, trial.has_logits, seed, block_sizes, fields)
+    calls = calls_of(values, trial, seed, block_sizes)
     with trial.engine(calls[0].config) as engine:
         outcomes = [
             check_run_with_aborts(trial, call, engine) if call.aborts else trial.check(call, engine)
@@ -338,7 +343,7 @@ def _explained(
     """Returns the failure of as few values as break the same rule, or one about a single answer: one
     dimension after the other takes its plain value."""
     for name in PLAIN:
-        fewer = without(values, name, excluded_for(trial.offer[1]))
+        fewer = without(values, name, excluded_for(trial.fields))
         if fewer is not None and fewer != values:
             try:
                 _served(trial.renewed(), fewer, seed, block_sizes)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import cast
 
-from batchproof.api import Engine, SteppingEngine, TokenEvent
+from batchproof.api import Completion, Engine, SteppingEngine, TokenEvent
 from batchproof.checks.broken import broken
 from batchproof.checks.contract_types import checked_completions, checked_events
 from batchproof.errors import EngineHang
@@ -93,15 +93,16 @@ def serve_steps(
                     f"after {step} steps the engine still has unfinished requests; "
                     f"this workload needs at most {step_bound}"
                 )
-    completions = assembled(workload, [event for _, event in events], aborted).completions
-    return Outcome(completions, tuple(events), step, tuple(trace_lens))
+    completions = assembled(workload, [event for _, event in events], aborted)
+    return Outcome(completions, tuple(events), tuple(trace_lens))
 
 
 def assembled(
     workload: Workload, events: Sequence[TokenEvent], aborted: AbstractSet[str] = frozenset()
-) -> Outcome:
+) -> tuple[Completion, ...]:
+    """Returns the completion of each request, from the events of all."""
     ids = (request.request_id for request in workload.requests)
-    return Outcome(tuple(assemble(each, events, each in aborted) for each in ids))
+    return tuple(assemble(each, events, each in aborted) for each in ids)
 
 
 def steps(engine: SteppingEngine, workload: Workload) -> Iterator[list[TokenEvent]]:

@@ -175,9 +175,9 @@ class Trial:
         return Capability.LOGITS in self.capabilities
 
     @property
-    def offer(self) -> tuple[frozenset[Capability], TakenFields]:
-        """The engine's capabilities, and the fields of `SamplingParams` that it takes."""
-        return self.capabilities, self.lab.offer(self.spec, self.subject).fields
+    def fields(self) -> TakenFields:
+        """The fields of `SamplingParams` that the engine takes."""
+        return self.lab.offer(self.spec, self.subject).fields
 
     @property
     def grammars(self) -> TakenGrammars:
@@ -331,6 +331,27 @@ class Trial:
             require(self._findings(workload, outcome, engine, num_records))
         return outcome
 
+    def check_answers(
+        self, workload: Workload, bad: Collection[int] = (), engine: Engine | None = None
+    ) -> Outcome:
+        """Runs a workload as `run` does, and judges its answers as `judge` does, but not the conduct.
+        Returns the outcome."""
+        outcome = self.run(workload, engine)
+        with self.reporting(workload):
+            self.judge(workload.requests, outcome.completions, bad, workload.adapters)
+        return outcome
+
+    def check_calls(self, calls: Sequence[Workload], *events: str) -> Sequence[StepRecord]:
+        """Checks calls on one fresh engine, as `check` does. Its trace, which is returned, `must_show`
+        these events, of `happened.COUNTERS`."""
+        with self.engine(calls[0].config) as engine:
+            for call in calls:
+                self.check(call, engine)
+            trace = self.trace_of(engine)
+        for event in events:
+            self.must_show(event, happened_in(trace)[event] > 0)
+        return trace
+
     def _findings(
         self, workload: Workload, outcome: Outcome, engine: Engine, num_records: int
     ) -> Iterator[Finding]:
@@ -379,7 +400,7 @@ class Trial:
     def judge(
         self,
         requests: Sequence[Request],
-        outcome: Outcome,
+        completions: Sequence[Completion],
         bad: Collection[int] = (),
         adapters: Iterable[tuple[str, int]] = (),
     ) -> None:
@@ -388,16 +409,15 @@ class Trial:
 
         Raises `BrokenPromise`, and `OracleError`.
         """
-        require(self._judged(requests, outcome, bad, adapters))
+        require(self._judged(requests, completions, bad, adapters))
 
     def _judged(
         self,
         requests: Sequence[Request],
-        outcome: Outcome,
+        given: Sequence[Completion],
         bad: Collection[int],
         adapters: Iterable[tuple[str, int]],
     ) -> Iterator[Finding]:
-        given = outcome.completions
         if bad and len(given) != len(requests):
             yield found(Rule.COUNT, num_requests=len(requests), num_completions=len(given))
             return

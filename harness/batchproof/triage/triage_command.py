@@ -36,8 +36,7 @@ from batchproof.records.triage import (
     TriageRecord,
     Verdict,
 )
-from batchproof.replay.judge import is_shown_again
-from batchproof.replay.record import FailureOrigin, write
+from batchproof.replay.record import write
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import exact_device, num_threads
 from batchproof.run.engine_names import has_own_process, parse_options
@@ -58,7 +57,6 @@ EXIT_CODES = {CLEAN: 0, CORRUPT: 1, UNDECIDED: 2, CONFIG: 3, ROUNDING: 4, MIXED:
 TIME_LIMIT_S = 300.0
 URL = ("http://", "https://")
 API_KEY = "OPENAI_API_KEY"  # the environment variable
-ORIGIN = FailureOrigin("batchproof triage", "triage")
 WHEN = "during triage"
 
 
@@ -305,8 +303,7 @@ def _write_failure(trial: Trial, door: EngineDoor, scene: Scene, directory: Path
             for call in door.workloads(scene):
                 judging.check(call, engine)
     except (ConformanceFailure, HangFailure) as error:
-        is_shown = is_shown_again(judging, error.failure)
-        path = write(judging, error.failure, ORIGIN, directory, is_shown)
+        path = write(judging, error.failure, directory, "batchproof triage", "triage")
         print(f"batchproof replay {path}", flush=True)
     except OracleError:
         return

@@ -127,13 +127,19 @@ def in_blocks(config: EngineConfig, multiple: int) -> EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an engine returned: one completion per request in input order, the events if it was
-    stepped, and the number of steps."""
+    """What an engine returned: one completion per request in input order, and the events if it was
+    stepped."""
 
     completions: tuple[Completion, ...]
     events: tuple[tuple[int, TokenEvent], ...] = ()  # (step, event)
-    num_steps: int = 0
     trace_lens: tuple[int, ...] = ()  # records of the engine's trace before each step, if it has one
+
+
+def cut(answer: Completion, length: int) -> Completion:
+    """Returns the first tokens of an answer with their logits, as under a cap of `length`."""
+    logits = None if answer.logits is None else answer.logits[:length]
+    tokens, reason = answer.token_ids[:length], FinishReason.LENGTH
+    return replace(answer, token_ids=tokens, finish_reason=reason, logits=logits)
 
 
 def assemble(request_id: str, events: Sequence[TokenEvent], was_aborted: bool = False) -> Completion:
