@@ -12,15 +12,15 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.errors import Interrupt, UsageError
-from batchproof.judgement.judge_command import Session
 from batchproof.judgement.output import folder_of, verdict_page, write_verdict
+from batchproof.judgement.suite_session import Session
 from batchproof.places import ROOT
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.texts import slug
-from batchproof.records.verdict import VERDICT, EngineVerdict
+from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
 from batchproof.requirements.issues import KnownIssue, read_issues
-from batchproof.requirements.verdict_of_journal import Asked, verdict_of, without_local_paths
+from batchproof.requirements.verdict_of_journal import verdict_of, without_local_paths
 from tests.selftest.conftest import HEAD, RIGHT, RunSuite, run_in
 
 SUITE = f"""{HEAD}{RIGHT}
@@ -51,7 +51,7 @@ def judged(
     is_complete: bool = True,
     engine: str = "static",
 ) -> EngineVerdict:
-    return verdict_of(engine, found, is_complete, MADE, Asked("pytest"), issues)
+    return verdict_of(engine, found, is_complete, MADE, "pytest", Conditions(), issues)
 
 
 @pytest.fixture(scope="module")
