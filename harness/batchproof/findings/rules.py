@@ -7,7 +7,6 @@ stands for each line of the fact `name`. An entry's name is the rule's id: `LATE
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from types import GenericAlias, NoneType, UnionType
@@ -93,39 +92,36 @@ CAUSE_OF_PROMISE: Mapping[Promise, Cause] = {
 ABOUT_BEHAVIOUR = {*(Promise.P4, Promise.P9, Promise.P10, Promise.P11, Promise.P14, Promise.P15)}
 
 
-@dataclass(frozen=True, eq=False)
-class Declaration:
+class Declared:
     """What a rule is made of. A fact whose type allows None may be left out."""
 
-    promise: Promise
-    cause: Cause | None
-    needs: Capability | None
-    replay: Replay
-    facts: Mapping[str, FactType]
-    words: tuple[str, ...] = field(default=())
+    words: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        promise: Promise,
+        *,
+        cause: Cause | None = None,
+        needs: Capability | None = None,
+        replay: Replay = Replay.CALLS,
+        **facts: FactType,
+    ) -> None:
+        self.promise, self.cause = promise, cause
+        self.needs, self.replay = needs, replay
+        self.facts: Mapping[str, FactType] = facts
 
     def says(self, *words: str) -> Self:
-        return replace(self, words=words)
+        self.words = words
+        return self
 
 
-def declare(
-    promise: Promise,
-    *,
-    cause: Cause | None = None,
-    needs: Capability | None = None,
-    replay: Replay = Replay.CALLS,
-    **facts: FactType,
-) -> Declaration:
-    return Declaration(promise, cause, needs, replay, facts)
-
-
-traced = partial(declare, needs=Capability.TRACING)
-scheduled = partial(declare, promise=Promise.P9, needs=Capability.SCHEDULING)
-of_logits = partial(declare, needs=Capability.LOGITS)
-masking = partial(declare, promise=Promise.P6, needs=Capability.MASKING, replay=Replay.MASK)
-sampling = partial(declare, promise=Promise.P19)
+traced = partial(Declared, needs=Capability.TRACING)
+scheduled = partial(Declared, promise=Promise.P9, needs=Capability.SCHEDULING)
+of_logits = partial(Declared, needs=Capability.LOGITS)
+masking = partial(Declared, promise=Promise.P6, needs=Capability.MASKING, replay=Replay.MASK)
+sampling = partial(Declared, promise=Promise.P19)
 drawing = partial(sampling, cause=Cause.SAMPLING)
-logprobs = partial(declare, promise=Promise.P18)
+logprobs = partial(Declared, promise=Promise.P18)
 
 
 def ints(*names: str) -> Facts:
@@ -136,74 +132,74 @@ class Rule(Enum):
     """All rules, by what they are about; the promise is theirs unless a finding states another."""
 
     # what the engine serves (`plugin.trials`)
-    MODEL_REFUSED = declare(Promise.P1, model=str, source=str, why=str).says(
+    MODEL_REFUSED = Declared(Promise.P1, model=str, source=str, why=str).says(
         "the engine refuses {model}, which it serves by {source}", "{why}"
     )
     # the answers of one call (`checks.answers`, `checks.contract_types`)
-    RETURN_TYPE = declare(Promise.P4, got=str).says(
+    RETURN_TYPE = Declared(Promise.P4, got=str).says(
         "generate returned a {got}, but should return a list of Completions"
     )
-    COMPLETION_TYPE = declare(Promise.P4, got=str, item=str).says(
+    COMPLETION_TYPE = Declared(Promise.P4, got=str, item=str).says(
         "generate returned a {got} that holds a {item}, but should return a list of Completions"
     )
-    COMPLETION_FIELD = declare(Promise.P4, got=str, should_be=str).says(
+    COMPLETION_FIELD = Declared(Promise.P4, got=str, should_be=str).says(
         "the completion of request {request_id!r} has {got}, but should be {should_be}"
     )
-    COUNT = declare(Promise.P4, num_requests=int, num_completions=int).says(
+    COUNT = Declared(Promise.P4, num_requests=int, num_completions=int).says(
         "{num_requests} requests, but {num_completions} completions"
     )
-    ORDER = declare(Promise.P4, cause=Cause.ORDER, ids=LINES).says(
+    ORDER = Declared(Promise.P4, cause=Cause.ORDER, ids=LINES).says(
         "the completions are not in input order", "*ids"
     )
-    STRANGER = declare(Promise.P4, cause=Cause.ROUTING, stranger=str, lost=str, ids=LINES).says(
+    STRANGER = Declared(Promise.P4, cause=Cause.ROUTING, stranger=str, lost=str, ids=LINES).says(
         "{stranger!r} is answered, which was not requested, and {lost!r} is not", "*ids"
     )
-    TWICE = declare(Promise.P4, cause=Cause.ROUTING, twice=str, lost=str, ids=LINES).says(
+    TWICE = Declared(Promise.P4, cause=Cause.ROUTING, twice=str, lost=str, ids=LINES).says(
         "{twice!r} is answered twice, and {lost!r} is not", "*ids"
     )
-    MISSING = declare(Promise.P4, cause=Cause.DROPPED, lost=str, ids=LINES).says(
+    MISSING = Declared(Promise.P4, cause=Cause.DROPPED, lost=str, ids=LINES).says(
         "request {lost!r} has no completion", "*ids"
     )
-    SURPLUS = declare(Promise.P4, cause=Cause.DROPPED, ids=LINES).says(
+    SURPLUS = Declared(Promise.P4, cause=Cause.DROPPED, ids=LINES).says(
         "there are too many completions", "*ids"
     )
-    GOOD_REFUSED = declare(Promise.P12, error=str | None).says(
+    GOOD_REFUSED = Declared(Promise.P12, error=str | None).says(
         "request {request_id!r} is a good request, but was answered with an error: {error}"
     )
-    ABORTED_UNASKED = declare(Promise.P13, cause=Cause.CANCEL).says(
+    ABORTED_UNASKED = Declared(Promise.P13, cause=Cause.CANCEL).says(
         "request {request_id!r} was aborted without a call of abort"
     )
-    CAP = declare(Promise.P2, **ENDED).says(
+    CAP = Declared(Promise.P2, **ENDED).says(
         "request {request_id!r} got {num_tokens} tokens, but its cap is {cap}", *GOT_AND_CAP
     )
-    SHORT = declare(Promise.P2, **ENDED).says(
+    SHORT = Declared(Promise.P2, **ENDED).says(
         "request {request_id!r} got {num_tokens} tokens without an EOS, but should get {cap}",
         *GOT_AND_CAP,
     )
-    EOS = declare(Promise.P3, token=int, **ENDED).says(
+    EOS = Declared(Promise.P3, token=int, **ENDED).says(
         "request {request_id!r} goes on after its end, token {token} at step {step}", *GOT_AND_CAP
     )
-    FINISH_REASON = declare(Promise.P3, should_be=str, **ENDED).says(
+    FINISH_REASON = Declared(Promise.P3, should_be=str, **ENDED).says(
         "request {request_id!r} finished with {finish_reason}, but should finish with {should_be}",
         *GOT_AND_CAP,
     )
-    VOCABULARY = declare(Promise.P1, **ints("token", "last_token", "should_be")).says(
+    VOCABULARY = Declared(Promise.P1, **ints("token", "last_token", "should_be")).says(
         "request {request_id!r} step {step}: got token {token}, which is outside the vocabulary "
         "(0 to {last_token}), but should be {should_be}"
     )
-    TOKEN = declare(Promise.P1, **CHOSEN, kappa=float).says(
+    TOKEN = Declared(Promise.P1, **CHOSEN, kappa=float).says(
         "request {request_id!r} step {step}: got token {token}, but should be {right_token}",
         *GOT_AND_RIGHT,
         "margin of the right token {margin:.3g}; rounding explains {bound:.2g} (2 kappa E; kappa "
         "{kappa:g})",
     )
-    CHOICE = declare(Promise.P1, got=INTS, bound=float).says(
+    CHOICE = Declared(Promise.P1, got=INTS, bound=float).says(
         "request {request_id!r}: a token is not the best choice after those before it, by more "
         "than rounding explains",
         "got: {got}",
         "rounding explains {bound:.2g}",
     )
-    NEAR_TIES = declare(Promise.P1, **ints("num_near_ties", "num_steps", "budget"), share=float).says(
+    NEAR_TIES = Declared(Promise.P1, **ints("num_near_ties", "num_steps", "budget"), share=float).says(
         "{num_near_ties} near-ties in {num_steps} steps; chance allows {budget}",
         "{share:.2%} of the reference's own steps could flip",
     )
@@ -239,7 +235,7 @@ class Rule(Enum):
         "got: {got}",
         "{sampling}",
     )
-    UNGRAMMATICAL = declare(
+    UNGRAMMATICAL = Declared(
         Promise.P22,
         cause=Cause.GRAMMAR,
         needs=Capability.STRUCTURED,
@@ -254,7 +250,7 @@ class Rule(Enum):
         "allowed: {allowed}",
         "{grammar}",
     )
-    GRAMMATICAL_CHOICE = declare(Promise.P22, needs=Capability.STRUCTURED, **CHOSEN, grammar=str).says(
+    GRAMMATICAL_CHOICE = Declared(Promise.P22, needs=Capability.STRUCTURED, **CHOSEN, grammar=str).says(
         "request {request_id!r} step {step}: got token {token}, but {right_token} is the best that its "
         "grammar allows",
         *GOT_AND_RIGHT,
@@ -305,7 +301,7 @@ class Rule(Enum):
         "request {request_id!r} {where}: of the likeliest tokens {what}", *GOT_AND_RIGHT
     )
     # bad requests (`checks.refusals`)
-    REFUSED = declare(
+    REFUSED = Declared(
         Promise.P12,
         cause=Cause.INPUT,
         replay=Replay.REFUSAL,
@@ -316,16 +312,16 @@ class Rule(Enum):
         "but should be refused",
         "max_new_tokens {cap}, {num_prompt_tokens} prompt tokens",
     )
-    REFUSAL_WORDS = declare(
+    REFUSAL_WORDS = Declared(
         Promise.P12, cause=Cause.INPUT, replay=Replay.REFUSAL, error=str, others=LINES
     ).says(
         "bad request {request_id!r} was refused with {error!r}, which names neither a value at "
         "fault nor a limit that it breaks",
         "*others",
     )
-    LIVE_ID = declare(Promise.P12, what=str).says("add of the live id {request_id!r} {what}")
+    LIVE_ID = Declared(Promise.P12, what=str).says("add of the live id {request_id!r} {what}")
     # two runs compared (`run.relations`)
-    RELATION = declare(Promise.P5, replay=Replay.COMPARE, relation=str, before=str, after=str).says(
+    RELATION = Declared(Promise.P5, replay=Replay.COMPARE, relation=str, before=str, after=str).says(
         "request {request_id!r} is answered differently {relation}", *BEFORE_AND_AFTER
     )
     RELATION_LOGITS = of_logits(
@@ -344,10 +340,10 @@ class Rule(Enum):
     RETURNED = of_logits(Promise.P8, cause=Cause.STALE, replay=Replay.RETURNED).says(
         "request {request_id!r}: the logits that were returned have changed after a later call"
     )
-    REPEATS = declare(Promise.P16, first=str, then=str).says(
+    REPEATS = Declared(Promise.P16, first=str, then=str).says(
         "the same call was answered differently", "first: {first}", "then:  {then}"
     )
-    INVARIANCE = declare(
+    INVARIANCE = Declared(
         Promise.P20,
         cause=Cause.SHAPES,
         replay=Replay.GRADE,
@@ -377,7 +373,7 @@ class Rule(Enum):
         "query {query} did not move, but must see position {position}"
     )
     # the trace (`checks.trace`, `checks.scheduling`, `checks.contract_types`)
-    TRACE_TYPE = declare(Promise.P11, got=str).says(
+    TRACE_TYPE = Declared(Promise.P11, got=str).says(
         "trace is {got}, but should be a sequence of StepRecords that hold RowRecords"
     )
     NAMES = traced(Promise.P7, name=str).says(
@@ -479,42 +475,42 @@ class Rule(Enum):
         "surplus rows that may be discarded: {num_surplus}",
     )
     # events (`checks.conduct`, `checks.contract_types`)
-    STEP_TYPE = declare(Promise.P14, got=str).says(
+    STEP_TYPE = Declared(Promise.P14, got=str).says(
         "step returned a {got}, but should return a list of TokenEvents"
     )
-    EVENT_TYPE = declare(Promise.P14, got=str).says(
+    EVENT_TYPE = Declared(Promise.P14, got=str).says(
         "step returned a {got}, but should return TokenEvents"
     )
-    EVENT_FIELD = declare(Promise.P14, got=str, should_be=str).says(
+    EVENT_FIELD = Declared(Promise.P14, got=str, should_be=str).says(
         "an event of request {request_id!r} has {got}, but should be {should_be}"
     )
-    LAST_EVENT = declare(Promise.P14, reasons=tuple[str | None, ...]).says(
+    LAST_EVENT = Declared(Promise.P14, reasons=tuple[str | None, ...]).says(
         "request {request_id!r}: its last event, and no other, must carry the finish reason",
         "finish reasons: {reasons}",
     )
-    EMPTY_EVENT = declare(Promise.P14).says("request {request_id!r}: an event carries no token")
-    NUM_EVENTS = declare(Promise.P14, num_events=int, cap=int).says(
+    EMPTY_EVENT = Declared(Promise.P14).says("request {request_id!r}: an event carries no token")
+    NUM_EVENTS = Declared(Promise.P14, num_events=int, cap=int).says(
         "request {request_id!r}: {num_events} events, but its cap is {cap}"
     )
-    STRANGE_EVENT = declare(Promise.P14).says(
+    STRANGE_EVENT = Declared(Promise.P14).says(
         "an event is of request {request_id!r}, which was not requested"
     )
-    REFUSAL_EVENT = declare(Promise.P14, replay=Replay.REFUSAL, got=str).says(
+    REFUSAL_EVENT = Declared(Promise.P14, replay=Replay.REFUSAL, got=str).says(
         "a refused request must yield one ERROR event with a message, got {got}"
     )
     # engines that sleep or are paused (`checks.lifecycle`)
-    STANDING_TOKEN = declare(Promise.P23, **STANDING).says(
+    STANDING_TOKEN = Declared(Promise.P23, **STANDING).says(
         "request {request_id!r} got a token in step {step}, but {kind} was called before step {since}"
     )
-    STANDING_STEP = declare(Promise.P23, **STANDING).says(
+    STANDING_STEP = Declared(Promise.P23, **STANDING).says(
         "step {step} fed something, but {kind} was called before step {since}"
     )
     # cancelled requests (`run.cancelling`)
-    CANCELLED_TOKEN = declare(Promise.P13, cancelled_at=int).says(
+    CANCELLED_TOKEN = Declared(Promise.P13, cancelled_at=int).says(
         "request {request_id!r} was cancelled before step {cancelled_at}, but got a token in step "
         "{step}"
     )
-    CANCELLED_ANSWER = declare(Promise.P13, got=INTS, should_be=INTS).says(
+    CANCELLED_ANSWER = Declared(Promise.P13, got=INTS, should_be=INTS).says(
         "cancelled request {request_id!r} had wrong tokens", *GOT_AND_RIGHT
     )
     CANCELLED_FED = traced(
@@ -530,54 +526,54 @@ class Rule(Enum):
     FREED_TWICE = traced(Promise.P13, cause=Cause.ACCOUNTING, num_free=int, num_total=int).says(
         "{num_free} of {num_total} blocks are free at the end: some were freed twice"
     )
-    NOT_ABORTED = declare(Promise.P13, finish_reason=str).says(
+    NOT_ABORTED = Declared(Promise.P13, finish_reason=str).says(
         "request {request_id!r} ended with {finish_reason}, but should be aborted"
     )
-    ABORTED_LENGTH = declare(Promise.P13, num_tokens=int, got=INTS, should_have=str).says(
+    ABORTED_LENGTH = Declared(Promise.P13, num_tokens=int, got=INTS, should_have=str).says(
         "request {request_id!r} was aborted with {num_tokens} tokens, but should have {should_have}",
         "got: {got}",
     )
     # what an engine must leave alone (`checks.environment`)
-    WORLD = declare(Promise.P15, thing=str, when=str, changes=LINES).says(
+    WORLD = Declared(Promise.P15, thing=str, when=str, changes=LINES).says(
         "the {thing} changed {when}", "*changes"
     )
-    CALLERS_LIST = declare(Promise.P15, num_before=int, num_after=int).says(
+    CALLERS_LIST = Declared(Promise.P15, num_before=int, num_after=int).says(
         "generate altered the caller's list: it held {num_before} requests, now {num_after}"
     )
-    CALLERS_REQUESTS = declare(Promise.P15).says("the caller's requests were edited")
+    CALLERS_REQUESTS = Declared(Promise.P15).says("the caller's requests were edited")
     # the run itself
-    RAISED = declare(Promise.P1, replay=Replay.CRASH, **THROWN).says(
+    RAISED = Declared(Promise.P1, replay=Replay.CRASH, **THROWN).says(
         "the engine raised {error}: {message}", "*notes", "*frames"
     )
-    UNREADABLE = declare(Promise.P1, replay=Replay.CRASH, **THROWN).says(
+    UNREADABLE = Declared(Promise.P1, replay=Replay.CRASH, **THROWN).says(
         "judging what the engine gave raised {error}: {message}", "*notes", "*frames"
     )
-    HANG = declare(Promise.P10, replay=Replay.HANG, what=str, evidence=LINES, at=FRAME | None).says(
+    HANG = Declared(Promise.P10, replay=Replay.HANG, what=str, evidence=LINES, at=FRAME | None).says(
         "{what}", "*evidence"
     )
-    DIED = declare(Promise.P10, what=str, evidence=LINES, at=FRAME | None).says("{what}", "*evidence")
+    DIED = Declared(Promise.P10, what=str, evidence=LINES, at=FRAME | None).says("{what}", "*evidence")
     # what a test or a case is about did not happen
-    NEVER_HAPPENED = declare(Promise.P1, cause=Cause.SCHEDULING, what=str).says(
+    NEVER_HAPPENED = Declared(Promise.P1, cause=Cause.SCHEDULING, what=str).says(
         "no example of this test shows this in its trace: {what}, which an engine that declares "
         "the capability would show"
     )
-    CASE_EVENT = declare(Promise.P1, cause=Cause.SCHEDULING, what=str, num_steps=int).says(
+    CASE_EVENT = Declared(Promise.P1, cause=Cause.SCHEDULING, what=str, num_steps=int).says(
         "{what} did not happen in {num_steps} steps: this case proves nothing"
     )
-    MAX_STEPS = declare(Promise.P9, num_steps=int, most=int).says(
+    MAX_STEPS = Declared(Promise.P9, num_steps=int, most=int).says(
         "it took {num_steps} steps, but {most} are enough"
     )
     # a user's own test, in its own words: the fact `what`
-    STATED = declare(Promise.P1, what=str).says("{what}")
+    STATED = Declared(Promise.P1, what=str).says("{what}")
 
-    def __init__(self, declaration: Declaration) -> None:
+    def __init__(self, declared: Declared) -> None:
         self.id = self.name.lower().replace("_", "-")
-        self.promise = declaration.promise
-        self.cause = declaration.cause
-        self.needs = declaration.needs
-        self.replay = declaration.replay
-        self.facts = declaration.facts
-        self.words = declaration.words
+        self.promise = declared.promise
+        self.cause = declared.cause
+        self.needs = declared.needs
+        self.replay = declared.replay
+        self.facts = declared.facts
+        self.words = declared.words
 
     def __str__(self) -> str:
         return self.id
