@@ -5,10 +5,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from batchproof.plugin.writers.page import (
-    FinishedRun,
-    summary_page,
-)
+from batchproof.plugin.writers.page import FinishedRun, summary_page
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.table import ConformanceTable, PromiseCell, Totals
@@ -108,7 +105,7 @@ def test_a_promise_with_an_expected_failure_is_not_kept() -> None:
     known = JournalEntry(
         "t[mine]", "known", record=failed("t").record, report="a report", reason="a bug (#7)"
     )
-    page = summary_page(replace(run, table=replace(run.table, cells=cells), known=(known,)))
+    page = summary_page(replace(run, table=replace(run.table, cells=cells), finished=(known,)))
     headline = "has expected failures in 1 promise (P1 parity) and keeps 1 promise\n"
     assert page.startswith(f"## Batchproof: `mine` {headline}")
     assert "### Expected failures\n\n* `t[mine]`: a bug (#7)\n" in page

@@ -12,15 +12,15 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.errors import Interrupt, UsageError
-from batchproof.judgement.judge_command import Session
 from batchproof.judgement.output import folder_of, verdict_page, write_verdict
+from batchproof.judgement.suite_session import Session
 from batchproof.places import ROOT
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.texts import slug
-from batchproof.records.verdict import VERDICT, EngineVerdict
+from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
 from batchproof.requirements.issues import KnownIssue, read_issues
-from batchproof.requirements.verdict_of_journal import Asked, verdict_of, without_local_paths
+from batchproof.requirements.verdict_of_journal import verdict_of, without_local_paths
 from tests.selftest.conftest import HEAD, RIGHT, RunSuite, run_in
 
 SUITE = f"""{HEAD}{RIGHT}
@@ -51,7 +51,7 @@ def judged(
     is_complete: bool = True,
     engine: str = "static",
 ) -> EngineVerdict:
-    return verdict_of(engine, found, is_complete, MADE, Asked("pytest"), issues)
+    return verdict_of(engine, found, is_complete, MADE, "pytest", Conditions(), issues)
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +125,11 @@ ISSUES = """
   cause: Its manual says so.
   threads: [https://example.org/1]
 - engine: mine
+  title: In another test
+  kind: defect
+  matches: [{test: test_schedule, promise: P5}]
+  cause: none
+- engine: mine
   title: The one that is not
   kind: defect
   matches: [{promise: P5, facts: {shortest_prompt: 2}}]
@@ -133,11 +138,6 @@ ISSUES = """
   title: Of another engine
   kind: defect
   matches: [{promise: P5}]
-  cause: none
-- engine: mine
-  title: In another test
-  kind: defect
-  matches: [{test: test_schedule, promise: P5}]
   cause: none
 """
 
@@ -172,7 +172,7 @@ def test_what_is_known_of_a_failure_is_shown_and_a_convention_breaks_nothing(
     only_meant = judged(noted[:2], issues)
     assert (only_meant.broken, only_meant.differing) == ((), ("P5",))
     titles = [each.title for each in only_meant.unshown]
-    assert titles == ["The one that is not", "In another test"]
+    assert titles == ["In another test", "The one that is not"]
     page = verdict_page(only_meant)
     assert "differs by documented conventions in P5" in page
     assert "* The one that is not. A block is freed twice." in page

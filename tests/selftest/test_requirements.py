@@ -9,8 +9,8 @@ import pytest
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.trial_record import FailureRecord, TrialRecord
-from batchproof.records.verdict import VERDICT
-from batchproof.requirements.verdict_of_journal import Asked, verdict_of
+from batchproof.records.verdict import VERDICT, Conditions
+from batchproof.requirements.verdict_of_journal import verdict_of
 from tests.selftest.conftest import HEAD, LACKING, RunSuite
 
 SUITE = f"""{HEAD}{LACKING}
@@ -82,7 +82,7 @@ def test_each_outcome_decides_its_promise(
 ) -> None:
     record = TrialRecord("e", "m", ("P1",), requirement=HELD[0])
     entry = JournalEntry("test", outcome, record=replace(record, **changes))
-    reached = verdict_of("e", [entry], True, MADE, Asked("pytest"))
+    reached = verdict_of("e", [entry], True, MADE, "pytest", Conditions())
     assert (reached.outcomes, reached.promises["P1"].verdict) == ({HELD[0]: expected}, verdict)
     assert (reached.verdict == "held") is (verdict == "held"), "a whole of nothing is not held"
 
@@ -90,9 +90,9 @@ def test_each_outcome_decides_its_promise(
 def test_what_the_harness_fails_at_is_never_held() -> None:
     record = TrialRecord("e", "m", (), requirement=HELD[0], is_own_failure=True)
     entry = JournalEntry("test", "failed", record=record)
-    reached = verdict_of("e", [entry], True, MADE, Asked("pytest"))
+    reached = verdict_of("e", [entry], True, MADE, "pytest", Conditions())
     assert (reached.outcomes, reached.verdict) == ({HELD[0]: "error"}, "incomplete")
-    unmet = verdict_of("e", [JournalEntry("test", "skipped")], True, MADE, Asked("pytest"))
+    unmet = verdict_of("e", [JournalEntry("test", "skipped")], True, MADE, "pytest", Conditions())
     assert (unmet.outcomes, unmet.verdict) == ({}, "untested")
 
 
@@ -105,5 +105,5 @@ def test_what_another_model_decides_is_decided(other: str, verdict: str) -> None
         JournalEntry(each.model, "failed" if each.failure else "passed", record=each)
         for each in (ended, second)
     ]
-    reached = verdict_of("e", entries, True, MADE, Asked("pytest"))
+    reached = verdict_of("e", entries, True, MADE, "pytest", Conditions())
     assert reached.promises["P1"].verdict == verdict

@@ -80,10 +80,8 @@ def test_no_call_of_findings_stands_alone() -> None:
                 assert not called.endswith("findings"), f"{path}:{node.lineno} checks nothing"
 
 
-def test_each_rule_has_words_and_an_id_of_its_own() -> None:
-    ids = [rule.id for rule in Rule]
-    assert len(set(ids)) == len(ids)
-    assert all(each == each.lower() and " " not in each for each in ids)
+def test_each_rule_has_words_and_each_kind_of_replay_a_rule() -> None:
     assert all(rule.words for rule in Rule)
+    assert Rule.by_id("late-rows") is Rule.LATE_ROWS
     assert set(Promise) - CAUSE_OF_PROMISE.keys() == {Promise.P1, Promise.P5, Promise.P8}
     assert {rule.replay for rule in Rule} == set(Replay)

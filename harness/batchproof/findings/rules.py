@@ -1,13 +1,12 @@
 """Every rule that a check can find broken, in one entry each.
 
-An entry holds the rule's id and promise, the cause that it names by itself, the capability without
-which no engine shows it, how it is judged again, its facts with their types, and its words: a headline
-and the lines of evidence below it. The words are filled with the facts, `request_id` and `step`; a line
-`*name` stands for each line of the fact `name`.
+An entry holds the rule's promise, the cause that it names by itself, the capability without which no
+engine shows it, how it is judged again, its facts with their types, and its words: a headline and the
+lines of evidence below it. The words are filled with the facts, `request_id` and `step`; a line `*name`
+stands for each line of the fact `name`. An entry's name is the rule's id: `LATE_ROWS` is `late-rows`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from types import GenericAlias, NoneType, UnionType
@@ -93,42 +92,36 @@ CAUSE_OF_PROMISE: Mapping[Promise, Cause] = {
 ABOUT_BEHAVIOUR = {*(Promise.P4, Promise.P9, Promise.P10, Promise.P11, Promise.P14, Promise.P15)}
 
 
-@dataclass(frozen=True, eq=False)
-class Declaration:
+class Declared:
     """What a rule is made of. A fact whose type allows None may be left out."""
 
-    id: str
-    promise: Promise
-    cause: Cause | None
-    needs: Capability | None
-    replay: Replay
-    facts: Mapping[str, FactType]
-    words: tuple[str, ...] = field(default=())
+    words: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        promise: Promise,
+        *,
+        cause: Cause | None = None,
+        needs: Capability | None = None,
+        replay: Replay = Replay.CALLS,
+        **facts: FactType,
+    ) -> None:
+        self.promise, self.cause = promise, cause
+        self.needs, self.replay = needs, replay
+        self.facts: Mapping[str, FactType] = facts
 
     def says(self, *words: str) -> Self:
-        return replace(self, words=words)
+        self.words = words
+        return self
 
 
-def declare(
-    rule_id: str,
-    promise: Promise,
-    *,
-    cause: Cause | None = None,
-    needs: Capability | None = None,
-    replay: Replay = Replay.CALLS,
-    **facts: FactType,
-) -> Declaration:
-    return Declaration(rule_id, promise, cause, needs, replay, facts)
-
-
-traced = partial(declare, needs=Capability.TRACING)
-scheduled = partial(declare, promise=Promise.P9, needs=Capability.SCHEDULING)
-of_logits = partial(declare, needs=Capability.LOGITS)
-masking = partial(declare, promise=Promise.P6, needs=Capability.MASKING, replay=Replay.MASK)
-wrong_bits = partial(masking, first=str, num_others=int, **ASKED)
-sampling = partial(declare, promise=Promise.P19)
+traced = partial(Declared, needs=Capability.TRACING)
+scheduled = partial(Declared, promise=Promise.P9, needs=Capability.SCHEDULING)
+of_logits = partial(Declared, needs=Capability.LOGITS)
+masking = partial(Declared, promise=Promise.P6, needs=Capability.MASKING, replay=Replay.MASK)
+sampling = partial(Declared, promise=Promise.P19)
 drawing = partial(sampling, cause=Cause.SAMPLING)
-logprobs = partial(declare, promise=Promise.P18)
+logprobs = partial(Declared, promise=Promise.P18)
 
 
 def ints(*names: str) -> Facts:
@@ -139,113 +132,110 @@ class Rule(Enum):
     """All rules, by what they are about; the promise is theirs unless a finding states another."""
 
     # what the engine serves (`plugin.trials`)
-    MODEL_REFUSED = declare("model-refused", Promise.P1, model=str, source=str, why=str).says(
+    MODEL_REFUSED = Declared(Promise.P1, model=str, source=str, why=str).says(
         "the engine refuses {model}, which it serves by {source}", "{why}"
     )
     # the answers of one call (`checks.answers`, `checks.contract_types`)
-    RETURN_TYPE = declare("return-type", Promise.P4, got=str).says(
+    RETURN_TYPE = Declared(Promise.P4, got=str).says(
         "generate returned a {got}, but should return a list of Completions"
     )
-    COMPLETION_TYPE = declare("completion-type", Promise.P4, got=str, item=str).says(
+    COMPLETION_TYPE = Declared(Promise.P4, got=str, item=str).says(
         "generate returned a {got} that holds a {item}, but should return a list of Completions"
     )
-    COMPLETION_FIELD = declare("completion-field", Promise.P4, got=str, should_be=str).says(
+    COMPLETION_FIELD = Declared(Promise.P4, got=str, should_be=str).says(
         "the completion of request {request_id!r} has {got}, but should be {should_be}"
     )
-    COUNT = declare("count", Promise.P4, num_requests=int, num_completions=int).says(
+    COUNT = Declared(Promise.P4, num_requests=int, num_completions=int).says(
         "{num_requests} requests, but {num_completions} completions"
     )
-    ORDER = declare("order", Promise.P4, cause=Cause.ORDER, ids=LINES).says(
+    ORDER = Declared(Promise.P4, cause=Cause.ORDER, ids=LINES).says(
         "the completions are not in input order", "*ids"
     )
-    STRANGER = declare(
-        "stranger", Promise.P4, cause=Cause.ROUTING, stranger=str, lost=str, ids=LINES
-    ).says("{stranger!r} is answered, which was not requested, and {lost!r} is not", "*ids")
-    TWICE = declare("twice", Promise.P4, cause=Cause.ROUTING, twice=str, lost=str, ids=LINES).says(
+    STRANGER = Declared(Promise.P4, cause=Cause.ROUTING, stranger=str, lost=str, ids=LINES).says(
+        "{stranger!r} is answered, which was not requested, and {lost!r} is not", "*ids"
+    )
+    TWICE = Declared(Promise.P4, cause=Cause.ROUTING, twice=str, lost=str, ids=LINES).says(
         "{twice!r} is answered twice, and {lost!r} is not", "*ids"
     )
-    MISSING = declare("missing", Promise.P4, cause=Cause.DROPPED, lost=str, ids=LINES).says(
+    MISSING = Declared(Promise.P4, cause=Cause.DROPPED, lost=str, ids=LINES).says(
         "request {lost!r} has no completion", "*ids"
     )
-    SURPLUS = declare("surplus", Promise.P4, cause=Cause.DROPPED, ids=LINES).says(
+    SURPLUS = Declared(Promise.P4, cause=Cause.DROPPED, ids=LINES).says(
         "there are too many completions", "*ids"
     )
-    GOOD_REFUSED = declare("good-refused", Promise.P12, error=str | None).says(
+    GOOD_REFUSED = Declared(Promise.P12, error=str | None).says(
         "request {request_id!r} is a good request, but was answered with an error: {error}"
     )
-    ABORTED_UNASKED = declare("aborted-unasked", Promise.P13, cause=Cause.CANCEL).says(
+    ABORTED_UNASKED = Declared(Promise.P13, cause=Cause.CANCEL).says(
         "request {request_id!r} was aborted without a call of abort"
     )
-    CAP = declare("cap", Promise.P2, **ENDED).says(
+    CAP = Declared(Promise.P2, **ENDED).says(
         "request {request_id!r} got {num_tokens} tokens, but its cap is {cap}", *GOT_AND_CAP
     )
-    SHORT = declare("short", Promise.P2, **ENDED).says(
+    SHORT = Declared(Promise.P2, **ENDED).says(
         "request {request_id!r} got {num_tokens} tokens without an EOS, but should get {cap}",
         *GOT_AND_CAP,
     )
-    EOS = declare("eos", Promise.P3, token=int, **ENDED).says(
+    EOS = Declared(Promise.P3, token=int, **ENDED).says(
         "request {request_id!r} goes on after its end, token {token} at step {step}", *GOT_AND_CAP
     )
-    FINISH_REASON = declare("finish-reason", Promise.P3, should_be=str, **ENDED).says(
+    FINISH_REASON = Declared(Promise.P3, should_be=str, **ENDED).says(
         "request {request_id!r} finished with {finish_reason}, but should finish with {should_be}",
         *GOT_AND_CAP,
     )
-    VOCABULARY = declare("vocabulary", Promise.P1, **ints("token", "last_token", "should_be")).says(
+    VOCABULARY = Declared(Promise.P1, **ints("token", "last_token", "should_be")).says(
         "request {request_id!r} step {step}: got token {token}, which is outside the vocabulary "
         "(0 to {last_token}), but should be {should_be}"
     )
-    TOKEN = declare("token", Promise.P1, **CHOSEN, kappa=float).says(
+    TOKEN = Declared(Promise.P1, **CHOSEN, kappa=float).says(
         "request {request_id!r} step {step}: got token {token}, but should be {right_token}",
         *GOT_AND_RIGHT,
         "margin of the right token {margin:.3g}; rounding explains {bound:.2g} (2 kappa E; kappa "
         "{kappa:g})",
     )
-    CHOICE = declare("choice", Promise.P1, got=INTS, bound=float).says(
+    CHOICE = Declared(Promise.P1, got=INTS, bound=float).says(
         "request {request_id!r}: a token is not the best choice after those before it, by more "
         "than rounding explains",
         "got: {got}",
         "rounding explains {bound:.2g}",
     )
-    NEAR_TIES = declare(
-        "near-ties", Promise.P1, **ints("num_near_ties", "num_steps", "budget"), share=float
-    ).says(
+    NEAR_TIES = Declared(Promise.P1, **ints("num_near_ties", "num_steps", "budget"), share=float).says(
         "{num_near_ties} near-ties in {num_steps} steps; chance allows {budget}",
         "{share:.2%} of the reference's own steps could flip",
     )
-    LOGITS_MISSING = of_logits("logits-missing", Promise.P1).says(
+    LOGITS_MISSING = of_logits(Promise.P1).says(
         "the engine has the capability logits, but those of request {request_id!r} are None "
         "although config.return_logits is set"
     )
-    LOGITS_SHAPE = of_logits("logits-shape", Promise.P1, got=str, should_be=str).says(
+    LOGITS_SHAPE = of_logits(Promise.P1, got=str, should_be=str).says(
         "request {request_id!r} has logits of shape {got}, but should be {should_be}"
     )
-    LOGITS_FINITE = of_logits("logits-finite", Promise.P1).says(
+    LOGITS_FINITE = of_logits(Promise.P1).says(
         "request {request_id!r}: its logits hold NaN or infinity"
     )
-    LOGITS = of_logits("logits", Promise.P1, off=float, bound=float, kappa=float, unit=float).says(
+    LOGITS = of_logits(Promise.P1, off=float, bound=float, kappa=float, unit=float).says(
         "request {request_id!r} step {step}: the logits are off by {off:.3g}, but rounding "
         "reaches {bound:.2g}",
         "kappa {kappa:g}, E {unit:.2g}; the tokens are right all the same",
     )
-    LOGITS_RMS = of_logits("logits-rms", Promise.P1, off=float, bound=float).says(
+    LOGITS_RMS = of_logits(Promise.P1, off=float, bound=float).says(
         "request {request_id!r}: the logits are off by {off:.3g} on average (rms), but rounding "
         "reaches {bound:.2g}"
     )
     # what requests ask for besides (`checks.answers`, `checks.logprobs`, `checks.draws`)
-    PROCESSED = sampling("processed", **CHOSEN, sampling=str).says(
+    PROCESSED = sampling(**CHOSEN, sampling=str).says(
         "request {request_id!r} step {step}: got token {token}, but its parameters make "
         "{right_token} the best",
         *GOT_AND_RIGHT,
         "the better token leads by {margin:.3g}; rounding explains {bound:.2g}",
         "{sampling}",
     )
-    FORBIDDEN = sampling("forbidden", token=int, got=INTS, sampling=str).says(
+    FORBIDDEN = sampling(token=int, got=INTS, sampling=str).says(
         "request {request_id!r} step {step}: got token {token}, which its parameters exclude",
         "got: {got}",
         "{sampling}",
     )
-    UNGRAMMATICAL = declare(
-        "ungrammatical",
+    UNGRAMMATICAL = Declared(
         Promise.P22,
         cause=Cause.GRAMMAR,
         needs=Capability.STRUCTURED,
@@ -260,9 +250,7 @@ class Rule(Enum):
         "allowed: {allowed}",
         "{grammar}",
     )
-    GRAMMATICAL_CHOICE = declare(
-        "grammatical-choice", Promise.P22, needs=Capability.STRUCTURED, **CHOSEN, grammar=str
-    ).says(
+    GRAMMATICAL_CHOICE = Declared(Promise.P22, needs=Capability.STRUCTURED, **CHOSEN, grammar=str).says(
         "request {request_id!r} step {step}: got token {token}, but {right_token} is the best that its "
         "grammar allows",
         *GOT_AND_RIGHT,
@@ -270,7 +258,6 @@ class Rule(Enum):
         "{grammar}",
     )
     SEED = drawing(
-        "seed",
         **ints("num_changed", "num_requests", "budget"),
         seeds=INTS,
         relation=str,
@@ -281,46 +268,40 @@ class Rule(Enum):
         "{relation}; chance allows {budget}",
         "first request {request_id!r}: before {before}, after {after}",
     )
-    SEED_IGNORED = drawing("seed-ignored", **ints("num_requests", "seed", "other"), before=INTS).says(
+    SEED_IGNORED = drawing(**ints("num_requests", "seed", "other"), before=INTS).says(
         "all {num_requests} requests with seed {seed} are answered as with seed {other}; request "
         "{request_id!r}: {before}"
     )
-    REPEATED_DRAWS = drawing(
-        "repeated-draws", **ints("num_equal", "num", "lag", "budget"), other=str
-    ).says(
+    REPEATED_DRAWS = drawing(**ints("num_equal", "num", "lag", "budget"), other=str).says(
         "of {num} tokens drawn for request {request_id!r}, {num_equal} are those of {other!r} {lag} "
         "tokens before; chance allows {budget}"
     )
-    FREQUENCIES = drawing(
-        "frequencies", statistic=float, degrees=int, p_value=float, cells=LINES, sampling=str
-    ).says(
+    FREQUENCIES = drawing(statistic=float, degrees=int, p_value=float, cells=LINES, sampling=str).says(
         "the tokens drawn do not have their probabilities: G = {statistic:.1f} with {degrees} "
         "degrees of freedom, p = {p_value:.1g}",
         "*cells",
         "{sampling}",
     )
-    LOGPROBS_MISSING = logprobs("logprobs-missing", num_tokens=int, got=int).says(
+    LOGPROBS_MISSING = logprobs(num_tokens=int, got=int).says(
         "request {request_id!r} asks for logprobs and has {num_tokens} tokens, but {got} of them "
         "have some"
     )
-    PROMPT_LOGPROBS_MISSING = logprobs("prompt-logprobs-missing", num_tokens=int, got=str).says(
+    PROMPT_LOGPROBS_MISSING = logprobs(num_tokens=int, got=str).says(
         "request {request_id!r} asks for logprobs of its {num_tokens} prompt tokens: an entry for "
         "each, None for the first alone; got {got}"
     )
-    LOGPROB = logprobs("logprob", where=str, token=int, got=float, should_be=float, bound=float).says(
+    LOGPROB = logprobs(where=str, token=int, got=float, should_be=float, bound=float).says(
         "request {request_id!r} {where}: the logprob of token {token} is {got:.6g}, but should be "
         "{should_be:.6g}, within {bound:.2g}"
     )
-    RANK = logprobs("rank", where=str, token=int, got=int | None, should_be=str).says(
+    RANK = logprobs(where=str, token=int, got=int | None, should_be=str).says(
         "request {request_id!r} {where}: the rank of token {token} is {got}, but should be {should_be}"
     )
-    TOP_LOGPROBS = logprobs("top-logprobs", where=str, what=str, got=str, should_be=str).says(
-        "request {request_id!r} {where}: of the likeliest tokens {what}",
-        *GOT_AND_RIGHT,
+    TOP_LOGPROBS = logprobs(where=str, what=str, got=str, should_be=str).says(
+        "request {request_id!r} {where}: of the likeliest tokens {what}", *GOT_AND_RIGHT
     )
     # bad requests (`checks.refusals`)
-    REFUSED = declare(
-        "refused",
+    REFUSED = Declared(
         Promise.P12,
         cause=Cause.INPUT,
         replay=Replay.REFUSAL,
@@ -331,20 +312,19 @@ class Rule(Enum):
         "but should be refused",
         "max_new_tokens {cap}, {num_prompt_tokens} prompt tokens",
     )
-    REFUSAL_WORDS = declare(
-        "refusal-words", Promise.P12, cause=Cause.INPUT, replay=Replay.REFUSAL, error=str, others=LINES
+    REFUSAL_WORDS = Declared(
+        Promise.P12, cause=Cause.INPUT, replay=Replay.REFUSAL, error=str, others=LINES
     ).says(
         "bad request {request_id!r} was refused with {error!r}, which names neither a value at "
         "fault nor a limit that it breaks",
         "*others",
     )
-    LIVE_ID = declare("live-id", Promise.P12, what=str).says("add of the live id {request_id!r} {what}")
+    LIVE_ID = Declared(Promise.P12, what=str).says("add of the live id {request_id!r} {what}")
     # two runs compared (`run.relations`)
-    RELATION = declare(
-        "relation", Promise.P5, replay=Replay.COMPARE, relation=str, before=str, after=str
-    ).says("request {request_id!r} is answered differently {relation}", *BEFORE_AND_AFTER)
+    RELATION = Declared(Promise.P5, replay=Replay.COMPARE, relation=str, before=str, after=str).says(
+        "request {request_id!r} is answered differently {relation}", *BEFORE_AND_AFTER
+    )
     RELATION_LOGITS = of_logits(
-        "relation-logits",
         Promise.P5,
         replay=Replay.COMPARE,
         relation=str,
@@ -357,14 +337,13 @@ class Rule(Enum):
         "allowed: {allowed:.2g} (0: all shapes are the same)",
         "tokens before {before}, after {after}",
     )
-    RETURNED = of_logits("returned", Promise.P8, cause=Cause.STALE, replay=Replay.RETURNED).says(
+    RETURNED = of_logits(Promise.P8, cause=Cause.STALE, replay=Replay.RETURNED).says(
         "request {request_id!r}: the logits that were returned have changed after a later call"
     )
-    REPEATS = declare("repeats", Promise.P16, first=str, then=str).says(
+    REPEATS = Declared(Promise.P16, first=str, then=str).says(
         "the same call was answered differently", "first: {first}", "then:  {then}"
     )
-    INVARIANCE = declare(
-        "invariance",
+    INVARIANCE = Declared(
         Promise.P20,
         cause=Cause.SHAPES,
         replay=Replay.GRADE,
@@ -382,112 +361,104 @@ class Rule(Enum):
         *BEFORE_AND_AFTER,
     )
     # attention seen from outside (`checks.masks`)
-    MASK_SHAPE = masking("mask-shape", got=str, should_be=str, **ASKED).says(
+    MASK_SHAPE = masking(got=str, should_be=str, **ASKED).says(
         "the mask is {got}, but should be {should_be}"
     )
-    MASK = masking("mask", cause=Cause.MASK, first=str, num_others=int, **ASKED).says(*WRONG_BITS)
-    MASK_LEAK = masking("mask-leak", cause=Cause.LEAK, first=str, num_others=int, **ASKED).says(
-        *WRONG_BITS
-    )
-    UNSEEN_MOVES = of_logits("unseen-moves", Promise.P6, replay=Replay.COMPARE, **QUERY).says(
+    MASK = masking(cause=Cause.MASK, first=str, num_others=int, **ASKED).says(*WRONG_BITS)
+    MASK_LEAK = masking(cause=Cause.LEAK, first=str, num_others=int, **ASKED).says(*WRONG_BITS)
+    UNSEEN_MOVES = of_logits(Promise.P6, replay=Replay.COMPARE, **QUERY).says(
         "query {query} moved by {moved:.3g}, but cannot see position {position}"
     )
-    SEEN_STAYS = of_logits("seen-stays", Promise.P6, replay=Replay.COMPARE, **QUERY).says(
+    SEEN_STAYS = of_logits(Promise.P6, replay=Replay.COMPARE, **QUERY).says(
         "query {query} did not move, but must see position {position}"
     )
     # the trace (`checks.trace`, `checks.scheduling`, `checks.contract_types`)
-    TRACE_TYPE = declare("trace-type", Promise.P11, got=str).says(
+    TRACE_TYPE = Declared(Promise.P11, got=str).says(
         "trace is {got}, but should be a sequence of StepRecords that hold RowRecords"
     )
-    NAMES = traced("names", Promise.P7, name=str).says(
+    NAMES = traced(Promise.P7, name=str).says(
         "step {step}: the trace names {name!r}, which was not requested"
     )
-    POSITIONS = traced("positions", Promise.P7, context_len=int, num_fed=int).says(
+    POSITIONS = traced(Promise.P7, context_len=int, num_fed=int).says(
         "step {step}, request {request_id!r}: context_len is {context_len}, but {num_fed} tokens "
         "were fed before"
     )
-    QUERY_LEN = traced("query-len", Promise.P7, query_len=int, num_due=int).says(
+    QUERY_LEN = traced(Promise.P7, query_len=int, num_due=int).says(
         "step {step}, request {request_id!r}: query_len is {query_len}, but {num_due} tokens were due"
     )
-    SAMPLED = traced("sampled", Promise.P7, is_sampled=bool, num_fed=int, num_known=int).says(
+    SAMPLED = traced(Promise.P7, is_sampled=bool, num_fed=int, num_known=int).says(
         "step {step}, request {request_id!r}: is_sampled is {is_sampled}, but {num_fed} of "
         "{num_known} tokens are fed"
     )
     DRAFTS = traced(
-        "drafts", Promise.P17, cause=Cause.SPECULATION, **ints("num_drafted", "num_accepted", "most")
+        Promise.P17, cause=Cause.SPECULATION, **ints("num_drafted", "num_accepted", "most")
     ).says(
         "step {step}, request {request_id!r}: num_drafted is {num_drafted} and num_accepted "
         "{num_accepted}, but this row may have at most {most} drafts, and accept no more than it "
         "has"
     )
     RIGHT_DRAFT = traced(
-        "right-draft", Promise.P17, cause=Cause.SPECULATION, **ints("num_drafted", "num_accepted")
+        Promise.P17, cause=Cause.SPECULATION, **ints("num_drafted", "num_accepted")
     ).says(
         "step {step}, request {request_id!r}: {num_accepted} of {num_drafted} drafts are kept, but a "
         "draft that is right for every token is kept up to the end of the answer"
     )
-    PREFIX = traced("prefix", Promise.P7, cause=Cause.STALE, num_tokens=int).says(
+    PREFIX = traced(Promise.P7, cause=Cause.STALE, num_tokens=int).says(
         "step {step}, request {request_id!r}: it begins behind {num_tokens} tokens that were "
         "never computed"
     )
-    TWO_ROWS = traced("two-rows", Promise.P9, ids=LINES).says(
-        "step {step}: a request has two rows: {ids}"
-    )
-    QUEUES = traced("queues", Promise.P9, what=str).says("step {step}: {request_id!r} {what}")
-    SLOTS = traced("slots", Promise.P9, num_rows=int, max_num_seqs=int).says(
+    TWO_ROWS = traced(Promise.P9, ids=LINES).says("step {step}: a request has two rows: {ids}")
+    QUEUES = traced(Promise.P9, what=str).says("step {step}: {request_id!r} {what}")
+    SLOTS = traced(Promise.P9, num_rows=int, max_num_seqs=int).says(
         "step {step}: {num_rows} rows, but max_num_seqs is {max_num_seqs}"
     )
-    TOKEN_BUDGET = scheduled("token-budget", num_fed=int, max_num_batched_tokens=int).says(
+    TOKEN_BUDGET = scheduled(num_fed=int, max_num_batched_tokens=int).says(
         "step {step}: {num_fed} tokens were fed, but max_num_batched_tokens is {max_num_batched_tokens}"
     )
-    MAX_LORAS = scheduled("max-loras", adapters=LINES, max_loras=int).says(
+    MAX_LORAS = scheduled(adapters=LINES, max_loras=int).says(
         "step {step}: its rows name the adapters {adapters}, but max_loras is {max_loras}"
     )
-    FIRST_COME = scheduled("first-come", waiting=str).says(
+    FIRST_COME = scheduled(waiting=str).says(
         "step {step}: {request_id!r} was admitted before {waiting!r}, which came first"
     )
-    ARRIVAL_ORDER = scheduled("arrival-order", got=LINES, should_be=LINES).says(
-        "step {step}: requests were admitted out of the order of arrival",
-        *GOT_AND_RIGHT,
+    ARRIVAL_ORDER = scheduled(got=LINES, should_be=LINES).says(
+        "step {step}: requests were admitted out of the order of arrival", *GOT_AND_RIGHT
     )
-    DECODES = scheduled("decodes", rows=LINES).says(
+    DECODES = scheduled(rows=LINES).says(
         "step {step}: running request {request_id!r} got no token", "rows: {rows}"
     )
-    REFILL = scheduled("refill", **ints("num_running", "max_num_seqs", "room"), running=LINES).says(
+    REFILL = scheduled(**ints("num_running", "max_num_seqs", "room"), running=LINES).says(
         "step {step}: {num_running} of {max_num_seqs} slots are used, but {request_id!r} waits",
         "running: {running}",
         "tokens left in the step: {room}",
     )
-    LATE_FINISH = scheduled("late-finish", **LATE).says(
+    LATE_FINISH = scheduled(**LATE).says(
         "step {step}: request {request_id!r} finishes, but its last token was sampled in step "
         "{sampled_in}",
         "{granted}",
     )
-    LATE_ADMISSION = scheduled("late-admission", **LATE).says(
+    LATE_ADMISSION = scheduled(**LATE).says(
         "step {step}: request {request_id!r} is admitted, but its last token was sampled in step "
         "{sampled_in}",
         "{granted}",
     )
-    LATE_ROWS = scheduled("late-rows", **LATE, num_tokens=int).says(
+    LATE_ROWS = scheduled(**LATE, num_tokens=int).says(
         "step {step}: {num_tokens} tokens of request {request_id!r} are fed, but its last token "
         "was sampled in step {sampled_in}",
         "{granted}",
     )
-    LATE_SLOTS = scheduled("late-slots", num_running=int, num_slots=int, running=LINES).says(
+    LATE_SLOTS = scheduled(num_running=int, num_slots=int, running=LINES).says(
         "step {step}: {num_running} requests hold {num_slots} slots", "running: {running}"
     )
-    STEP_BOUND = traced("step-bound", Promise.P10, num_steps=int, bound=int).says(
+    STEP_BOUND = traced(Promise.P10, num_steps=int, bound=int).says(
         "{num_steps} steps for a workload of at most {bound}"
     )
-    IDLE_STEP = traced("idle-step", Promise.P10).says("step {step} fed nothing")
-    FINISHED_ONCE = traced("finished-once", Promise.P10, num_times=int).says(
+    IDLE_STEP = traced(Promise.P10).says("step {step} fed nothing")
+    FINISHED_ONCE = traced(Promise.P10, num_times=int).says(
         "request {request_id!r} finished {num_times} times"
     )
-    POOL = traced("pool", Promise.P11, **FREE).says(
-        "step {step}: {num_free} blocks of {num_total} are free"
-    )
+    POOL = traced(Promise.P11, **FREE).says("step {step}: {num_free} blocks of {num_total} are free")
     ACCOUNTING = traced(
-        "accounting",
         Promise.P11,
         **ints("num_used", "least", "most", "num_free", "num_total", "block_size"),
         running=LINES,
@@ -496,127 +467,113 @@ class Rule(Enum):
         "running: {running}",
         "free {num_free} of {num_total}, block_size {block_size}",
     )
-    LEFTOVER_BLOCKS = traced(
-        "leftover-blocks", Promise.P11, num_free=int | None, num_total=int | None
-    ).says("at the end {num_free} of {num_total} blocks are free, not all")
-    NUM_SAMPLED = traced(
-        "num-sampled", Promise.P14, **ints("num_sampled", "num_tokens", "num_surplus")
-    ).says(
+    LEFTOVER_BLOCKS = traced(Promise.P11, num_free=int | None, num_total=int | None).says(
+        "at the end {num_free} of {num_total} blocks are free, not all"
+    )
+    NUM_SAMPLED = traced(Promise.P14, **ints("num_sampled", "num_tokens", "num_surplus")).says(
         "request {request_id!r} was sampled {num_sampled} times, but has {num_tokens} tokens",
         "surplus rows that may be discarded: {num_surplus}",
     )
     # events (`checks.conduct`, `checks.contract_types`)
-    STEP_TYPE = declare("step-type", Promise.P14, got=str).says(
+    STEP_TYPE = Declared(Promise.P14, got=str).says(
         "step returned a {got}, but should return a list of TokenEvents"
     )
-    EVENT_TYPE = declare("event-type", Promise.P14, got=str).says(
+    EVENT_TYPE = Declared(Promise.P14, got=str).says(
         "step returned a {got}, but should return TokenEvents"
     )
-    EVENT_FIELD = declare("event-field", Promise.P14, got=str, should_be=str).says(
+    EVENT_FIELD = Declared(Promise.P14, got=str, should_be=str).says(
         "an event of request {request_id!r} has {got}, but should be {should_be}"
     )
-    LAST_EVENT = declare("last-event", Promise.P14, reasons=tuple[str | None, ...]).says(
+    LAST_EVENT = Declared(Promise.P14, reasons=tuple[str | None, ...]).says(
         "request {request_id!r}: its last event, and no other, must carry the finish reason",
         "finish reasons: {reasons}",
     )
-    EMPTY_EVENT = declare("empty-event", Promise.P14).says(
-        "request {request_id!r}: an event carries no token"
-    )
-    NUM_EVENTS = declare("num-events", Promise.P14, num_events=int, cap=int).says(
+    EMPTY_EVENT = Declared(Promise.P14).says("request {request_id!r}: an event carries no token")
+    NUM_EVENTS = Declared(Promise.P14, num_events=int, cap=int).says(
         "request {request_id!r}: {num_events} events, but its cap is {cap}"
     )
-    STRANGE_EVENT = declare("strange-event", Promise.P14).says(
+    STRANGE_EVENT = Declared(Promise.P14).says(
         "an event is of request {request_id!r}, which was not requested"
     )
-    REFUSAL_EVENT = declare("refusal-event", Promise.P14, replay=Replay.REFUSAL, got=str).says(
+    REFUSAL_EVENT = Declared(Promise.P14, replay=Replay.REFUSAL, got=str).says(
         "a refused request must yield one ERROR event with a message, got {got}"
     )
     # engines that sleep or are paused (`checks.lifecycle`)
-    STANDING_TOKEN = declare("standing-token", Promise.P23, **STANDING).says(
+    STANDING_TOKEN = Declared(Promise.P23, **STANDING).says(
         "request {request_id!r} got a token in step {step}, but {kind} was called before step {since}"
     )
-    STANDING_STEP = declare("standing-step", Promise.P23, **STANDING).says(
+    STANDING_STEP = Declared(Promise.P23, **STANDING).says(
         "step {step} fed something, but {kind} was called before step {since}"
     )
     # cancelled requests (`run.cancelling`)
-    CANCELLED_TOKEN = declare("cancelled-token", Promise.P13, cancelled_at=int).says(
+    CANCELLED_TOKEN = Declared(Promise.P13, cancelled_at=int).says(
         "request {request_id!r} was cancelled before step {cancelled_at}, but got a token in step "
         "{step}"
     )
-    CANCELLED_ANSWER = declare("cancelled-answer", Promise.P13, got=INTS, should_be=INTS).says(
-        "cancelled request {request_id!r} had wrong tokens",
-        *GOT_AND_RIGHT,
+    CANCELLED_ANSWER = Declared(Promise.P13, got=INTS, should_be=INTS).says(
+        "cancelled request {request_id!r} had wrong tokens", *GOT_AND_RIGHT
     )
     CANCELLED_FED = traced(
-        "cancelled-fed",
-        Promise.P13,
-        cause=Cause.CANCEL,
-        **ints("cancelled_at", "num_records", "record"),
+        Promise.P13, cause=Cause.CANCEL, **ints("cancelled_at", "num_records", "record")
     ).says(
         "request {request_id!r} was cancelled before step {cancelled_at}, when the trace had "
         "{num_records} records, but record {record} still feeds it"
     )
-    CANCELLED_ROW = traced("cancelled-row", Promise.P13).says("a cancelled request is still being fed")
-    CANCELLED_BLOCKS = traced(
-        "cancelled-blocks", Promise.P13, cause=Cause.CANCEL, num_free=int, num_total=int
-    ).says("{num_free} of {num_total} blocks are free at the end: a cancelled request still holds some")
-    FREED_TWICE = traced(
-        "freed-twice", Promise.P13, cause=Cause.ACCOUNTING, num_free=int, num_total=int
-    ).says("{num_free} of {num_total} blocks are free at the end: some were freed twice")
-    NOT_ABORTED = declare("not-aborted", Promise.P13, finish_reason=str).says(
+    CANCELLED_ROW = traced(Promise.P13).says("a cancelled request is still being fed")
+    CANCELLED_BLOCKS = traced(Promise.P13, cause=Cause.CANCEL, num_free=int, num_total=int).says(
+        "{num_free} of {num_total} blocks are free at the end: a cancelled request still holds some"
+    )
+    FREED_TWICE = traced(Promise.P13, cause=Cause.ACCOUNTING, num_free=int, num_total=int).says(
+        "{num_free} of {num_total} blocks are free at the end: some were freed twice"
+    )
+    NOT_ABORTED = Declared(Promise.P13, finish_reason=str).says(
         "request {request_id!r} ended with {finish_reason}, but should be aborted"
     )
-    ABORTED_LENGTH = declare(
-        "aborted-length", Promise.P13, num_tokens=int, got=INTS, should_have=str
-    ).says(
+    ABORTED_LENGTH = Declared(Promise.P13, num_tokens=int, got=INTS, should_have=str).says(
         "request {request_id!r} was aborted with {num_tokens} tokens, but should have {should_have}",
         "got: {got}",
     )
     # what an engine must leave alone (`checks.environment`)
-    WORLD = declare("world", Promise.P15, thing=str, when=str, changes=LINES).says(
+    WORLD = Declared(Promise.P15, thing=str, when=str, changes=LINES).says(
         "the {thing} changed {when}", "*changes"
     )
-    CALLERS_LIST = declare("callers-list", Promise.P15, num_before=int, num_after=int).says(
+    CALLERS_LIST = Declared(Promise.P15, num_before=int, num_after=int).says(
         "generate altered the caller's list: it held {num_before} requests, now {num_after}"
     )
-    CALLERS_REQUESTS = declare("callers-requests", Promise.P15).says(
-        "the caller's requests were edited"
-    )
+    CALLERS_REQUESTS = Declared(Promise.P15).says("the caller's requests were edited")
     # the run itself
-    RAISED = declare("raised", Promise.P1, replay=Replay.CRASH, **THROWN).says(
+    RAISED = Declared(Promise.P1, replay=Replay.CRASH, **THROWN).says(
         "the engine raised {error}: {message}", "*notes", "*frames"
     )
-    UNREADABLE = declare("unreadable", Promise.P1, replay=Replay.CRASH, **THROWN).says(
+    UNREADABLE = Declared(Promise.P1, replay=Replay.CRASH, **THROWN).says(
         "judging what the engine gave raised {error}: {message}", "*notes", "*frames"
     )
-    HANG = declare(
-        "hang", Promise.P10, replay=Replay.HANG, what=str, evidence=LINES, at=FRAME | None
-    ).says("{what}", "*evidence")
-    DIED = declare("died", Promise.P10, what=str, evidence=LINES, at=FRAME | None).says(
+    HANG = Declared(Promise.P10, replay=Replay.HANG, what=str, evidence=LINES, at=FRAME | None).says(
         "{what}", "*evidence"
     )
+    DIED = Declared(Promise.P10, what=str, evidence=LINES, at=FRAME | None).says("{what}", "*evidence")
     # what a test or a case is about did not happen
-    NEVER_HAPPENED = declare("never-happened", Promise.P1, cause=Cause.SCHEDULING, what=str).says(
+    NEVER_HAPPENED = Declared(Promise.P1, cause=Cause.SCHEDULING, what=str).says(
         "no example of this test shows this in its trace: {what}, which an engine that declares "
         "the capability would show"
     )
-    CASE_EVENT = declare(
-        "case-event", Promise.P1, cause=Cause.SCHEDULING, what=str, num_steps=int
-    ).says("{what} did not happen in {num_steps} steps: this case proves nothing")
-    MAX_STEPS = declare("max-steps", Promise.P9, num_steps=int, most=int).says(
+    CASE_EVENT = Declared(Promise.P1, cause=Cause.SCHEDULING, what=str, num_steps=int).says(
+        "{what} did not happen in {num_steps} steps: this case proves nothing"
+    )
+    MAX_STEPS = Declared(Promise.P9, num_steps=int, most=int).says(
         "it took {num_steps} steps, but {most} are enough"
     )
     # a user's own test, in its own words: the fact `what`
-    STATED = declare("stated", Promise.P1, what=str).says("{what}")
+    STATED = Declared(Promise.P1, what=str).says("{what}")
 
-    def __init__(self, declaration: Declaration) -> None:
-        self.id = declaration.id
-        self.promise = declaration.promise
-        self.cause = declaration.cause
-        self.needs = declaration.needs
-        self.replay = declaration.replay
-        self.facts = declaration.facts
-        self.words = declaration.words
+    def __init__(self, declared: Declared) -> None:
+        self.id = self.name.lower().replace("_", "-")
+        self.promise = declared.promise
+        self.cause = declared.cause
+        self.needs = declared.needs
+        self.replay = declared.replay
+        self.facts = declared.facts
+        self.words = declared.words
 
     def __str__(self) -> str:
         return self.id

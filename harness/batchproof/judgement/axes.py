@@ -9,6 +9,7 @@ may also name the values of other axes that it needs: `2 = {tp = "2", beside = {
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from covertable import make
 
@@ -20,20 +21,30 @@ from batchproof.validation.values import near
 SUITE_OPTION = "--"
 MODEL = "--model"
 ANY = "*"  # in the place of the model
-MET = "met"  # in the place of an option: the counters that prove the value
-BESIDE = "beside"  # in the place of an option: other axes, and the value that they have beside it
-Value = Mapping[str, str | Sequence[str] | Mapping[str, str]]  # options that it sets, `MET`, `BESIDE`
-Axes = Mapping[str, Mapping[str, Value]]  # axis -> value -> its options
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of an axis."""
+
+    options: Mapping[str, str]  # that it sets
+    met: tuple[str, ...] = ()  # the counters that prove it
+    beside: Mapping[str, str] = field(default_factory=dict)  # other axes, and the value they have then
+
+
+Axes = Mapping[str, Mapping[str, Value]]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A configuration: the engine's text, and options of the suite."""
+    """A configuration: the engine's text, and options of the suite. Its page is in `folder`, below that
+    of the matrix."""
 
     settings: Settings
+    folder: str
     engine: str
     options: tuple[str, ...]
-    proofs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # axis -> counters
+    proofs: Mapping[str, tuple[str, ...]]  # axis -> counters
 
     def unmet(self, counters: Mapping[str, int]) -> str:
         """Returns which axis was not met in a run that counted this, or an empty text."""
@@ -60,70 +71,80 @@ class Cell:
         return requirement.replace(f"[{ANY}", f"[{self.model}", 1) if self.model else requirement
 
 
+def declared_axes(declared: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Axes:
+    """Returns the axes that an engine declares."""
+    return {
+        name: {value: _value(given) for value, given in values.items()}
+        for name, values in declared.items()
+    }
+
+
+def _value(given: Mapping[str, Any]) -> Value:
+    options = dict(given)
+    met, beside = options.pop("met", ()), options.pop("beside", {})
+    return Value(options, (met,) if isinstance(met, str) else tuple(met), beside)
+
+
+def with_needed(value: Value, axes: Axes) -> Value:
+    """Returns a value that also sets what it needs of these other axes."""
+    needed = [value]
+    for each in needed:  # it grows
+        others = (axes.get(name, {}).get(wanted) for name, wanted in each.beside.items())
+        needed += [other for other in others if other is not None and other not in needed]
+    options = {name: each for of in reversed(needed) for name, each in of.options.items()}
+    beside = {name: wanted for of in reversed(needed) for name, wanted in of.beside.items()}
+    return Value(options, value.met, beside)
+
+
 def axes_of(declared: Axes, asked: Sequence[str], engine: str) -> Axes:
     """Returns the axes that are asked for as `NAME=VALUE,VALUE`, or as `NAME`, which is one of those
     that the engine declares; all of these if none is asked for. Raises `UsageError`."""
-    names = [_name(text) for text in asked]
-    if twice := [each for each in dict.fromkeys(names) if names.count(each) > 1]:
-        raise UsageError(f"--axis {twice[0]!r} is given twice")
-    given = {name: _asked(text, declared, engine) for name, text in zip(names, asked, strict=True)}
+    given: dict[str, Mapping[str, Value]] = {}
+    for text in asked:
+        name, values = _asked(text, declared, engine)
+        if name in given:
+            raise UsageError(f"--axis {name!r} is given twice")
+        given[name] = values
     axes = given or declared
     if not axes:
         raise UsageError(f"{engine!r} declares no axes: give some, as in --axis NAME=VALUE,VALUE")
+    rest = {name: values for name, values in declared.items() if name not in axes}
+    axes = {
+        name: {value: with_needed(each, rest) for value, each in values.items()}
+        for name, values in axes.items()
+    }
     for name, value, other, wanted in _pairs(axes):
         if wanted not in axes.get(other, [wanted]):
             known = ", ".join(axes[other])
             raise UsageError(
                 f"--axis {name!r}: {value} needs {other}={wanted}, but --axis {other!r} has {known}"
             )
-    return {
-        name: {value: _whole(options, axes, declared) for value, options in values.items()}
-        for name, values in axes.items()
-    }
-
-
-def _whole(options: Value, axes: Axes, declared: Axes) -> Value:
-    """Returns the options of a value, and those of what it needs of axes that are not asked for."""
-    needed = {other: wanted for other, wanted in beside_of(options).items() if other not in axes}
-    others = (declared[other][wanted].items() for other, wanted in needed.items())
-    return {name: each for of in (*others, options.items()) for name, each in of}
-
-
-def beside_of(options: Value) -> Mapping[str, str]:
-    """Returns the values of other axes that a value needs."""
-    beside = options.get(BESIDE, {})
-    assert isinstance(beside, Mapping), "a table"
-    return beside
+    return axes
 
 
 def _pairs(axes: Axes) -> Iterator[tuple[str, str, str, str]]:
     """Yields an axis and a value of it, then another axis and the value that it has beside that."""
     for name, values in axes.items():
-        for value, options in values.items():
-            yield from ((name, value, *pair) for pair in beside_of(options).items())
+        for value, each in values.items():
+            yield from ((name, value, *pair) for pair in each.beside.items())
 
 
-def _name(text: str) -> str:
-    return text if "=" not in text else text.rpartition("=")[0]
-
-
-def _asked(text: str, known: Axes, engine: str) -> Mapping[str, Value]:
-    name = _name(text)
-    if "=" not in text:
-        if name not in known:
-            rule = f" ({near(name, known)})" if known else ""
+def _asked(text: str, known: Axes, engine: str) -> tuple[str, Mapping[str, Value]]:
+    name, has_values, listed = text.rpartition("=")
+    if not has_values:
+        if text not in known:
+            rule = f" ({near(text, known)})" if known else ""
             raise UsageError(
                 f"--axis {text!r} has no values, and {engine!r} declares no axis of that name{rule}: "
                 "give it as NAME=VALUE,VALUE"
             )
-        return known[name]
-    values = text.rpartition("=")[2].split(",")
+        return text, known[text]
+    values = listed.split(",")
     if not name.strip("=") or len({*filter(None, values)}) < max(2, len(values)):
         raise UsageError(f"--axis {text!r} must have two or more different values, as NAME=VALUE,VALUE")
     declared = known.get(name, {})
-    if set(values) <= set(declared):
-        return {each: declared[each] for each in values}
-    return {each: {name: each} for each in values}
+    is_declared = set(values) <= set(declared)
+    return name, {each: declared[each] if is_declared else Value({name: each}) for each in values}
 
 
 def base_of(axes: Axes) -> Settings:
@@ -132,7 +153,8 @@ def base_of(axes: Axes) -> Settings:
 
 def chosen(axes: Axes) -> list[Settings]:
     """Returns the settings to judge: in them each value meets each of every other axis beside which it
-    may stand, as the scenes of one workload do. The base is the first."""
+    may stand, as the scenes of one workload do. The base is the first. Raises `UsageError` for a value
+    that may stand beside none."""
     allowed = [
         {"operator": "or", "conditions": [_is(name, "ne", value), _is(other, "eq", wanted)]}
         for name, value, other, wanted in _pairs(axes)
@@ -141,6 +163,9 @@ def chosen(axes: Axes) -> list[Settings]:
     named = {name: [*values] for name, values in axes.items()}
     strength = min(2, len(axes))
     rows = make(named, strength=strength, presets=[base_of(axes)], constraints=allowed)
+    for name in axes:
+        if lost := [value for value in axes[name] if value not in {row[name] for row in rows}]:
+            raise UsageError(f"--axis {name!r}: {lost[0]} may stand beside no value of the others")
     return [{name: row[name] for name in axes} for row in rows]
 
 
@@ -150,26 +175,17 @@ def _is(name: str, operator: str, value: str) -> dict[str, str]:
 
 def cell_of(engine: str, axes: Axes, settings: Settings) -> Cell:
     """Returns the configuration of an engine with these settings."""
-    given: dict[str, object] = {}
-    proofs: dict[str, tuple[str, ...]] = {}
-    for axis, value in settings.items():
-        given |= {name: each for name, each in axes[axis][value].items() if name not in (MET, BESIDE)}
-        if proof := proof_of(axes[axis][value]):
-            proofs[axis] = proof
+    values = {axis: axes[axis][value] for axis, value in settings.items()}
+    given = {name: each for value in values.values() for name, each in value.options.items()}
+    proofs = {axis: value.met for axis, value in values.items()}
     options = [f"{name}={value}" for name, value in given.items() if name.startswith(SUITE_OPTION)]
     own = [f"{name}={value}" for name, value in given.items() if not name.startswith(SUITE_OPTION)]
-    joined = "&".join(own)
     mark = "" if not own else "&" if "?" in engine else "?"
-    return Cell(settings, f"{engine}{mark}{joined}", tuple(options), proofs)
+    text = f"{engine}{mark}{'&'.join(own)}"
+    return Cell(settings, _folder_name(settings, base_of(axes)), text, tuple(options), proofs)
 
 
-def proof_of(value: Value) -> tuple[str, ...]:
-    """Returns the counters that prove a value of an axis."""
-    named = value.get(MET, ())
-    return (named,) if isinstance(named, str) else tuple(named)
-
-
-def folder_name(settings: Settings, base: Settings) -> str:
+def _folder_name(settings: Settings, base: Settings) -> str:
     """Returns a folder's name: what differs from the base."""
     other = unlike(settings, base)
     return slug(" ".join(f"{name} {value}" for name, value in other.items())) if other else "base"

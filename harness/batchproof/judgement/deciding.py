@@ -5,13 +5,15 @@ the outcome, and returns what it found. `run_searches` asks for many at once, si
 can ask several requirements in one configuration.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from batchproof.records.matrix import BREAKS, Settings
 from batchproof.records.verdict import RequirementOutcome
 
-Outcomes = Mapping[str, RequirementOutcome]
+Name = TypeVar("Name")  # of a requirement, or of several that are asked as one
+Key = tuple[tuple[str, str], ...]  # settings that can be looked up
 
 
 @dataclass(frozen=True)
@@ -70,46 +72,36 @@ def change_between(axis: str, values: Sequence[str], does_break_first: bool) -> 
     return (yield from smallest_difference(*((first, last) if does_break_first else (last, first))))
 
 
-Named = tuple[str, int]  # a requirement, or several that are asked as one, and which of its searches
-Key = tuple[tuple[str, str], ...]  # settings that can be looked up
-Ask = Callable[[Settings, Collection[str]], Outcomes]
+Ask = Callable[[Settings, Collection[Name]], Mapping[Name, RequirementOutcome]]
 
 
 def run_searches(
-    searches: Mapping[Named, Search], ask: Ask, most_runs: int
-) -> Iterator[tuple[Named, Found]]:
-    """Runs searches for requirements and yields what each has found that comes to an end.
+    searches: Iterable[tuple[Name, Search]], ask: Ask[Name], most_runs: int
+) -> Iterator[tuple[Name, Found]]:
+    """Runs searches for requirements and yields what each has found that comes to an end. A name may
+    have more than one search.
 
     The settings that most of them wait for are asked first; `ask` is called at most `most_runs` times.
     """
-    known: dict[tuple[str, Key], RequirementOutcome] = {}
-    waiting: dict[Named, Key] = {}
-
-    def advance(each: Named, outcome: RequirementOutcome | None) -> Iterator[tuple[Named, Found]]:
-        """Sends an outcome, then all that are known, until the search wants an unknown one. Yields
-        what it found if it ends."""
-        name, search = each[0], searches[each]
-        try:
-            wanted = _key(search.send(outcome) if outcome else next(search))
-            while (name, wanted) in known:
-                wanted = _key(search.send(known[name, wanted]))
-            waiting[each] = wanted
-        except StopIteration as end:
-            waiting.pop(each, None)
-            yield each, end.value
-
-    for each in searches:
-        yield from advance(each, None)
-    for _ in range(most_runs):
-        if not waiting:
-            return
-        keys = [*waiting.values()]
-        most = max(keys, key=keys.count)
-        asking = [each for each, key in waiting.items() if key == most]
-        outcomes = ask(dict(most), {name for name, _ in asking})
-        for each in asking:
-            known[each[0], most] = outcome = outcomes.get(each[0], "not run")
-            yield from advance(each, outcome)
+    known: dict[tuple[Name, Key], RequirementOutcome] = {}
+    waiting = {search: (name, _key(next(search))) for name, search in searches}
+    while waiting:
+        told = {search: wanted for search, wanted in waiting.items() if wanted in known}
+        for search, wanted in told.items():
+            try:
+                waiting[search] = (wanted[0], _key(search.send(known[wanted])))
+            except StopIteration as end:
+                del waiting[search]
+                yield wanted[0], end.value
+        if not told:
+            if not most_runs:
+                return
+            most_runs -= 1
+            keys = [key for _, key in waiting.values()]
+            most = max(keys, key=keys.count)
+            names = {name for name, key in waiting.values() if key == most}
+            outcomes = ask(dict(most), names)
+            known |= {(name, most): outcomes.get(name, "not run") for name in names}
 
 
 def _key(settings: Settings) -> Key:

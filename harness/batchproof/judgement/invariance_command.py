@@ -81,27 +81,24 @@ def run(arguments: argparse.Namespace) -> int:
         output = choices.writable(arguments.output)
         progress = Progress("invariance", "grade", len(labs) * len(models) * len(specs) * len(axes))
         found: list[EngineRecord] = []
-        exit_code, error = 0, None
+        stopped: Interrupt | UsageError | ConfigError | None = None
         try:
             for lab, model, spec in product(labs, models, specs):
                 measured = [AXES[each] for each in axes]
                 found.append(measure_engine(lab, spec, model, measured, arguments.seed))
                 progress.step(len(axes), f"{spec.name} on {model}")
-        except Interrupt as interrupt:
-            exit_code = interrupt.exit_code
-        except (UsageError, ConfigError) as wrong:  # what was found before is kept
+        except (Interrupt, UsageError, ConfigError) as reason:  # what was found before is kept
             if not found:
                 raise
-            exit_code, error = 2, wrong
+            stopped = reason
         progress.close()
-    is_whole = exit_code == 0 and len(axes) == len(AXES)
+    is_whole = stopped is None and len(axes) == len(AXES)
     result = InvarianceRecord(made_now(), is_whole, str(device), arguments.seed, tuple(found))
     write_result(INVARIANCE, result, invariance_page, output, "invariance", is_whole)
     print("\n".join(tables(result)))
-    if error is not None:
-        raise error
-    has_failed = (each.refusal or any(axis.has_failed for axis in each.axes) for each in found)
-    return exit_code or int(any(has_failed))
+    if stopped is not None:
+        raise stopped
+    return int(any(each.refusal or any(axis.has_failed for axis in each.axes) for each in found))
 
 
 def invariance_page(record: InvarianceRecord) -> str:

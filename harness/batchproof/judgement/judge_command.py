@@ -6,14 +6,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from batchproof.cli import choices
 from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.errors import UsageError
 from batchproof.judgement.output import folder_of, write_index, write_verdict
-from batchproof.judgement.suite_session import ENDED, Session, add_common, suite_options
-from batchproof.records.journal import JournalEntry, entries
+from batchproof.judgement.suite_session import add_common, session_of, suite_options
+from batchproof.records.journal import JournalEntry
 from batchproof.records.verdict import EngineVerdict, FailureGroup
 from batchproof.requirements.issues import KnownIssue, read_issues
 
@@ -23,12 +22,6 @@ REPLAY_WORDS = {True: "reproduced", False: "not reproduced", None: "not run, as 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices.add_engines(parser, f"engines to judge, as for pytest --engine (default: those of {OWN})")
-    parser.add_argument(
-        "--pytest",
-        default="",
-        metavar="ARGUMENTS",
-        help="more arguments of pytest in one text, such as '--dtype=bfloat16 -k prefix'",
-    )
     add_common(parser)
 
 
@@ -48,34 +41,22 @@ def run(arguments: argparse.Namespace) -> int:
 def _judge(
     engine: str, arguments: argparse.Namespace, output: Path, issues: Sequence[KnownIssue]
 ) -> EngineVerdict:
-    with TemporaryDirectory(prefix="batchproof-") as folder:
-        options = suite_options(engine, arguments.pytest)
-        session = Session(engine, options, arguments.jobs, Path(folder))
-        has_ended = False
-        try:
-            has_ended = session.run() in ENDED
-        finally:  # whatever stopped it: what is done is written
-            found = entries(session.journal)
-            if found:
-                verdict = _conclude(session, found, has_ended, output, issues)
-    if not found:
-        raise UsageError(f"{engine!r} is not judged, since no test was run: see above")
-    return verdict
+    verdicts = []
 
+    def conclude(verdict: EngineVerdict, _found: Sequence[JournalEntry], _has_ended: bool) -> None:
+        verdict = replace(verdict, groups=tuple(map(_with_replay, verdict.groups)))
+        path = write_verdict(verdict, folder_of(verdict, output))
+        write_index(output)
+        broken = f", broken: {', '.join(verdict.broken)}" if verdict.broken else ""
+        end = "" if verdict.is_complete else "; INCOMPLETE"
+        print(f"{verdict.title}: {len(verdict.held)} promises held{broken}{end}")
+        print(f"written: {path}", file=sys.stderr)
+        verdicts.append(verdict)
 
-def _conclude(
-    session: Session,
-    found: Sequence[JournalEntry],
-    has_ended: bool,
-    output: Path,
-    issues: Sequence[KnownIssue],
-) -> EngineVerdict:
-    verdict = session.verdict_of(found, has_ended, issues)
-    verdict = replace(verdict, groups=tuple(map(_with_replay, verdict.groups)))
-    path = write_verdict(verdict, folder_of(verdict, output))
-    write_index(output)
-    _print(verdict, path)
-    return verdict
+    with session_of(engine, suite_options(engine, arguments.pytest), arguments.jobs) as session:
+        if not session.judge(issues, conclude):
+            raise UsageError(f"{engine!r} is not judged, since no test was run: see above")
+    return verdicts[0]
 
 
 def _with_replay(group: FailureGroup) -> FailureGroup:
@@ -83,10 +64,3 @@ def _with_replay(group: FailureGroup) -> FailureGroup:
         return group
     file = json.loads(Path(group.failure.replay).read_text(encoding="utf-8"))
     return replace(group, replays=(REPLAY_WORDS[file["is_shown_again"]],))
-
-
-def _print(verdict: EngineVerdict, path: Path) -> None:
-    broken = f", broken: {', '.join(verdict.broken)}" if verdict.broken else ""
-    end = "" if verdict.is_complete else "; INCOMPLETE"
-    print(f"{verdict.title}: {len(verdict.held)} promises held{broken}{end}")
-    print(f"written: {path}", file=sys.stderr)

@@ -87,14 +87,7 @@ def _named(promises: Iterable[str]) -> str:
     return ", ".join(f"{p} ({TITLES[p]})" if p in TITLES else p for p in promises)
 
 
-RECORD, PAGE, FAILURES, REPORTS = "verdict.json", "verdict.md", "failures", "reports"
-RELEASED_HEAD = """# Released engines before the suite
-
-Each line is the verdict on one released engine. Its folder holds the page, the same as `verdict.json`,
-and the failure files that the page names. `findings.yaml` holds what is known of the failures,
-`reproductions/` scripts that show them with the library alone, and [reports/](reports/README.md) what
-is ready to be sent to the maintainers.
-"""
+RECORD, PAGE, FAILURES = "verdict.json", "verdict.md", "failures"
 HEAD = """# Verdicts
 
 Each line is the verdict on one engine. Its folder holds the page, the same as `verdict.json`, and the
@@ -147,9 +140,11 @@ def _with_copied_failure(group: FailureGroup, folder: Path) -> FailureGroup:
 
 
 def write_index(folder: Path) -> None:
-    """Writes the table of all verdicts into the folder."""
-    head = RELEASED_HEAD if (folder / REPORTS).is_dir() else HEAD
-    replace_text(folder / "README.md", "\n".join([head, *index_table(folder), ""]))
+    """Writes the table of all verdicts into the folder, below the head that its page has."""
+    page = folder / "README.md"
+    before = page.read_text(encoding="utf-8") if page.exists() else ""
+    head, has_table, _ = before.partition("\n| engine |")
+    replace_text(page, "\n".join([head if has_table else HEAD, *index_table(folder), ""]))
 
 
 SIGNS: Mapping[Verdict, str] = {
@@ -270,17 +265,15 @@ def _group(number: int, group: FailureGroup, above: str) -> Iterator[str]:
 
 def _issue(issue: IssueRecord, above: str) -> Iterator[str]:
     kind = "A documented convention" if issue.is_documented else "A defect"
-    yield f"{kind}. {issue.cause}"
-    yield ""
+    paragraphs = [f"{kind}. {issue.cause}"]
     if issue.threads:
-        yield f"In public: {', '.join(issue.threads)}."
-        yield ""
+        paragraphs.append(f"In public: {', '.join(issue.threads)}.")
     elif not issue.is_documented:
-        yield "No public thread is known to us."
-        yield ""
+        paragraphs.append("No public thread is known to us.")
     if issue.scripts:
-        yield f"With the library alone: {_links(issue, above)}."
-        yield ""
+        paragraphs.append(f"With the library alone: {_links(issue, above)}.")
+    for each in paragraphs:
+        yield from (each, "")
 
 
 def _links(issue: IssueRecord, above: str) -> str:

@@ -4,9 +4,11 @@ import argparse
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -16,18 +18,26 @@ from batchproof.cli.option_names import NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.places import ROOT, SUITE_ARGUMENTS, VERDICTS
 from batchproof.plugin.declared import SERVES
-from batchproof.records.journal import JournalEntry
+from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import made_now
 from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
 from batchproof.requirements.issues import DEFAULT_ISSUES, KnownIssue
-from batchproof.requirements.verdict_of_journal import Asked, verdict_of
+from batchproof.requirements.verdict_of_journal import verdict_of
 
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)  # of a session that ran to its end
 STDERR = 2  # the file descriptor
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Adds what all commands that write verdicts share: `--findings`, `--output`, `--jobs`."""
+def add_common(parser: argparse.ArgumentParser, default: str = "none") -> None:
+    """Adds what all commands that write verdicts share: `--pytest`, `--findings`, `--output`, `--jobs`.
+    `default`: in words, the arguments that `--pytest` takes the place of."""
+    parser.add_argument(
+        "--pytest",
+        default="",
+        metavar="ARGUMENTS",
+        help="arguments of pytest in one text, such as '--dtype=bfloat16 -k prefix' "
+        f"(default: {default})",
+    )
     parser.add_argument(
         "--findings",
         type=Path,
@@ -60,6 +70,10 @@ def suite_options(engine: str, given: str) -> list[str]:
     return options
 
 
+# Takes the verdict, the tests that it is about, and whether the run came to its end.
+Conclude = Callable[[EngineVerdict, Sequence[JournalEntry], bool], None]
+
+
 @dataclass(frozen=True)
 class Session:
     """A run of the suite on one engine, and the folder for what it writes."""
@@ -78,23 +92,30 @@ class Session:
         return self.folder / "verdict.json"
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the run, by its own verdict, left out no test: not by -k, -m or the like."""
-        return self.verdict.is_file() and VERDICT.read(self.verdict).is_complete
-
-    @property
     def arguments(self) -> list[str]:
         """What a person would type to see the same."""
         return [*SUITE_ARGUMENTS, f"--engine={self.engine}", *self.options]
 
-    def verdict_of(
+    def judge(self, issues: Sequence[KnownIssue], conclude: Conclude) -> bool:
+        """Runs the suite and hands on the verdict on the tests that were run, whatever stopped it.
+        Returns whether there were any."""
+        found: list[JournalEntry] = []
+        has_ended = False
+        try:
+            has_ended = self.run() in ENDED
+        finally:
+            if found := entries(self.journal):
+                conclude(self._verdict_of(found, has_ended, issues), found, has_ended)
+        return bool(found)
+
+    def _verdict_of(
         self, found: Sequence[JournalEntry], has_ended: bool, issues: Sequence[KnownIssue]
     ) -> EngineVerdict:
-        """Returns the verdict on the tests that the journal holds."""
-        command = shlex.join(["pytest", *self.arguments])
-        asked = Asked(command, Conditions(tuple(self.options)))
-        is_complete = has_ended and self.is_whole
-        return verdict_of(self.engine, found, is_complete, made_now(), asked, issues)
+        command, conditions = shlex.join(["pytest", *self.arguments]), Conditions(tuple(self.options))
+        # By its own verdict the run left out no test: not by -k, -m or the like.
+        is_whole = self.verdict.is_file() and VERDICT.read(self.verdict).is_complete
+        is_complete = has_ended and is_whole
+        return verdict_of(self.engine, found, is_complete, made_now(), command, conditions, issues)
 
     def run(self) -> int:
         """Returns the exit status of pytest, whose output goes to stderr. A worker that dies is
@@ -110,3 +131,10 @@ class Session:
             finally:
                 if process.returncode is None:
                     process.terminate()
+
+
+@contextmanager
+def session_of(engine: str, options: Sequence[str], jobs: int) -> Iterator[Session]:
+    """Gives a session a folder for as long as it is used."""
+    with TemporaryDirectory(prefix="batchproof-") as folder:
+        yield Session(engine, options, jobs, Path(folder))

@@ -22,22 +22,21 @@ from batchproof.plugin.outputs import Outputs
 from batchproof.plugin.problems import HEARD, TOLD
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.writers.page import FinishedRun, failed_tests, summary_page
-from batchproof.plugin.writers.table import (
-    SessionFacts,
-    conformance,
-    empty_selection,
-    num_compared,
-    ordered,
-    outcomes_of,
-    summary_lines,
-    verdict,
-)
+from batchproof.plugin.writers.table import notes, num_compared, outcomes_of, summary_lines
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
-from batchproof.records.provenance import ENDED, made_now, pytest_line
+from batchproof.records.provenance import ENDED, Provenance, made_now, pytest_line
 from batchproof.records.table import CONFORMANCE, ConformanceTable
+from batchproof.records.texts import counted
 from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
-from batchproof.requirements.verdict_of_journal import Outcome, without_local_paths
+from batchproof.requirements.promises import Promise
+from batchproof.requirements.verdict_of_journal import (
+    Outcome,
+    cells_of,
+    totals_of,
+    verdict_of,
+    without_local_paths,
+)
 
 SIGTERM_STATUS = 143
 
@@ -122,10 +121,12 @@ class Recorder:
         if self._verdict is not None and self._outputs.verdict is not None:
             VERDICT.write(without_local_paths(self._verdict), self._outputs.verdict)
         if outcomes and self._outputs.table is not None:
-            table = self._write_table(outcomes, int(session.exitstatus), is_whole)
+            table = self._table(outcomes, int(session.exitstatus), is_whole)
+            CONFORMANCE.write(table, self._outputs.table)
             if self._outputs.artifacts is not None:
-                run = self._finished_run(table, self._outputs.artifacts)
-                replace_text(self._outputs.artifacts / "summary.md", summary_page(run))
+                folder, verdict = self._outputs.artifacts, self._verdict
+                run = FinishedRun(table, self._entries, folder, verdict, self._selection())
+                replace_text(folder / "summary.md", summary_page(run))
 
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, exitstatus: int
@@ -152,7 +153,7 @@ class Recorder:
     def _outcomes(self) -> list[Outcome]:
         selection = self._config.stash[SELECTION]
         names = [spec.name for spec in selection.engines]
-        return ordered(outcomes_of(self._entries), names, selection.model_names)
+        return outcomes_of(self._entries, names, selection.model_names)
 
     def _end(self, session: pytest.Session) -> SessionEnd:
         return SessionEnd(
@@ -170,39 +171,51 @@ class Recorder:
             return None
         left_out = self._deselection
         is_whole &= not (left_out.is_uncounted or left_out.num_without(finished))
-        return verdict(finished.values(), self._facts(0, is_whole))
+        (engine,) = (spec.name for spec in self._config.stash[SELECTION].engines)
+        # Tests without a record count for the one engine of the run.
+        own = [each for each in finished.values() if not each.record or each.record.engine == engine]
+        made = self._made()
+        return verdict_of(engine, own, is_whole, made, made.command, self._conditions())
 
-    def _facts(self, exit_status: int, is_complete: bool) -> SessionFacts:
-        config = self._config
-        selection = config.stash[SELECTION]
-        tests = {each.test for each in self._entries if each.record is not None}
-        return SessionFacts(
-            made=made_now(pytest_line(config.invocation_params.args)),
-            engines=tuple(spec.name for spec in selection.engines),
-            conditions=Conditions(
-                options=tuple(f"{name}={value}" for name, value in options_given(config, REPEATED)),
-                models=selection.model_names,
-                device=selection.device,
-                dtype=selection.dtype,
-                profile=config.getoption("--hypothesis-profile") or "default",
-            ),
-            precision=str(selection.precision) or "as the model",
-            torch=version("torch"),
-            exit_status=exit_status,
-            is_complete=is_complete,
-            num_left_out=self._deselection.num_without(tests),
-            is_uncounted=self._deselection.is_uncounted,
+    def _made(self) -> Provenance:
+        return made_now(pytest_line(self._config.invocation_params.args))
+
+    def _conditions(self) -> Conditions:
+        config, selection = self._config, self._config.stash[SELECTION]
+        return Conditions(
+            options=tuple(f"{name}={value}" for name, value in options_given(config, REPEATED)),
+            models=selection.model_names,
+            device=selection.device,
+            dtype=selection.dtype,
+            profile=config.getoption("--hypothesis-profile") or "default",
         )
 
-    def _write_table(self, outcomes: list[Outcome], status: int, is_complete: bool) -> ConformanceTable:
-        assert self._outputs.table is not None, "it is written if it is asked for"
-        table = conformance(outcomes, self._facts(status, is_complete))
-        CONFORMANCE.write(table, self._outputs.table)
-        return table
+    def _selection(self) -> str:
+        """Returns in words how many of all tests were run; an empty text if all were."""
+        tests = {each.test for each in self._entries if each.record is not None}
+        num_left_out = self._deselection.num_without(tests)
+        if self._deselection.is_uncounted:
+            return f"{counted(len(tests), 'test')}, a selection"
+        return f"{len(tests)} of {counted(len(tests) + num_left_out, 'test')}" if num_left_out else ""
 
-    def _finished_run(self, table: ConformanceTable, folder: Path) -> FinishedRun:
-        facts = self._facts(table.exit_status, table.is_complete)
-        return FinishedRun.of(table, self._entries, folder, self._verdict, facts)
+    def _table(self, outcomes: list[Outcome], status: int, is_complete: bool) -> ConformanceTable:
+        engines = tuple(dict.fromkeys(record.engine for _, record in outcomes))
+        selection = self._config.stash[SELECTION]
+        return ConformanceTable(
+            made=self._made(),
+            engines=engines,
+            cells={engine: cells_of(engine, outcomes) for engine in engines},
+            totals={engine: totals_of(engine, outcomes) for engine in engines},
+            models=tuple(dict.fromkeys(record.model for _, record in outcomes)),
+            device=selection.device,
+            dtype=selection.dtype,
+            precision=str(selection.precision) or "as the model",
+            torch=version("torch"),
+            promises={promise.id: promise.title for promise in Promise},
+            notes=tuple(notes(outcomes)),
+            exit_status=status,
+            is_complete=is_complete,
+        )
 
     def _empty_selection(self, terminalreporter: pytest.TerminalReporter) -> str | None:
         """Returns that -k, -m and the journal left no conformance test; pytest itself prints only what
@@ -214,8 +227,15 @@ class Recorder:
             return None  # what could not be collected, or is wrong with the run, is printed
         if self._earlier and not self._entries:
             return f"no test was run: beside those that {self._outputs.journal} holds none is selected"
+        option, num_run = self._config.option, len(self._entries)
+        given = {"-k": option.keyword, "-m": option.markexpr}
+        asked = " ".join(f"{name} {value!r}" for name, value in given.items() if value)
+        if getattr(option, "benchmark_only", False) and num_run:
+            return None
         deselected = terminalreporter.stats.get("deselected", ())
-        return empty_selection(self._config.option, len(self._entries), deselected)
+        if asked and (not num_run or any("trial" in item.fixturenames for item in deselected)):
+            return f"no conformance test was selected by {asked}: this run proves nothing"
+        return None
 
     def _files(self, has_table: bool) -> list[str]:
         """Returns a line for each file that was asked for."""

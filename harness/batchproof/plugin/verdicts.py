@@ -7,7 +7,7 @@ error.
 import time
 import traceback
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
@@ -26,7 +26,7 @@ from batchproof.plugin.failure_record import record_failure
 from batchproof.plugin.items import IDENTITY, again, attach_record
 from batchproof.plugin.trials import TRIAL
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
-from batchproof.records.trial_record import FailureRecord, TrialRecord
+from batchproof.records.trial_record import TrialRecord
 from batchproof.replay.record import write
 from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
@@ -70,10 +70,8 @@ def _judge(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
         return _blame_harness(report, record, own, isinstance(error, UsageError))
     failure = failure_of(error, trial)
     if failure is not None:
-        # Without a trial there is no engine to run again.
-        found = _explain(item, failure, trial, record) if trial else report_failure(failure)
-        record = replace(record, failure=found.record)
-        report.longrepr = "\n".join([found.text, again(item)])
+        record, text = _explained(item, failure, trial, record)
+        report.longrepr = "\n".join([text, again(item)])
         return record
     if report.when != "call":
         forget_known(report)
@@ -88,7 +86,8 @@ def _judge_pass(
     unshown = [what for what, did_happen in record.has_happened.items() if not did_happen]
     missing = [what for what in unshown if what not in OWN_CHOICE]
     if report.failed and known:
-        report.longrepr = known.is_no_more
+        words = "this known failure passes now, so take the entry out"
+        report.longrepr = f"{known.place}: {words} ({known.reason})"
         return replace(record, is_stale=True)
     if not report.passed:
         return record
@@ -126,14 +125,21 @@ def failure_of(error: BaseException, trial: Trial | None) -> Failure | None:
     return None
 
 
-def _explain(item: pytest.Item, failure: Failure, trial: Trial, record: TrialRecord) -> "FailureReport":
-    """Returns the report with cause and failure file. Looking for them may take the process along, so
-    the report without them is noted before, for the process that comes after."""
-    bare, get = report_failure(failure), item.config.getoption
-    notes().change(record=replace(record, failure=bare.record), report=bare.text)
+def _explained(
+    item: pytest.Item, failure: Failure, trial: Trial | None, record: TrialRecord
+) -> tuple[TrialRecord, str]:
+    """Returns the record with the failure, and its report, with cause and failure file. Looking for
+    them may take the process along, so both are noted without them before, for the process that comes
+    after."""
+    bare, text = replace(record, failure=record_failure(failure)), failure_text(failure)
+    if trial is None:  # there is no engine to run again
+        return bare, text
+    get = item.config.getoption
+    notes().change(record=bare, report=text)
     diagnosis = diagnosis_of(failure, trial, get("--diagnose-for"))
-    replay = replay_of(failure, trial, get("--repro") or "", item.nodeid, _short_name(item))
-    return report_failure(failure, diagnosis, replay)
+    path, words = replay_of(failure, trial, get("--repro") or "", item.nodeid, _short_name(item))
+    report = "\n".join([failure_text(failure, diagnosis), *words])
+    return replace(record, failure=record_failure(failure, diagnosis, path)), report
 
 
 def _short_name(item: pytest.Item) -> str:
@@ -165,33 +171,6 @@ def _blame_harness(
     return replace(record, promises=(), is_own_failure=True, is_wrong_input=is_wrong_input)
 
 
-@dataclass(frozen=True)
-class Replay:
-    """The failure file, if it could be written, and the line of the report about it."""
-
-    path: str | None
-    words: str
-
-
-@dataclass(frozen=True)
-class FailureReport:
-    """The text of a failed test, and the failure as data."""
-
-    text: str
-    record: FailureRecord
-
-
-def report_failure(
-    failure: Failure, diagnosis: Diagnosis | None = None, replay: Replay | None = None
-) -> FailureReport:
-    """Returns the report of a failure, with its most likely cause and its failure file if there are
-    such."""
-    text = failure_text(failure, diagnosis)
-    if replay is None:
-        return FailureReport(text, record_failure(failure, diagnosis))
-    return FailureReport(f"{text}\n{replay.words}", record_failure(failure, diagnosis, replay.path))
-
-
 def diagnosis_of(failure: Failure, trial: Trial, limit_s: float) -> Diagnosis | None:
     """Returns the most likely cause, or None if the run does not ask for it or the engine hung at first
     contact."""
@@ -204,21 +183,23 @@ def diagnosis_of(failure: Failure, trial: Trial, limit_s: float) -> Diagnosis | 
         return Diagnosis(Cause.UNKNOWN, f"the diagnosis itself failed: {type(slip).__name__}: {slip}")
 
 
-def replay_of(failure: Failure, trial: Trial, folder: str, test: str, name: str) -> Replay | None:
-    """Writes the failure file into the folder, if there is one. An error in writing becomes the line of
-    the report: it must not hide the failure itself."""
+def replay_of(
+    failure: Failure, trial: Trial, folder: str, test: str, name: str
+) -> tuple[str | None, list[str]]:
+    """Writes the failure file into the folder, if there is one. Returns its path and the line of the
+    report about it, which tells an error in writing: that must not hide the failure itself."""
     if not folder:
-        return None
+        return None, []
     try:
         path = write(trial, failure, Path(folder).resolve(), test, name)
     except Exception as trouble:
         where = traceback.extract_tb(trouble.__traceback__)[-1]
         what = f"{type(trouble).__name__}: {trouble} ({where.filename}:{where.lineno})"
-        return Replay(None, f"replay: none, because writing it raised {what}")
+        return None, [f"replay: none, because writing it raised {what}"]
     words = f"replay: python -m batchproof replay {quote(str(path))}"
     file, suffix, rest = trial.spec.name.partition(".py:")
     if suffix and not trial.spec.name.startswith(COMMAND_PREFIX):  # relative to this folder
         words += f" --engine={quote(f'{Path(file).resolve()}{suffix}{rest}')}"
     if not trial.subject.is_embedded and (model := Path(trial.subject.name)).exists():
         words += f" --model={quote(str(model.resolve()))}"
-    return Replay(str(path), words)
+    return str(path), [words]

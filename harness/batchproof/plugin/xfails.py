@@ -32,11 +32,6 @@ class KnownFailure:
     place: str  # file:line
     engines: list[str]  # of the file
 
-    @property
-    def is_no_more(self) -> str:
-        """Returns the message for a known failure that passes."""
-        return f"{self.place}: this known failure passes now, so take the entry out ({self.reason})"
-
 
 KNOWN = pytest.StashKey[KnownFailure]()
 

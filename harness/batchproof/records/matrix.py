@@ -60,14 +60,14 @@ class MatrixRecord:
     engine: str
     axes: Mapping[str, tuple[str, ...]]  # the first value is the base
     is_ordered: bool
-    cells: tuple[CellRecord, ...]
-    outcomes: Mapping[str, tuple[RequirementOutcome, ...]]
-    differences: tuple[Difference, ...]
-    num_probes: int  # runs of requirements alone
-    probe_minutes: float
     made: Provenance
     suite: SuiteStamp
-    is_complete: bool
+    cells: tuple[CellRecord, ...] = ()
+    outcomes: Mapping[str, tuple[RequirementOutcome, ...]] = field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
+    num_probes: int = 0  # runs of requirements alone
+    probe_minutes: float = 0.0
+    is_complete: bool = False
     findings: tuple[str, ...] = ()  # what is known of failures, without what names a promise alone
     num_missing: int = 0
     left_out: tuple[str, ...] = ()
@@ -93,10 +93,14 @@ def rows_of(record: MatrixRecord) -> dict[Row, list[str]]:
     """
     groups: dict[tuple[str, object], dict[str, tuple[RequirementOutcome, ...]]] = {}
     for name, outcomes in record.outcomes.items():
-        for what, cells in _broken(record, name).items():
+        whats = [cell.failed.get(name) for cell in record.cells]
+        # All but findings is one, named by what it was first.
+        other = next((what for what in whats if what and what not in record.findings), None)
+        whats = [what if what in record.findings else what and other for what in whats]
+        for what in dict.fromkeys(filter(None, whats)):
             signs = tuple(
-                "not run" if outcome in BREAKS and number not in cells else outcome
-                for number, outcome in enumerate(outcomes)
+                "not run" if outcome in BREAKS and each != what else outcome
+                for outcome, each in zip(outcomes, whats, strict=True)
             )
             where = None if what in record.findings else signs
             groups.setdefault((what, where), {})[name] = signs
@@ -107,19 +111,6 @@ def rows_of(record: MatrixRecord) -> dict[Row, list[str]]:
         names = sorted(found, key=lambda name: -sum(each in BREAKS for each in found[name]))
         rows[what, merged] = names
     return rows
-
-
-def _broken(record: MatrixRecord, requirement: str) -> dict[str, set[int]]:
-    """Returns the numbers of the cells in which each finding broke the requirement; all else that did
-    is one, named by what it was first."""
-    found: dict[str, set[int]] = {}
-    other = ""
-    for number, cell in enumerate(record.cells):
-        if what := cell.failed.get(requirement):
-            if what not in record.findings:
-                what = other = other or what
-            found.setdefault(what, set()).add(number)
-    return found
 
 
 def told_rows(record: MatrixRecord) -> dict[Row, list[str]]:

@@ -54,20 +54,16 @@ class FailurePattern:
 
     def fits(self, record: TrialRecord) -> bool:
         failure = record.failure
+        if failure is None:
+            return False
+        found = {"promise": failure.promise, "rule": failure.rule, "case": failure.case}
+        found |= {"test": record.function, "model": record.model}
+        wanted = {name: getattr(self, name) for name in found}
         return (
-            failure is not None
-            and _is_chosen(self.promise, failure.promise)
-            and _is_chosen(self.rule, failure.rule)
-            and _is_chosen(self.test, record.function)
-            and _is_chosen(self.case, failure.case)
-            and _is_chosen(self.model, record.model)
+            _all_hold({name: each for name, each in wanted.items() if each is not None}, found)
             and _all_hold(self.parameters, record.parameters)
             and _all_hold(self.facts, failure.facts)
         )
-
-
-def _is_chosen(wanted: Choice, found: str | None) -> bool:
-    return wanted is None or found in ((wanted,) if isinstance(wanted, str) else wanted)
 
 
 def _all_hold(wanted: Mapping[str, object], found: Mapping[str, object]) -> bool:
@@ -76,7 +72,7 @@ def _all_hold(wanted: Mapping[str, object], found: Mapping[str, object]) -> bool
 
 def _holds(wanted: object, found: object) -> bool:
     """Returns whether a value equals the wanted one, or is in the wanted list."""
-    return found in wanted if isinstance(wanted, list) else found == wanted
+    return found in wanted if isinstance(wanted, list | tuple) else found == wanted
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import cast
 
 from batchproof.places import SUITE
 from batchproof.records.decode import decode, encode
@@ -27,24 +28,10 @@ from batchproof.requirements.promises import Promise
 
 Outcome = tuple[str, TrialRecord]  # passed, failed, skipped or known
 MetRequirement = tuple[TrialRecord, RequirementOutcome]
-NOT_TESTED: Mapping[str, Verdict] = {
-    "no cap": "no cap",
-    "refused": "refused",
-    "inadequate": "inadequate",
-    "skipped": "skipped",
-}
 DECIDED: tuple[RequirementOutcome, ...] = ("held", "failed", "known")
 WORST_FIRST: tuple[Verdict, ...] = (
     *("broken", "incomplete", "undecided", "known failures", "differs by design", "held"),
 )
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a run of the suite was asked for."""
-
-    command: str
-    conditions: Conditions = Conditions()
 
 
 def verdict_of(
@@ -52,19 +39,20 @@ def verdict_of(
     entries: Iterable[JournalEntry],
     is_complete: bool,
     made: Provenance,
-    asked: Asked,
+    command: str,
+    conditions: Conditions,
     issues: Sequence[KnownIssue] = (),
 ) -> EngineVerdict:
     """Returns the verdict on one engine. `engine` is its name on the command line; `is_complete`
-    states that no chosen test is missing."""
-    entries = list(entries)
+    states that no chosen test is missing; `command` is the run of the suite."""
+    entries = [_as_met(each) for each in entries]
     ended = [(each.record, _outcome(each.outcome, each.record)) for each in entries if each.record]
     met = {record.requirement: (record, outcome) for record, outcome in ended if outcome}
-    outcomes = [_counted(each) for each in entries if each.record]
+    outcomes = [(each.outcome, each.record) for each in entries if each.record]
     statement = _statement([record.ledger for _, record in outcomes])
     known = [each for each in issues if each.is_of(statement.release, engine)]
-    found = group_by_issue([e for e in entries if not (e.record and e.record.is_stale)], known)
-    groups = tuple(failure_groups(found))
+    groups = failure_groups(entries, known)
+    shown = [each.issue for each in groups]
     promises = _results(cells_of(engine, outcomes), groups, undecided_tests(met))
     tried = {name for name, each in promises.items() if each.verdict in WORST_FIRST}
     return EngineVerdict(
@@ -80,16 +68,16 @@ def verdict_of(
         untested=tuple(each.id for each in Promise if each.id not in tried),
         totals=totals_of(engine, outcomes),
         groups=groups,
-        unshown=tuple(each.record for each in known if each not in [issue for issue, _ in found]),
+        unshown=tuple(each.record for each in known if each.record not in shown),
         skips=dict(Counter(e.report for e in entries if e.outcome == "skipped").most_common()),
-        suite_command=asked.command,
+        suite_command=command,
         made=made,
         is_complete=is_complete,
         verdict=_overall(promises, groups, is_complete),
         suite=suite_stamp(),
-        conditions=asked.conditions,
+        conditions=conditions,
         outcomes={name: outcome for name, (_, outcome) in met.items()},
-        failures=tuple(_failures(engine, entries, met, asked)),
+        failures=tuple(_failures(engine, entries, met, conditions)),
     )
 
 
@@ -103,10 +91,10 @@ def _overall(
     return next((each for each in WORST_FIRST if each in verdicts), "untested")
 
 
-def _counted(entry: JournalEntry) -> Outcome:
-    """Returns a test as the table counts it, but one that passes against expectation as passed."""
-    assert entry.record is not None, "those without were left out"
-    return ("passed" if entry.record.is_stale else entry.outcome), entry.record
+def _as_met(entry: JournalEntry) -> JournalEntry:
+    """Returns a test that passes against expectation as one that passed."""
+    is_stale = entry.record is not None and entry.record.is_stale
+    return replace(entry, outcome="passed") if is_stale else entry
 
 
 def _with(verdict: str, promises: Mapping[str, PromiseResult]) -> tuple[str, ...]:
@@ -135,12 +123,15 @@ def _result(cell: PromiseCell, is_undocumented: bool, undecided: int) -> Promise
     elif cell.known:
         verdict = "known failures"
     else:
-        verdict = "held" if cell.passed else NOT_TESTED.get(cell.text, "untested")
+        verdict = "held" if cell.passed else cast(Verdict, cell.text)
     return PromiseResult(verdict, cell.passed, cell.failed, cell.no_cap, cell.known, undecided)
 
 
 def _failures(
-    engine: str, entries: Iterable[JournalEntry], met: Mapping[str, MetRequirement], asked: Asked
+    engine: str,
+    entries: Iterable[JournalEntry],
+    met: Mapping[str, MetRequirement],
+    conditions: Conditions,
 ) -> Iterable[RequirementFailure]:
     """Yields what failed."""
     for each in entries:
@@ -150,7 +141,7 @@ def _failures(
             headline = record.failure.headline if record.failure else each.report.partition("\n")[0]
             is_ours = (SUITE / f"{name.partition('::')[0]}.py").is_file()
             command = ["batchproof", "test", engine] if is_ours else ["pytest", f"--engine={engine}"]
-            command += [*asked.conditions.options, f"--requirement={name}"]
+            command += [*conditions.options, f"--requirement={name}"]
             yield RequirementFailure(name, headline, shlex.join(command), record.failure)
 
 
@@ -204,7 +195,8 @@ def cells_of(engine: str, outcomes: Iterable[Outcome]) -> Mapping[str, PromiseCe
                 count = counts.setdefault(promise_id, Counter())
                 count[_kind(outcome, record)] += 1
                 count["near_ties"] += record.ledger.num_near_ties
-    return {p.id: _cell(counts[p.id]) for p in Promise if p.id in counts}
+    found = {p.id: counts[p.id] for p in Promise if p.id in counts}
+    return {name: PromiseCell(_cell_text(count), **count) for name, count in found.items()}
 
 
 def _kind(outcome: str, record: TrialRecord) -> str:
@@ -214,10 +206,6 @@ def _kind(outcome: str, record: TrialRecord) -> str:
     if outcome == "skipped" and record.lacks is not None:
         return "no_cap"
     return "refused" if outcome == "skipped" and record.refused is not None else outcome
-
-
-def _cell(count: Counter[str]) -> PromiseCell:
-    return PromiseCell(_cell_text(count), **count)
 
 
 def _cell_text(count: Counter[str]) -> str:
@@ -263,7 +251,7 @@ def undecided_tests(met: Mapping[str, MetRequirement]) -> Counter[str]:
 def _outcome(outcome: str, record: TrialRecord) -> RequirementOutcome | None:
     """Returns the outcome of a test; None if it was skipped since a curated case is about other
     models."""
-    if outcome == "passed" or record.is_stale:
+    if outcome == "passed":
         return "inadequate" if record.is_inadequate else "held"
     if outcome == "skipped":
         return "no capability" if record.lacks else "refused" if record.refused else None
@@ -283,27 +271,19 @@ def _says_nothing(promise: str, outcome: RequirementOutcome, record: TrialRecord
     return outcome == "error" or (record.failure is not None and record.failure.promise != promise)
 
 
-IssueGroup = tuple[KnownIssue | None, tuple[JournalEntry, ...]]
-
-
-def group_by_issue(entries: Iterable[JournalEntry], issues: Sequence[KnownIssue]) -> list[IssueGroup]:
+def failure_groups(
+    entries: Iterable[JournalEntry], issues: Sequence[KnownIssue]
+) -> tuple[FailureGroup, ...]:
     """Returns the failed tests by the first issue that fits, else by promise and by the place where the
-    engine raised or hung, or by test."""
+    engine raised or hung, or by test. Defects come first, then by the order of the promises; groups
+    that name no promise come last."""
     groups: dict[object, tuple[KnownIssue | None, list[JournalEntry]]] = {}
     for each in entries:
         if each.outcome == "failed":
-            record = each.record
-            issue = issue_of(record, issues) if record is not None else None
-            key: object = issue.record.title if issue else (*_promises(each), _place(each))
+            issue = issue_of(each.record, issues) if each.record is not None else None
+            key: object = issue.title if issue else (*_promises(each), _place(each))
             groups.setdefault(key, (issue, []))[1].append(each)
-    return [(issue, tuple(members)) for issue, members in groups.values()]
-
-
-def failure_groups(groups: Iterable[IssueGroup]) -> Iterator[FailureGroup]:
-    """Yields defects first, then by the order of the promises; groups that name
-    no promise come last.
-    """
-    yield from sorted((_group(issue, members) for issue, members in groups), key=_rank_of)
+    return tuple(sorted((_group(*each) for each in groups.values()), key=_rank_of))
 
 
 def _group(issue: KnownIssue | None, members: Sequence[JournalEntry]) -> FailureGroup:
@@ -312,7 +292,7 @@ def _group(issue: KnownIssue | None, members: Sequence[JournalEntry]) -> Failure
     headline = failure.headline if failure else shown.report.partition("\n")[0]
     promises = {promise for each in members for promise in _promises(each)}
     return FailureGroup(
-        title=issue.record.title if issue else headline,
+        title=issue.title if issue else headline,
         promises=tuple(sorted(promises, key=_rank)),
         tests=tuple(dict.fromkeys(_test(each) for each in members)),
         models=tuple(dict.fromkeys(each.record.model for each in members if each.record)),

@@ -3,17 +3,16 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from batchproof.findings.causes import Cause
-from batchproof.plugin.writers.table import LEGEND, SessionFacts, totals_line
+from batchproof.plugin.writers.table import LEGEND, totals_line
 from batchproof.records.journal import JournalEntry
 from batchproof.records.table import ConformanceTable
 from batchproof.records.texts import counted, header, line
 from batchproof.records.trial_record import FailureRecord, SourcePlace
 from batchproof.records.verdict import EngineVerdict, FailureGroup
 from batchproof.requirements.promises import Promise
-from batchproof.requirements.verdict_of_journal import failure_groups, group_by_issue
+from batchproof.requirements.verdict_of_journal import failure_groups
 
 
 def failed_tests(finished: Iterable[JournalEntry]) -> tuple[JournalEntry, ...]:
@@ -33,39 +32,20 @@ MOST_ROWS = 30
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run as the page shows it: the table engine x promise, all tests that failed, the verdict, and
-    what was left out."""
+    """A run as the page shows it: the table engine x promise, all tests, the verdict, and what was left
+    out."""
 
     table: ConformanceTable
-    failed: tuple[JournalEntry, ...]
+    finished: Sequence[JournalEntry]
     folder: Path  # of the files
-    known: tuple[JournalEntry, ...] = ()  # failed as expected
     verdict: EngineVerdict | None = None  # of a run of one engine that asked for it
     selection: str = ""  # such as "12 of 510 tests"; empty: all ran
-
-    @classmethod
-    def of(
-        cls,
-        table: ConformanceTable,
-        finished: Sequence[JournalEntry],
-        folder: Path,
-        verdict: EngineVerdict | None,
-        facts: SessionFacts,
-    ) -> Self:
-        """Returns the run whose tests have these entries."""
-        known = tuple(each for each in finished if each.outcome == "known" and each.record)
-        num_tests = sum(each.record is not None for each in finished)
-        selection = ""
-        if facts.is_uncounted:
-            selection = f"{counted(num_tests, 'test')}, a selection"
-        elif facts.num_left_out:
-            selection = f"{num_tests} of {counted(num_tests + facts.num_left_out, 'test')}"
-        return cls(table, failed_tests(finished), folder, known, verdict, selection)
 
 
 def summary_page(run: FinishedRun) -> str:
     """Returns the page: verdict, table, the first failure in full, the others as a list."""
-    groups, others = groups_of(run), [each for each in run.failed if not is_blamed(each)]
+    failed = failed_tests(run.finished)
+    groups, others = groups_of(run.table, failed), [each for each in failed if not is_blamed(each)]
     parts = [*_verdict(run, groups), "", *_table(run.table), ""]
     parts += _totals(run.table, run.folder)
     listed = [group for engine in run.table.engines for group in groups[engine]]
@@ -73,8 +53,9 @@ def summary_page(run: FinishedRun) -> str:
         parts += ["", "### First failure", "", *_in_full(listed[0], run.folder)]
     if listed[1:]:
         parts += ["", "### Other failures", "", *_list(listed[1:])]
+    known = [each for each in run.finished if each.outcome == "known" and each.record]
     for title, entries in (
-        ("Expected failures", run.known),
+        ("Expected failures", known),
         ("Expected failures that pass now", [e for e in others if _is_stale(e)]),
         ("Failed for other reasons than an engine", [e for e in others if not _is_stale(e)]),
     ):
@@ -83,13 +64,15 @@ def summary_page(run: FinishedRun) -> str:
     return "\n".join(parts) + "\n"
 
 
-def groups_of(run: FinishedRun) -> Mapping[str, list[FailureGroup]]:
+def groups_of(
+    table: ConformanceTable, failed: Iterable[JournalEntry]
+) -> Mapping[str, Sequence[FailureGroup]]:
     """Returns the failures of each engine, in groups as its verdict has them."""
-    found: dict[str, list[FailureGroup]] = {}
-    for engine in run.table.engines:
-        mine = [e for e in run.failed if is_blamed(e) and e.record and e.record.engine == engine]
-        found[engine] = [*failure_groups(group_by_issue(mine, ()))]
-    return found
+    blamed = [(each.record.engine, each) for each in failed if each.record and is_blamed(each)]
+    return {
+        engine: failure_groups([each for name, each in blamed if name == engine], ())
+        for engine in table.engines
+    }
 
 
 def _verdict(run: FinishedRun, groups: Mapping[str, Sequence[FailureGroup]]) -> Iterator[str]:
