@@ -3,6 +3,7 @@
 import re
 import signal
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
@@ -242,7 +243,7 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judged:
             if end in ENDED or isinstance(end, Interrupt):
                 names = alone or (ONE, OTHER)
                 found = [entry_of(self.engine, each, each in broken, counters) for each in names]
-                with TESTS.append_to(self.journal, NoHead()) as journal:
+                with closing(TESTS.append_to(self.journal, NoHead())) as journal:
                     for each in found:
                         journal.append(each)
                 if isinstance(end, Interrupt):
