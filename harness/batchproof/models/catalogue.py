@@ -26,7 +26,8 @@ from transformers.utils import logging
 from batchproof.decoding.adapters import merge, register_adapters, save_adapter
 from batchproof.errors import UsageError
 from batchproof.models.by_module import ByModule
-from batchproof.models.embedded import DEVICES, DTYPES, KNOWN, IntegerOracle
+from batchproof.models.embedded import DEVICES, DTYPES, KNOWN
+from batchproof.models.hash_tables import IntegerOracle
 from batchproof.models.llama_hash_oracle import ROLL
 from batchproof.models.shapes import SHAPES
 from batchproof.validation.values import one_of
