@@ -32,7 +32,7 @@ from batchproof.records.triage import (
     EndpointTriage,
     Verdict,
 )
-from batchproof.triage import making, pack_command, triage_command
+from batchproof.triage import making, noise, pack_command, triage_command
 from batchproof.triage.asking import Asked, Said, Scene, read
 from batchproof.triage.deciding import Rule, Triage
 from batchproof.triage.hypotheses import (
@@ -57,7 +57,7 @@ IN_COMPANY = ("the scene 'together'", "not asked for alone")  # where leaks of a
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack_command, "NUM_AT_HAND", 16)
     monkeypatch.setattr(making, "LENGTHS", (5, 12))
-    monkeypatch.setattr(making, "NUM_NOISE_PROMPTS", 2)
+    monkeypatch.setattr(noise, "NUM_PROMPTS", 2)
     monkeypatch.setattr(triage_command, "pack_at_hand", pack_at_hand)
 
 
@@ -317,7 +317,7 @@ def test_a_pack_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest
     asked = ["probe-pack", "gpt2-hash", str(path), "--dtype=float32", "--probes=4", "--candidates=16"]
     real, starts = making.candidates, []
 
-    def counted(*given: object) -> list[making.Candidate]:
+    def counted(*given: object) -> list[Probe]:
         starts.append(given[-1])
         if len(starts) == 2:
             raise KeyboardInterrupt

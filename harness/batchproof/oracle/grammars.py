@@ -3,10 +3,11 @@
 Each kind of grammar becomes rules of one form: a symbol is a set of bytes or the name of a rule, and a
 rule is a list of sequences of symbols. A state is the set of all stacks of symbols that may still come,
 each with a set of bytes on top. It reads what the suite's generators write: ASCII, no left recursion,
-of a JSON schema the keywords of `_json`.
+of a JSON schema the keywords of `_regex`, which make it a regular expression.
 """
 
 import json
+import re
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, ClassVar
@@ -31,7 +32,7 @@ def automaton(grammar: Grammar, spelling: tuple[bytes, ...] = BYTES) -> "Automat
         case "ebnf":
             _read_ebnf(grammar.text, rules)
         case "json_schema":
-            rules.named["root"] = [_json(json.loads(grammar.text), rules)]
+            rules.named["root"] = [Reader(_regex(json.loads(grammar.text)), rules).read()]
         case _:
             raise ValueError(f"{grammar.kind!r} is no kind of grammar")
     return Automaton(rules.productive(), spelling)
@@ -270,31 +271,26 @@ def _read_ebnf(given: str, rules: Rules) -> None:
         rules.named[name.strip()] = [EbnfReader(right, rules).read()]
 
 
-def _json(schema: dict[str, Any], rules: Rules) -> Symbols:
-    """Returns what stands for the JSON of a schema. Raises `ValueError` for a keyword beyond these."""
+def _regex(schema: dict[str, Any]) -> str:
+    """Returns the regular expression of the JSON of a schema. Raises `ValueError` for a keyword beyond
+    these."""
     match schema:
         case {"enum": [*values]} if len(schema) == 1:
-            return rules.choice([text(_compact(each)) for each in values])
+            return f"({'|'.join(map(_quoted, values))})"
         case {"type": "boolean" | "null" as kind} if len(schema) == 1:
-            words = {"boolean": ["true", "false"], "null": ["null"]}[kind]
-            return rules.choice([text(each) for each in words])
+            return {"boolean": "(true|false)", "null": "null"}[kind]
         case {"type": "integer"} if len(schema) == 1:
-            return Reader(NUMBER, rules).read()
+            return NUMBER
         case {"type": "string", "pattern": str(pattern)} if len(schema) == 2:
-            return (
-                text('"')
-                + Reader(pattern.removeprefix("^").removesuffix("$"), rules).read()
-                + text('"')
-            )
+            return f'"({pattern.removeprefix("^").removesuffix("$")})"'
         case {"type": "array", "items": items, "minItems": low, "maxItems": high} if len(schema) == 4:
-            one = _json(items, rules)
-            more = rules.repeated(text(",") + one, max(low, 1) - 1, high - 1)
-            some = [one + more, *([()] if low == 0 else [])]
-            return text("[") + rules.choice(some) + text("]")
+            one = _regex(items)
+            some = f"{one}(,{one}){{{max(low, 1) - 1},{high - 1}}}"
+            return rf"\[({some}{'' if low else '|'})\]"
         case {"type": "object", "properties": parts, "required": needed, "additionalProperties": False}:
             if len(schema) == 4 and needed == [*parts]:
-                each = [text(f"{_compact(k)}:") + _json(part, rules) for k, part in parts.items()]
-                return text("{") + _joined(each) + text("}")
+                pairs = (f"{_quoted(name)}:{_regex(part)}" for name, part in parts.items())
+                return rf"\{{{','.join(pairs)}\}}"
     raise ValueError(f"{_compact(schema)} is beyond the suite's schemas")
 
 
@@ -302,8 +298,6 @@ def _compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _joined(parts: list[Symbols]) -> Symbols:
-    found: Symbols = ()
-    for place, part in enumerate(parts):
-        found += part if place == 0 else text(",") + part
-    return found
+def _quoted(value: object) -> str:
+    """Returns the regular expression of the JSON of a value."""
+    return re.escape(_compact(value))

@@ -103,8 +103,6 @@ class Triage:
         for scene in schedule(self.pack, self.door, most, self.rule.seed):
             try:
                 self._ask(scene)
-                if self._is_honest() and not self._is_settled() and not self._is_spent():
-                    continue
                 if not self._is_honest() and num_told is None:
                     num_told = self.num_requests
                     for again in self._again():

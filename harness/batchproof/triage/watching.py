@@ -25,7 +25,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
 from operator import mul
 from pathlib import Path
 from typing import Any
@@ -71,7 +70,6 @@ class Watch:
         self._known = [*hypotheses(self.pack, ())]
         self._evidence = Evidence(self.pack, self._known)
         self._weights = self._evidence.weights
-        self.ratios = cache(self._ratios)
         self._order = alternately(len(self.pack.probes))
         self._error = ""  # of the last turn
 
@@ -135,7 +133,8 @@ class Watch:
                 num_left[seen.probe] = seen.step
         return replace(self.state, sums=tuple(sums), num_left=tuple(num_left))
 
-    def _ratios(self, seen: Seen) -> tuple[float, ...]:
+    def ratios(self, seen: Seen) -> tuple[float, ...]:
+        """Returns the likelihood ratio of each hypothesis for one answer."""
         return tuple(map(math.exp, self._evidence.against([seen])))
 
     def _alarm(self) -> Verdict:
