@@ -67,8 +67,7 @@ class Watch:
     most_at_once: int = 4
 
     def __post_init__(self) -> None:
-        self._known = [*hypotheses(self.pack, ())]
-        self._evidence = Evidence(self.pack, self._known)
+        self._evidence = Evidence(self.pack, [*hypotheses(self.pack, ())])
         self._weights = self._evidence.weights
         self._order = alternately(len(self.pack.probes))
         self._error = ""  # of the last turn
@@ -140,7 +139,7 @@ class Watch:
     def _alarm(self) -> Verdict:
         """Lets triage name the cause; where it does not, what was seen until now does, if it can."""
         self._note("has changed: triage names the cause")
-        parts = dict(zip(self._known, map(mul, self.state.sums, self._weights), strict=True))
+        parts = dict(zip(self._evidence.known, map(mul, self.state.sums, self._weights), strict=True))
         best = max(parts, key=lambda each: parts[each])
         belief = sum(parts[h] for h in parts if h.verdict == best.verdict) / sum(parts.values())
         verdict: Verdict = best.verdict if belief >= BELIEF else UNDECIDED
