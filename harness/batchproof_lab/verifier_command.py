@@ -113,15 +113,12 @@ def _judged(pack: ProbePack, known: Tables, counts: Mapping[Kind, int]) -> dict[
         judged, wrong, right = [], [], 0
         for number in range(num):
             endpoint = Endpoint(kind, number, pack.probes, known, pack.unit)
-            odds: list[tuple[int, int, float]] = []
             triage = Triage(endpoint, pack, Rule(alpha=ALPHA, seed=number), is_ours=False)
             triage.evidence.known_ratios = ratios  # all endpoints are asked the same
-            triage.note = lambda _, e=endpoint, t=triage, to=odds: to.append(  # type: ignore[misc]
-                (e.num_requests, e.num_tokens, t.evidence.against_honest)
-            )
             found = triage.decide(kind.name)
-            told += [(r, t) for r, t, odd in odds if odd >= -math.log(ALPHA)][:1]
-            judged.append((endpoint.num_requests, endpoint.num_tokens))
+            if triage.num_told is not None:
+                told.append((triage.num_told, endpoint.num_tokens[triage.num_told]))
+            judged.append((found.num_requests, endpoint.num_tokens[found.num_requests]))
             right += found.verdict == kind.verdict
             if found.verdict != kind.verdict or not any(each in found.why for each in kind.causes):
                 wrong.append(f"{found.verdict}: {found.why}")

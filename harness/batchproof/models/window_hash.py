@@ -45,6 +45,7 @@ def _fill(model: Any) -> None:
                 fill_expert(block.mlp.experts, expert, enumerate(tables.flips(layer, expert)))
 
 
+# Without experts, and with some.
 build_mistral_hash = partial(
     built,
     MistralForCausalLM,

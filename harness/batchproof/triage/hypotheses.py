@@ -269,16 +269,14 @@ class Evidence:
         self.seen: dict[int, list[Seen]] = {}  # by probe
         self.known_ratios: dict[object, tuple[float, ...]] = {}  # by answers to a probe
         self._paths: dict[int, tuple[Path, ...]] = {}
-        self._logs: dict[int, tuple[float, ...]] = {}
         self.ratios = [0.0] * len(self.known)  # logarithms
 
     def add(self, seen: Seen) -> None:
         """Takes one more answer into account."""
         answers = self.seen.setdefault(seen.probe, [])
+        old = self.against(answers) if answers else (0.0,) * len(self.known)
         answers.append(seen)
         new = self.against(answers)
-        old = self._logs.get(seen.probe, (0.0,) * len(new))
-        self._logs[seen.probe] = new
         self.ratios = [r - a + b for r, a, b in zip(self.ratios, old, new, strict=True)]
 
     def against(self, answers: Sequence[Seen]) -> tuple[float, ...]:

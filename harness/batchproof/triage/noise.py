@@ -30,8 +30,6 @@ PRECISIONS = (
     Precision("bfloat16", kv_cache="fp8"),
     Precision("bfloat16", kv_cache="int4"),
 )
-
-
 NUM_PROMPTS, LENGTH = 8, 64  # on which noise is measured
 FITTED = tuple(2 ** (each / 4) for each in range(-12, 5))
 MOST_FLIPS = 0.9  # of tokens; what flips more is no precision in which the model can be served
