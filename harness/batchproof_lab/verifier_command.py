@@ -2,8 +2,8 @@
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from batchproof.cli import choices
@@ -16,9 +16,9 @@ from batchproof.records.provenance import Provenance, made_now
 from batchproof.run.devices import exact_device, num_threads
 from batchproof.run.laboratory import Laboratory
 from batchproof.statistics import share_bound
-from batchproof.triage import making
 from batchproof.triage.deciding import Rule, Triage
-from batchproof.triage.hypotheses import Evidence, Seen
+from batchproof.triage.making import configurations
+from batchproof.triage.pack_command import pack_without_texts
 from batchproof.triage.texts import Texts
 from batchproof.validation.values import at_least
 from batchproof_lab.pages import page
@@ -36,7 +36,6 @@ ALPHA = 0.001
 REQUESTS = (4, 8, 20, 40, 80, 120, 200, 300)  # of the table of power
 NUM_PROBES, NUM_CANDIDATES = 96, 384
 Counted = tuple[tuple[int, int], ...]  # requests and tokens
-Ratios = dict[object, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -84,29 +83,16 @@ def run(arguments: argparse.Namespace) -> int:
     output, seed = choices.writable(arguments.output), arguments.seed
     with exact_device("cpu") as device, num_threads(1):
         oracle = Laboratory(device, resolve_dtype("bfloat16"), 3600.0).oracle(arguments.model)
-        subject, texts = oracle.subject, replace(Texts.of(oracle.subject, False), are_used=False)
-        unit, precisions = noise = making.noise_of(subject, seed)
-        bar = Progress("prompts", "prompt", NUM_CANDIDATES)
-        drawn: list[making.Candidate] = []
-        for start in range(0, NUM_CANDIDATES, making.ROUND):
-            drawn += making.candidates(oracle, texts, seed, start)
-            bar.step(making.ROUND)
-        bar.close()
-        pack = making.pack_of(oracle, texts, seed, NUM_PROBES, noise, drawn)
-        changes = making.configurations(subject, texts)
-        known = tables(subject, pack.probes, unit, changes, VARIANTS)
+        subject = oracle.subject
+        pack = pack_without_texts(oracle, seed, NUM_PROBES, NUM_CANDIDATES)
+        changes = configurations(subject, Texts.of(subject, are_used=False))
+        known = tables(subject, pack.probes, pack.unit, changes, VARIANTS)
         num = arguments.endpoints // 2
         kinds = _judged(pack, known, {HONEST: num} | dict.fromkeys(KINDS, num // len(KINDS)))
     honest = kinds[HONEST.name]
-    bound, shifts = share_bound(honest.num - honest.right, honest.num, 0.05), precisions
-    record = VerifierRecord(
-        made_now(),
-        subject.name,
-        unit,
-        {each.name: each.shift for each in shifts},
-        (*kinds.values(),),
-        bound,
-    )
+    bound = share_bound(honest.num - honest.right, honest.num, 0.05)
+    shifts = {each.name: each.shift for each in pack.precisions}
+    record = VerifierRecord(made_now(), subject.name, pack.unit, shifts, (*kinds.values(),), bound)
     write_result(VERIFIER, record, _page, output, "verifier", arguments.endpoints >= 1_000)
     return int(honest.right < honest.num)
 
@@ -119,35 +105,20 @@ def _quantile(rows: Counted, share: float, of: int) -> int | str:
     return sorted(each[of] for each in rows)[math.ceil(share * len(rows)) - 1] if rows else "-"
 
 
-class Remembering(Evidence):
-    """Weighs the same answers once for all endpoints."""
-
-    ratios_of: Ratios
-
-    def against(self, answers: Sequence[Seen]) -> tuple[float, ...]:
-        key = answers[0].probe, tuple(sorted((e.scene, e.left) for e in answers))
-        if key not in self.ratios_of:
-            self.ratios_of[key] = super().against(answers)
-        return self.ratios_of[key]
-
-
 def _judged(pack: ProbePack, known: Tables, counts: Mapping[Kind, int]) -> dict[str, KindRow]:
-    bar, ratios, rows = Progress("endpoints", "endpoint", sum(counts.values())), Ratios(), {}
+    bar, rows = Progress("endpoints", "endpoint", sum(counts.values())), {}
+    ratios = dict[object, tuple[float, ...]]()
     for kind, num in counts.items():
         told: list[tuple[int, int]] = []
         judged, wrong, right = [], [], 0
         for number in range(num):
             endpoint = Endpoint(kind, number, pack.probes, known, pack.unit)
-            odds: list[tuple[int, int, float]] = []
             triage = Triage(endpoint, pack, Rule(alpha=ALPHA, seed=number), is_ours=False)
-            triage.evidence = evidence = Remembering(pack, triage.evidence.known)
-            evidence.ratios_of = ratios
-            triage.note = lambda _, e=endpoint, w=evidence, to=odds: to.append(  # type: ignore[misc]
-                (e.num_requests, e.num_tokens, w.against_honest)
-            )
+            triage.evidence.known_ratios = ratios  # all endpoints are asked the same
             found = triage.decide(kind.name)
-            told += [(r, t) for r, t, odd in odds if odd >= -math.log(ALPHA)][:1]
-            judged.append((endpoint.num_requests, endpoint.num_tokens))
+            if triage.num_told is not None:
+                told.append((triage.num_told, endpoint.num_tokens[triage.num_told]))
+            judged.append((found.num_requests, endpoint.num_tokens[found.num_requests]))
             right += found.verdict == kind.verdict
             if found.verdict != kind.verdict or not any(each in found.why for each in kind.causes):
                 wrong.append(f"{found.verdict}: {found.why}")

@@ -155,7 +155,7 @@ class Endpoint:
         self._finer = AS_SERVED if kind.temperature else FINER[number % len(FINER)]
         self._temperature = kind.temperature / unit
         self._rng = np.random.default_rng((number, 1))
-        self.num_requests = self.num_tokens = 0
+        self.num_tokens = {0: 0}  # of all answers, by the number of requests
 
     def ask(self, scene: Scene) -> list[Said]:
         found = []
@@ -163,8 +163,9 @@ class Endpoint:
             met = {ANYWHERE, COMPANY} if len(call) > 1 else {ANYWHERE}
             met |= {scene.name} if scene.name != AGAIN or number else set()
             found += [self._said(each, call, self._kind.where in met) for each in call]
-        self.num_requests += len(found)
-        self.num_tokens += sum(len(each.token_ids or ()) for each in found)
+        num, tokens = max(self.num_tokens.items())
+        new = sum(len(each.token_ids or ()) for each in found)
+        self.num_tokens[num + len(found)] = tokens + new
         return found
 
     def _said(self, asked: Asked, call: Sequence[Asked], may_be_wrong: bool) -> Said:

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from batchproof.run.devices import num_threads
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import reference_factory
 from batchproof_lab.suite_run import SharedLaboratory
+from tests.selftest.adapters.stand_in_server import StandIn
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
 DEFAULTS = ("--engine=static", "--model=gpt2-random", "--no-isolate", "--diagnose-for=0")
@@ -137,6 +139,17 @@ def one_thread() -> Iterator[None]:
     """Tiny models on a busy machine wait for their second thread most of the time."""
     with num_threads(1):
         yield
+
+
+@pytest.fixture
+def server() -> Iterator[StandIn]:
+    """A completions server that runs."""
+    with StandIn() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
 
 
 class OneProcess:

@@ -1,4 +1,4 @@
-"""The oracle's automaton of a grammar against two strangers: Python's `re`, by brute force, and
+"""The oracle's automaton of a grammar against Python's `re`, by brute force, and against a stranger,
 llguidance."""
 
 import re

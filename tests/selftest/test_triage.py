@@ -6,8 +6,6 @@ import math
 import os
 import random
 import signal
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,7 @@ from batchproof.records.triage import (
     EndpointTriage,
     Verdict,
 )
-from batchproof.triage import making, pack_command, triage_command
+from batchproof.triage import making, noise, pack_command, triage_command
 from batchproof.triage.asking import Asked, Said, Scene, read
 from batchproof.triage.deciding import Rule, Triage
 from batchproof.triage.hypotheses import (
@@ -50,6 +48,7 @@ from batchproof.triage.watching import YEAR_S, Watch, opened
 from batchproof_lab.verifier_endpoints import COMPANY, FINER, Endpoint, Kind, Table
 from tests.selftest.adapters.stand_in_server import Handler, StandIn, answer
 
+MAKING = ("probe-pack", "gpt2-hash", "--dtype=float32")
 IN_COMPANY = ("the scene 'together'", "not asked for alone")  # where leaks of a batch are seen
 
 
@@ -57,7 +56,7 @@ IN_COMPANY = ("the scene 'together'", "not asked for alone")  # where leaks of a
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack_command, "NUM_AT_HAND", 16)
     monkeypatch.setattr(making, "LENGTHS", (5, 12))
-    monkeypatch.setattr(making, "NUM_NOISE_PROMPTS", 2)
+    monkeypatch.setattr(noise, "NUM_PROMPTS", 2)
     monkeypatch.setattr(triage_command, "pack_at_hand", pack_at_hand)
 
 
@@ -263,14 +262,6 @@ def test_a_text_is_read_as_the_tokens_that_may_stand_there(text: str, left: tupl
     assert (seen.step, seen.place) == left
 
 
-@pytest.fixture
-def server() -> Iterator[StandIn]:
-    with StandIn() as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield running
-        running.shutdown()
-
-
 def test_an_endpoint_is_asked_in_texts_what_a_pack_holds(server: StandIn, tmp_path: Path) -> None:
     def text_alone(handler: Handler, body: dict[str, object]) -> None:
         if isinstance(body["prompt"], str):
@@ -280,8 +271,7 @@ def test_an_endpoint_is_asked_in_texts_what_a_pack_holds(server: StandIn, tmp_pa
 
     server.behaviour = text_alone
     path = tmp_path / "gpt2.pack"
-    made = ["probe-pack", "gpt2-hash", str(path), "--dtype=float32", "--probes=8", "--candidates=16"]
-    assert main([*made, "--seed=3"]) == 0
+    assert main([*MAKING, str(path), "--probes=8", "--candidates=16", "--seed=3"]) == 0
     pack = PROBE_PACK.read(path)
     assert len(pack.probes) == 8
     assert not path.with_name("gpt2.pack.part").exists()
@@ -314,10 +304,10 @@ def test_an_endpoint_is_asked_in_texts_what_a_pack_holds(server: StandIn, tmp_pa
 
 def test_a_pack_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.pack"
-    asked = ["probe-pack", "gpt2-hash", str(path), "--dtype=float32", "--probes=4", "--candidates=16"]
+    asked = [*MAKING, str(path), "--probes=4", "--candidates=16"]
     real, starts = making.candidates, []
 
-    def counted(*given: object) -> list[making.Candidate]:
+    def counted(*given: object) -> list[Probe]:
         starts.append(given[-1])
         if len(starts) == 2:
             raise KeyboardInterrupt
@@ -386,8 +376,7 @@ def test_a_watch_goes_on_where_it_was_stopped(
     server: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, metrics = tmp_path / "gpt2.pack", tmp_path / "batchproof.prom"
-    made = ["probe-pack", "gpt2-hash", str(path), "--dtype=float32", "--probes=8", "--candidates=8"]
-    assert main([*made, "--seed=3"]) == 0
+    assert main([*MAKING, str(path), "--probes=8", "--candidates=8", "--seed=3"]) == 0
     asked = ["triage", server.base_url, f"--pack={path}", "--watch", f"--output={tmp_path}"]
     asked += ["--every=0.01", f"--metrics={metrics}", "--report-every=0.001"]
 

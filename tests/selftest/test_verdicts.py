@@ -12,7 +12,7 @@ from batchproof.checks.broken import BrokenPromise, require
 from batchproof.checks.masks import move_findings
 from batchproof.findings.finding import Finding, Rule
 from batchproof.findings.finding_text import finding_text
-from batchproof.oracle.oracle import ErrorUnit, Oracle
+from batchproof.oracle.oracle import ErrorUnit, Oracle, margins
 from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
 from tests.selftest.conftest import oracle_of
@@ -151,7 +151,7 @@ def test_a_near_tie_in_bfloat16_is_proven_by_regret_and_counted() -> None:
         (seed, step)
         for seed in range(200)
         for step in range(8)
-        if 0 < oracle.answer((seed, 7, seed // 2), 8).margin(step) < 0.3 * bound
+        if 0 < margins(oracle.answer((seed, 7, seed // 2), 8).logits.double())[step] < 0.3 * bound
     )
     prompt, step = (tie[0], 7, tie[0] // 2), tie[1]
     answer = oracle.answer(prompt, step + 1)

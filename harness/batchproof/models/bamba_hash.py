@@ -136,7 +136,7 @@ def build_bamba_hash() -> BambaForCausalLM:
 
 
 def _fill(model: BambaForCausalLM) -> None:
-    fill_vocabulary(model, "bamba", tables.token_code, slice(0, TOKEN_BITS), SOFT)
+    fill_vocabulary(model, "bamba / head", tables.token_code, slice(0, TOKEN_BITS), SOFT)
     model.model.embed_tokens.weight[:, CONSTANT] = CONSTANT_VALUE
     model.model.final_layernorm.weight.copy_(_norm_weight())
     for layer, block in enumerate(model.model.layers):

@@ -12,10 +12,19 @@ pair, the XOR of two bits of each is a bit of the next token.
 A tally forgets no token, and in which columns a token shows depends on those before it.
 """
 
-from collections.abc import Callable, Sequence
 from functools import cache
 
-from batchproof.models.hash_tables import TOKEN_BITS, Bits, random_bits, shuffled, tokens_read_on
+from batchproof.models.hash_tables import (
+    TOKEN_BITS,
+    Bits,
+    Step,
+    nearest,
+    number_of,
+    random_bits,
+    read_on,
+    shuffled,
+    token_of,
+)
 
 STATE_BITS = 16
 COLUMNS = 16
@@ -81,21 +90,14 @@ def mixed(pair: int) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     return tuple((tuple(own[i : i + step]), tuple(read[i : i + step])) for i in starts)
 
 
-def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
-    as `greedy_tokens` does."""
-    return tokens_read_on(prompt, max_new_tokens, reader())
-
-
-def reader() -> Callable[[int], int]:
-    """Returns a function that takes a sequence token by token, and answers each with the next one."""
+def _reader() -> Step:
     pairs = [_Pair(pair) for pair in range(len(OFFSETS))]
 
     def read(token_id: int) -> int:
         state = token_code(token_id)
         for pair in pairs:
             state = pair.step(state)
-        return int("".join(map(str, state)), base=2)
+        return token_of(state)
 
     return read
 
@@ -116,8 +118,8 @@ class _Pair:
         for column, is_selected in enumerate(self._looked_up(selected(self._pair))):
             if is_selected:
                 word ^= self._memories[TALLY][column] ^ self._memories[LATCH][column]
-        fetched = self._states[max(len(self._states) - 1 - OFFSETS[self._pair], 0)]
-        word ^= _number(fetched)
+        fetched = self._states[nearest(len(self._states) - 1, OFFSETS[self._pair])]
+        word ^= number_of(fetched)
         return tuple(
             sum([*(state[i] for i in own), *(word >> i for i in read)]) & 1
             for own, read in mixed(self._pair)
@@ -129,10 +131,10 @@ class _Pair:
             self._memories[LATCH] = [0] * COLUMNS
         if len(self._states) == 1:
             return  # no previous position, no column
-        column = _number([self._states[-2][bit] for bit in address(self._pair)])
+        column = number_of([self._states[-2][bit] for bit in address(self._pair)])
         for memory, is_written in ((TALLY, True), (LATCH, is_open)):
             if is_written:
-                word = _number(self._looked_up(written(self._pair, memory)))
+                word = number_of(self._looked_up(written(self._pair, memory)))
                 self._memories[memory][column] ^= word
 
     def _looked_up(self, sources: Sources) -> list[int]:
@@ -147,6 +149,4 @@ def _sources(label: str) -> Sources:
     return tuple((bit, age % REACH) for bit, age in zip(order, ages, strict=True))
 
 
-def _number(bits: Sequence[int]) -> int:
-    """Returns the bits as an integer, low bit first."""
-    return sum(bit << index for index, bit in enumerate(bits))
+generate = read_on(_reader)

@@ -28,7 +28,7 @@ from batchproof.models.constructed import (
     distance_query,
     signs_of_numbers,
 )
-from batchproof.models.hash_tables import LONG_CONTEXT, TOKEN_BITS, VOCAB_SIZE
+from batchproof.models.hash_tables import LONG_CONTEXT, NUM_SHARED, TOKEN_BITS, VOCAB_SIZE, Bits
 
 STATE = slice(0, TOKEN_BITS)
 CONSTANT = TOKEN_BITS
@@ -132,6 +132,15 @@ def fill_expert(experts: Any, expert: int, flips: Iterable[tuple[int, int]], shi
     """Fills an expert as `fill_parity` does."""
     gate, up = experts.gate_up_proj[expert].chunk(2)
     fill_parity(gate, up, experts.down_proj[expert], flips, shift)
+
+
+def fill_shared_and_routed(mlp: Any, shared: Any, flips: Callable[[int], Bits], shift: int = 0) -> None:
+    """Lets a shared expert make the parity of the first channels, and expert n of the others, negated
+    where `flips(n)` has no 1: of five signs an MLP makes minus their product."""
+    fill_mlp(shared, [(bit, 1) for bit in range(NUM_SHARED)], shift)
+    for expert in range(mlp.experts.num_experts):
+        routed = [(bit, 1 - flip) for bit, flip in enumerate(flips(expert))]
+        fill_expert(mlp.experts, expert, routed[NUM_SHARED:], shift)
 
 
 def fill_parity(

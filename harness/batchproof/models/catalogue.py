@@ -26,7 +26,8 @@ from transformers.utils import logging
 from batchproof.decoding.adapters import merge, register_adapters, save_adapter
 from batchproof.errors import UsageError
 from batchproof.models.by_module import ByModule
-from batchproof.models.embedded import DEVICES, DTYPES, KNOWN, IntegerOracle
+from batchproof.models.embedded import DEVICES, DTYPES, KNOWN
+from batchproof.models.hash_tables import IntegerOracle
 from batchproof.models.llama_hash_oracle import ROLL
 from batchproof.models.shapes import SHAPES
 from batchproof.validation.values import one_of
@@ -291,20 +292,11 @@ def build_model(config: PreTrainedConfig, device: torch.device, dtype: torch.dty
     """
     # MPS generators cannot be restored, so the weights come from the CPU's there.
     place = device if device.type in ("cpu", "cuda", "meta") else torch.device("cpu")
-    with _own_generator(place), place:
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    return model.to(device=device).eval().requires_grad_(False)
-
-
-@contextmanager
-def _own_generator(device: torch.device) -> Iterator[None]:
-    """Seeds the generators that weights are drawn from, and restores them afterwards."""
-    gpus = []
-    if device.type == "cuda":
-        gpus = [torch.cuda.current_device() if device.index is None else device.index]
-    with torch.random.fork_rng(devices=gpus):
+    gpus = [place] if place.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus), place:
         torch.default_generator.manual_seed(SEED)
         for gpu in gpus:
             with torch.cuda.device(gpu):
                 torch.cuda.manual_seed(SEED)
-        yield
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return model.to(device=device).eval().requires_grad_(False)

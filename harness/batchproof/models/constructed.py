@@ -68,17 +68,22 @@ def zeroed(model: Any) -> Any:
 
 
 def fill_vocabulary(
-    model: Any, series: str, code: Callable[[int], Bits], answer: slice, soft: slice
+    model: Any,
+    label: str,
+    code: Callable[[int], Bits],
+    answer: slice,
+    soft: slice,
+    soft_logit: float = SOFT_LOGIT,
 ) -> None:
     """Writes tokens as their codes, from channel 0 on; reads the bits of the next token from the
-    channels `answer`, high bit first, and all soft channels."""
-    embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
+    channels `answer`, high bit first, and all soft channels, with signs fixed by `label`."""
+    embedding, head = model.get_input_embeddings().weight, model.lm_head.weight
     for token_id in range(VOCAB_SIZE):
         state = signs(code(token_id))
         embedding[token_id, : len(state)] = state
         head[token_id, answer] = BIT_LOGIT * token_signs(token_id)
-        of_soft = random_bits(f"{series} / head / {token_id}", soft.stop - soft.start)
-        head[token_id, soft] = SOFT_LOGIT * signs(of_soft)
+        of_soft = random_bits(f"{label} / {token_id}", soft.stop - soft.start)
+        head[token_id, soft] = soft_logit * signs(of_soft)
 
 
 def limit_soft(mlp: Any, first: int, soft: slice, constant: int, one: float, open_gate: float) -> None:

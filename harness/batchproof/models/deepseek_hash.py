@@ -25,6 +25,7 @@ since a bias takes one half from the first.
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,9 +42,9 @@ from batchproof.models.byte_models import (
     STATE,
     WIDTH,
     built,
-    fill_expert,
     fill_frame,
     fill_mlp,
+    fill_shared_and_routed,
 )
 from batchproof.models.constructed import AMPLITUDES_OF, HARD_KEY, distance_query, signs
 from batchproof.models.hash_tables import TOKEN_BITS, bit_order, random_bits
@@ -156,14 +157,11 @@ def _fill_latents(attention: Any, layer: int) -> None:
 
 
 def _fill_experts(mlp: Any, layer: int) -> None:
-    """Fills the router, the shared expert for the first bits, and the others for the rest."""
+    """Fills the router and the experts."""
     for expert in range(tables.NUM_EXPERTS):
         group, is_second = divmod(expert, 2)
         is_many = is_second or group  # ones, which make the sum of signs negative
         mlp.gate.weight[expert, is_second] = -_ROUTER_GAIN if is_many else _ROUTER_GAIN
         mlp.gate.e_score_correction_bias[expert] = 0.0 if is_second else -0.5
-        flips = zip(tables.ROUTED, tables.flips(layer, expert), strict=True)
-        fill_expert(mlp.experts, expert, [(bit, 1 - flip) for bit, flip in flips])
-        mlp.experts.down_proj[expert] /= SCALING
-    others = [bit for bit in range(TOKEN_BITS) if bit not in tables.ROUTED]
-    fill_mlp(mlp.shared_experts, [(bit, 1) for bit in others])
+    fill_shared_and_routed(mlp, mlp.shared_experts, partial(tables.flips, layer))
+    mlp.experts.down_proj /= SCALING

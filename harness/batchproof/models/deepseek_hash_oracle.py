@@ -7,14 +7,17 @@ new bit is the XOR of an own bit and the four that are fetched. In layers with e
 two of these sums of five bits choose a group of experts and one in it, which negates some new bits.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, partial
 
 from batchproof.models.hash_tables import (
+    NUM_SHARED,
     TOKEN_BITS,
     Bits,
-    byte_tokens,
-    random_bits,
+    Step,
+    flips_of,
+    nearest,
+    of_bytes,
     reordered,
     shuffled,
 )
@@ -27,12 +30,11 @@ CHOICES = (1, 6)
 NUM_LAYERS = len(OFFSETS)
 NUM_DENSE = 1  # layers without experts, the first ones
 NUM_GROUPS, NUM_EXPERTS = 2, 4
-ROUTED = (4, 5, 6, 7)
-"""The bits that the chosen expert makes; the shared one makes the others."""
 
 SERIES = "deepseek 60"
 """Of the first 300 series, of those whose experts differ, the one in which a bit that is changed in the
 last 32 tokens changes the next one most often (91 %)."""
+flips = partial(flips_of, SERIES, num_shared=NUM_SHARED)
 
 
 @cache
@@ -42,35 +44,22 @@ def asked(layer: int, head: int) -> tuple[int, int]:
     return own, key
 
 
-@cache
-def flips(layer: int, expert: int) -> Bits:
-    """Returns 1 for each bit of `ROUTED` that the expert negates."""
-    return random_bits(f"{SERIES} / layer {layer} / expert {expert}", len(ROUTED))
-
-
-def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
-    as `greedy_tokens` does."""
-
-    def fetched(layer: int, position: int, states: Callable[[int], int]) -> Iterator[int]:
-        for head, source in enumerate(_sources(layer, position, states)):
-            yield reordered(SERIES, layer, head)[states(source)]
-
-    def flipped(layer: int, group: bool, second: bool) -> Iterable[tuple[int, int]]:
-        expert = 2 * group + second
-        return () if layer < NUM_DENSE else zip(ROUTED, flips(layer, expert), strict=True)
-
-    return byte_tokens(prompt, max_new_tokens, NUM_LAYERS, fetched, flipped)
-
-
-def _sources(layer: int, position: int, states: Callable[[int], int]) -> Iterator[int]:
-    """Yields the position that each head reads."""
-    for offset in OFFSETS[layer]:
-        yield position - min(max(offset, 0), position)
+def _reads(layer: int, position: int, states: Step) -> Iterator[tuple[int, int]]:
+    for head, offset in enumerate(OFFSETS[layer]):
+        yield head, nearest(position, offset)
     for head, distance in enumerate(CHOICES, start=len(OFFSETS[layer])):
         own, key = asked(layer, head)
         wanted, far = states(position) >> own & 1, position - distance
         is_near = states(position) >> key & 1 == wanted
         if far < 0 or (is_near and states(far) >> key & 1 != wanted):
             far = position
-        yield far
+        yield head, far
+
+
+def _chosen_flips(layer: int, majorities: int) -> Bits:
+    """Bit 0 of the majorities chooses the group, and bit 1 the expert in it."""
+    second, group = divmod(majorities, 2)
+    return () if layer < NUM_DENSE else flips(layer, 2 * group + second)
+
+
+generate = of_bytes(NUM_LAYERS, partial(reordered, SERIES), _reads, _chosen_flips)

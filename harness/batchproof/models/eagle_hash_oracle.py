@@ -6,10 +6,17 @@ state follows from the state before it and one token: what a draft head is given
 a sequence is as if that had been repeated for ever.
 """
 
-from collections.abc import Sequence
 from functools import cache
 
-from batchproof.models.hash_tables import TOKEN_BITS, Bits, random_bits, shuffled, tokens_read_on
+from batchproof.models.hash_tables import (
+    TOKEN_BITS,
+    Bits,
+    Step,
+    number_of,
+    random_bits,
+    read_on,
+    shuffled,
+)
 from batchproof.models.llama_hash_oracle import STATE_BITS
 
 OFFSETS = (-1, 1, 2, 4, 8, 16)
@@ -39,14 +46,12 @@ def mixed_code(token_id: int) -> Bits:
     return tuple(code[own] ^ code[fetched] for own, fetched in gate_inputs(0))
 
 
-def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
-    as `greedy_tokens` does."""
+def _reader() -> Step:
     state: int | None = None
 
     def read(token_id: int) -> int:
         nonlocal state
-        code = int("".join(map(str, mixed_code(token_id))), base=2)
+        code = number_of(reversed(mixed_code(token_id)))
         if state is None:
             state = 0
             for _ in range(CODE_BITS):
@@ -54,4 +59,7 @@ def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
         state = state >> 1 ^ code
         return state % (1 << TOKEN_BITS)
 
-    return tokens_read_on(prompt, max_new_tokens, read)
+    return read
+
+
+generate = read_on(_reader)

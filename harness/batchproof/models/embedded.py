@@ -6,7 +6,6 @@ builds a model is imported when the model is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -23,11 +22,10 @@ from batchproof.models import (
     qwen3_next_hash_oracle,
 )
 from batchproof.models import window_hash_oracle as window_oracle
+from batchproof.models.hash_tables import IntegerOracle
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-IntegerOracle = Callable[..., list[int]]  # of a prompt, the number of tokens, and of a variant
 
 
 @dataclass(frozen=True, slots=True)

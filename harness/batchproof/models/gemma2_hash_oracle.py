@@ -5,9 +5,10 @@ without one take turns. In each, a new bit is the XOR of an own bit and of bits 
 head of `PAIR` those of this position and of the one before, every other those of one position.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 
-from batchproof.models.hash_tables import byte_tokens, reordered
+from batchproof.models.hash_tables import LONG_CONTEXT, nearest, of_bytes, reordered
 from batchproof.models.window_hash_oracle import BEYOND, WINDOW
 
 PAIR = "pair"
@@ -32,17 +33,13 @@ def has_window(layer: int) -> bool:
 
 def source(layer: int, offset: int, position: int) -> int:
     """Returns the position that a head with this offset reads: the visible one nearest to it."""
-    nearest = min(max(offset, 0), position)
-    return position - (min(nearest, WINDOW - 1) if has_window(layer) else nearest)
+    return nearest(position, offset, WINDOW if has_window(layer) else LONG_CONTEXT)
 
 
-def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
-    as `greedy_tokens` does."""
+def _reads(layer: int, position: int, _: object) -> Iterator[tuple[int, int]]:
+    for head, offset in enumerate(HEADS[layer]):
+        for each in (0, 1) if isinstance(offset, str) else (offset,):
+            yield head, source(layer, each, position)
 
-    def fetched(layer: int, position: int, states: Callable[[int], int]) -> Iterator[int]:
-        for head, offset in enumerate(HEADS[layer]):
-            for each in (0, 1) if isinstance(offset, str) else (offset,):
-                yield reordered(SERIES, layer, head)[states(source(layer, each, position))]
 
-    return byte_tokens(prompt, max_new_tokens, len(HEADS), fetched)
+generate = of_bytes(len(HEADS), partial(reordered, SERIES), _reads)

@@ -24,16 +24,23 @@ and V in every layer, counts in them. Head 0 carries `soft` along its hops.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
+from functools import partial
 
-import torch
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP, GPT2Attention
 
 from batchproof.models import gpt2_hash_oracle as tables
-from batchproof.models.constructed import BIT_LOGIT, constructed_gpt2, signs, token_signs
-from batchproof.models.hash_tables import NUM_POSITIONS, TOKEN_BITS, VOCAB_SIZE, random_bits, shuffled
+from batchproof.models.constructed import constructed_gpt2, fill_vocabulary, signs
+from batchproof.models.hash_tables import (
+    NUM_POSITIONS,
+    TOKEN_BITS,
+    VOCAB_SIZE,
+    Bits,
+    random_bits,
+    shuffled,
+)
 
 NUM_HEADS, HEAD_DIM = 6, 32
 WIDTH = NUM_HEADS * HEAD_DIM
@@ -77,7 +84,9 @@ def build_gpt2_hash() -> GPT2LMHeadModel:
 
 def _fill(model: GPT2LMHeadModel) -> None:
     stack = model.transformer
-    _fill_vocabulary(stack.wte.weight, model.lm_head.weight)
+    answer, soft = slice(_BITS - TOKEN_BITS, _BITS), slice(_SOFT, _SOFT + _NUM_SOFT)
+    code = partial(_paired, tables.token_code)
+    fill_vocabulary(model, "unembedding", code, answer, soft, _SOFT_LOGIT)
     _fill_positions(stack.wpe.weight)
     _fill_norm(stack.ln_f, has_fetched=False)
     for layer, block in enumerate(stack.h):
@@ -87,27 +96,17 @@ def _fill(model: GPT2LMHeadModel) -> None:
         _fill_mlp(block.mlp, layer)
 
 
-def _pairs(bits: Iterable[int]) -> Tensor:
-    """Returns the channels of paired bits: first all signs, then all their negatives."""
-    return torch.cat((signs(bits), -signs(bits)))
-
-
-def _fill_vocabulary(embedding: Tensor, head: Tensor) -> None:
-    """Writes a token's code as the first state; reads agreement with the token's bits, plus a share of
-    the soft channels."""
-    answer, soft = _STATE + _BITS, slice(_SOFT, _SOFT + _NUM_SOFT)
-    for token_id in range(VOCAB_SIZE):
-        embedding[token_id, _STATE:_FETCHED] = _pairs(tables.token_code(token_id))
-        head[token_id, answer - TOKEN_BITS : answer] = BIT_LOGIT * token_signs(token_id)
-        of_soft = random_bits(f"unembedding / {token_id}", _NUM_SOFT)
-        head[token_id, soft] = _SOFT_LOGIT * signs(of_soft)
+def _paired(code: Callable[[int], Bits], number: int) -> Bits:
+    """Returns the bits of paired channels: first those of the code, then all their opposites."""
+    bits = code(number)
+    return (*bits, *(1 - bit for bit in bits))
 
 
 def _fill_positions(weight: Tensor) -> None:
     """Writes the code to mix in, the address, and one target per layer."""
     addresses = tables.addresses()
     for position, row in enumerate(weight):
-        row[_FETCHED:_ADDRESS] = _pairs(tables.position_code(position))
+        row[_FETCHED:_ADDRESS] = signs(_paired(tables.position_code, position))
         hops = [tables.fetched_position(n, position) for n in range(2, tables.NUM_LAYERS)]
         seen = (position, position + 1, *hops)
         row[_ADDRESS:_SOFT] = signs(bit for p in seen for bit in addresses[p])

@@ -1,13 +1,13 @@
 """The answers of `gpt2-hash` in integer Python. A *state* is a tuple of `STATE_BITS` bits (0 or 1), one
 per position and layer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 
 from batchproof.models.hash_tables import (
     NUM_POSITIONS,
     Bits,
-    layered_tokens,
+    layered,
     random_bits,
     shuffled,
     token_of,
@@ -92,13 +92,10 @@ def addresses() -> tuple[Bits, ...]:
     return tuple(words[start : start + NUM_POSITIONS + 1])
 
 
-def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
-    as `greedy_tokens` does."""
+def _mixed(layer: int, position: int, states: Callable[[int], Bits]) -> Bits:
+    own = states(position)
+    other = states(fetched_position(layer, position)) if layer else position_code(position)
+    return tuple(own[i] ^ other[j] for i, j in gate_inputs(layer))
 
-    def mixed(layer: int, position: int, states: Callable[[int], Bits]) -> Bits:
-        own = states(position)
-        other = states(fetched_position(layer, position)) if layer else position_code(position)
-        return tuple(own[i] ^ other[j] for i, j in gate_inputs(layer))
 
-    return layered_tokens(prompt, max_new_tokens, NUM_LAYERS, token_code, mixed, token_of)
+generate = layered(NUM_LAYERS, token_code, _mixed, token_of)

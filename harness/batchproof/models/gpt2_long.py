@@ -76,7 +76,7 @@ def _fill(model: GPT2LMHeadModel) -> None:
     model.lm_head.weight[:, :TOKEN_BITS] = BIT_LOGIT * signs
     _fill_positions(stack.wpe.weight)
     norms = [stack.ln_f]
-    for layer, block in enumerate(stack.h, start=1):
+    for layer, block in enumerate(stack.h):
         norms += [block.ln_1, block.ln_2]
         _fill_attention(block.attn, layer)
         _fill_mlp(block.mlp)

@@ -5,10 +5,10 @@ state by the XOR of itself and the states of four positions up to its own, each 
 its bits. A token takes a few dozen table look-ups, whatever the length of its context.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable
 from functools import cache
 
-from batchproof.models.hash_tables import TOKEN_BITS, byte_tokens, digest, permuted, shuffled
+from batchproof.models.hash_tables import TOKEN_BITS, digest, of_bytes, permuted, shuffled
 
 NUM_LAYERS = 2
 NUM_SOURCES = 4
@@ -29,8 +29,8 @@ def sources(position: int) -> tuple[int, ...]:
 
 
 def bit_order(layer: int, source: int) -> list[int]:
-    """Returns, for every new state bit, which bit of the fetched state enters it; layers from 1 on."""
-    return shuffled(f"long / layer {layer} / source {source}", TOKEN_BITS)
+    """Returns, for every new state bit, which bit of the fetched state enters it."""
+    return shuffled(f"long / layer {layer + 1} / source {source}", TOKEN_BITS)
 
 
 @cache
@@ -38,12 +38,8 @@ def _reordered(layer: int, source: int) -> tuple[int, ...]:
     return permuted(bit_order(layer, source))
 
 
-def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
-    as `greedy_tokens` does."""
+def _reads(_layer: int, position: int, _: object) -> Iterable[tuple[int, int]]:
+    return enumerate(sources(position))
 
-    def fetched(layer: int, position: int, states: Callable[[int], int]) -> Iterator[int]:
-        for source, at in enumerate(sources(position)):
-            yield _reordered(layer + 1, source)[states(at)]
 
-    return byte_tokens(prompt, max_new_tokens, NUM_LAYERS, fetched)
+generate = of_bytes(NUM_LAYERS, _reordered, _reads)

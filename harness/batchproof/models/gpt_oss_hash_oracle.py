@@ -7,11 +7,11 @@ bit says which of a pair fetches, the other finds its sink and fetches nothing. 
 majority in two of the sums chooses one of four experts, each of which flips other bits of the result.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator
+from functools import partial
 
 from batchproof.models.gemma2_hash_oracle import has_window, source
-from batchproof.models.hash_tables import TOKEN_BITS, Bits, byte_tokens, random_bits, reordered
+from batchproof.models.hash_tables import Step, flips_of, of_bytes, reordered
 from batchproof.models.window_hash_oracle import BEYOND
 
 HEADS = ((BEYOND, 1, -1, 3), (12, 2, 16, 5), (5, BEYOND, 1, 2), (5, 16, 2, 12))
@@ -19,6 +19,7 @@ HEADS = ((BEYOND, 1, -1, 3), (12, 2, 16, 5), (5, BEYOND, 1, 2), (5, 16, 2, 12))
 and there heads 0 and 1 are a pair, and 2 and 3."""
 NUM_EXPERTS = 4
 SERIES = "gpt-oss 0"
+flips = partial(flips_of, SERIES)
 
 
 def asks(layer: int, head: int) -> tuple[int, int] | None:
@@ -26,28 +27,16 @@ def asks(layer: int, head: int) -> tuple[int, int] | None:
     return divmod(head, 2) if has_window(layer) else None
 
 
-@cache
-def flips(layer: int, expert: int) -> Bits:
-    """Returns the bits that an expert flips."""
-    return random_bits(f"{SERIES} / layer {layer} / expert {expert}", TOKEN_BITS)
-
-
 def num_summed(layer: int) -> int:
     """Returns how many bits a sum has: an own one, and one of each head that fetches."""
     return 3 if has_window(layer) else 5
 
 
-def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
-    as `greedy_tokens` does."""
+def _reads(layer: int, position: int, states: Step) -> Iterator[tuple[int, int]]:
+    for head, offset in enumerate(HEADS[layer]):
+        asked = asks(layer, head)
+        if asked is None or states(position) >> asked[0] & 1 == asked[1]:
+            yield head, source(layer, offset, position)
 
-    def fetched(layer: int, position: int, states: Callable[[int], int]) -> Iterator[int]:
-        for head, offset in enumerate(HEADS[layer]):
-            asked = asks(layer, head)
-            if asked is None or states(position) >> asked[0] & 1 == asked[1]:
-                yield reordered(SERIES, layer, head)[states(source(layer, offset, position))]
 
-    def flipped(layer: int, first: bool, second: bool) -> Iterator[tuple[int, int]]:
-        return enumerate(flips(layer, first + 2 * second))
-
-    return byte_tokens(prompt, max_new_tokens, len(HEADS), fetched, flipped)
+generate = of_bytes(len(HEADS), partial(reordered, SERIES), _reads, flips)

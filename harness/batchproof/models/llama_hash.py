@@ -168,7 +168,7 @@ def _fill(
     inputs: Callable[[int], Gates],
 ) -> None:
     answer = slice(STATE.stop - TOKEN_BITS, STATE.stop)
-    fill_vocabulary(model, "llama", code, answer, SOFT)
+    fill_vocabulary(model, "llama / head", code, answer, SOFT)
     model.model.embed_tokens.weight[:, CONSTANT] = CONSTANT_VALUE
     model.model.norm.weight.fill_(math.sqrt(MEAN_SQUARE_NO_FETCH))
     for layer, block in enumerate(model.model.layers):

@@ -13,7 +13,8 @@ from functools import cache
 from batchproof.models.hash_tables import (
     VOCAB_SIZE,
     Bits,
-    layered_tokens,
+    layered,
+    nearest,
     random_bits,
     shuffled,
     token_of,
@@ -24,7 +25,8 @@ ROLL = 77
 """By how many tokens the vocabulary is rolled in weights behind those of the variants."""
 STATE_BITS = 32
 OFFSETS = (-1, 1, 2, 4, 8, 16, 16, 16)
-"""How far back each layer reads. -1 is the future: no honest mask shows it (see `source`)."""
+"""How far back each layer reads. -1 is the future: no honest mask shows it, so the position itself
+is read."""
 
 _SERIES = "llama 22"
 """The first series of tables in which a changed token is never lost by construction: from every
@@ -81,24 +83,14 @@ def variant(number: int) -> Variant:
     )
 
 
-def source(offset: int, position: int) -> int:
-    """Returns the position whose state `position` reads in a layer with this offset.
-
-    An offset that points outside the visible keys reads the visible key next to it: position 0
-    near the start, and for the offset -1, which a causal mask hides, the position itself.
-    """
-    return min(max(position - offset, 0), position)
-
-
 def generate(prompt: Sequence[int], max_new_tokens: int, number: int = 0) -> list[int]:
-    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt` under weights of
-    this number: those of a variant or, from `NUM_VARIANTS` + 1 on, of the model alone and of each
-    variant once more, with another vocabulary. Raises `ValueError` as `greedy_tokens` does."""
+    """The oracle (`hash_tables.IntegerOracle`) of weights of this number: those of a variant or, from
+    `NUM_VARIANTS` + 1 on, of the model alone and of each variant once more, with another vocabulary."""
     is_rolled, number = divmod(number, NUM_VARIANTS + 1)
     hashed, shift = variant(number), ROLL * is_rolled
 
     def mixed(layer: int, position: int, states: Callable[[int], Bits]) -> Bits:
-        own, fetched = states(position), states(source(hashed.offsets[layer], position))
+        own, fetched = states(position), states(nearest(position, hashed.offsets[layer]))
         flipped, new = hashed.stored[layer] ^ hashed.arriving[layer], hashed.new[layer]
         return tuple(
             own[i] ^ fetched[j] ^ (j in flipped) ^ (bit in new)
@@ -111,4 +103,4 @@ def generate(prompt: Sequence[int], max_new_tokens: int, number: int = 0) -> lis
     def token(state: Bits) -> int:
         return (token_of(state) + shift) % VOCAB_SIZE
 
-    return layered_tokens(prompt, max_new_tokens, len(OFFSETS), code, mixed, token)
+    return layered(len(OFFSETS), code, mixed, token)(prompt, max_new_tokens)

@@ -16,6 +16,7 @@ under another. Merged into the weights, an adapter gives a model with exact marg
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from batchproof.decoding.adapters import SCALE, Layers, LowRank
 from batchproof.models.constructed import HARD_KEY, distance_query
@@ -26,47 +27,36 @@ from batchproof.models.llama_hash import (
     FETCHED,
     HEAD_DIM,
     INNER,
-    NUM_HEADS,
-    NUM_KV_HEADS,
     RELU_GAIN,
     STATE,
-    WIDTH,
 )
-from batchproof.models.llama_hash_oracle import (
-    OFFSETS,
-    STATE_BITS,
-    gate_inputs,
-    variant,
-)
+from batchproof.models.llama_hash_oracle import OFFSETS, STATE_BITS, gate_inputs, variant
 
 
-def low_rank(_: object, number: int) -> Layers:
+def low_rank(model: PreTrainedModel, number: int) -> Layers:
     """Yields the name of each linear layer that adapter `number` acts on, and what it adds."""
     changed, rank = variant(number), 8 if number % 2 else 4  # ranks differ
     for layer, offset in enumerate(changed.offsets):
         sign = -1.0 if layer % 2 else 1.0
         query = sign * _hard_query(offset) - _hard_query(OFFSETS[layer])
         key = (sign - 1) * HARD_KEY * torch.ones(HEAD_DIM // 2)
-        column = _unit(CONSTANT, WIDTH)
-        attention, mlp = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp"
-        heads, kv_heads = NUM_HEADS * HEAD_DIM, NUM_KV_HEADS * HEAD_DIM
-        pairs = [(column, _first(query / CONSTANT_VALUE, heads))]
-        yield f"{attention}.q_proj", _stacked(pairs, rank, WIDTH, heads)
-        pairs = [(column, _first(key / CONSTANT_VALUE, kv_heads))]
-        yield f"{attention}.k_proj", _stacked(pairs, rank, WIDTH, kv_heads)
-        pairs = [
-            (_unit(STATE.start + b, WIDTH), -2 * _unit(b, kv_heads)) for b in changed.stored[layer]
-        ]
-        yield f"{attention}.v_proj", _stacked(pairs, rank, WIDTH, kv_heads)
-        pairs = [
-            (_unit(b, heads), -2 * _unit(FETCHED.start + b, WIDTH)) for b in changed.arriving[layer]
-        ]
-        yield f"{attention}.o_proj", _stacked(pairs, rank, heads, WIDTH)
-        pairs = [
-            (_unit(STATE.start + gate_inputs(layer)[b][0], WIDTH), _gates(b))
-            for b in changed.new[layer]
-        ]
-        yield f"{mlp}.gate_proj", _stacked(pairs, rank, WIDTH, INNER)
+        turned, own = torch.tensor([-2.0]), [bits[0] for bits in gate_inputs(layer)]
+        # From which output channel on which values times which input channel are added.
+        added: dict[str, list[tuple[int, Tensor, int]]] = {
+            "self_attn.q_proj": [(0, query / CONSTANT_VALUE, CONSTANT)],
+            "self_attn.k_proj": [(0, key / CONSTANT_VALUE, CONSTANT)],
+            "self_attn.v_proj": [(b, turned, STATE.start + b) for b in changed.stored[layer]],
+            "self_attn.o_proj": [(FETCHED.start + b, turned, b) for b in changed.arriving[layer]],
+            "mlp.gate_proj": [(0, _gates(b), STATE.start + own[b]) for b in changed.new[layer]],
+        }
+        for part, products in added.items():
+            name = f"model.layers.{layer}.{part}"
+            num_out, num_in = model.get_submodule(name).weight.shape
+            pair = LowRank(torch.zeros(rank, num_in), torch.zeros(num_out, rank))
+            for place, (first, values, channel) in enumerate(products):
+                pair.a[place, channel] = 1.0
+                pair.b[first : first + len(values), place] = values / SCALE
+            yield name, pair
 
 
 def _hard_query(offset: int) -> Tensor:
@@ -79,22 +69,3 @@ def _gates(bit: int) -> Tensor:
     for index in range(4):
         units[index * STATE_BITS + bit] = -2 * RELU_GAIN * (1.0 if index < 2 else -1.0)
     return units
-
-
-def _unit(place: int, size: int) -> Tensor:
-    return _first(torch.ones(1), size, place)
-
-
-def _first(values: Tensor, size: int, start: int = 0) -> Tensor:
-    """Returns the values among zeros, from `start` on: (size,)."""
-    row = torch.zeros(size)
-    row[start : start + len(values)] = values
-    return row
-
-
-def _stacked(pairs: list[tuple[Tensor, Tensor]], rank: int, num_in: int, num_out: int) -> LowRank:
-    """Returns the pairs of a row (in,) and a column (out,) as one product, filled up with zeros."""
-    added = LowRank(torch.zeros(rank, num_in), torch.zeros(num_out, rank))
-    for place, (row, column) in enumerate(pairs):
-        added.a[place], added.b[:, place] = row, column / SCALE
-    return added

@@ -26,6 +26,7 @@ attention, masks what it reads by the own state.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,10 +44,9 @@ from batchproof.models.byte_models import (
     STATE,
     WIDTH,
     built,
-    fill_expert,
     fill_frame,
-    fill_mlp,
     fill_router,
+    fill_shared_and_routed,
     fill_values,
     places,
 )
@@ -169,11 +169,7 @@ def _fill_attention(attention: Any, layer: int) -> None:
 
 
 def _fill_experts(mlp: Any, layer: int) -> None:
-    """Fills the shared expert for the first bits, and the others for the rest."""
+    """Fills the router and the experts, also the gate of the shared one."""
     fill_router(mlp.gate.weight, threshold=2 * (tables.MANY - 1))  # a sum is 1, and 2 less for each 1
-    for expert in range(tables.NUM_EXPERTS):
-        flips = zip(tables.ROUTED, tables.flips(layer, expert), strict=True)
-        fill_expert(mlp.experts, expert, [(bit, 1 - flip) for bit, flip in flips], _SHIFT)
-    others = [(bit, 1) for bit in range(TOKEN_BITS) if bit not in tables.ROUTED]
-    fill_mlp(mlp.shared_expert, others, _SHIFT)
+    fill_shared_and_routed(mlp, mlp.shared_expert, partial(tables.flips, layer), _SHIFT)
     mlp.shared_expert_gate.weight[0, CONSTANT] = _HARD / SIZE

@@ -10,18 +10,21 @@ own state. The numbers of ones in two of these sums choose an expert, and that n
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, partial, reduce
 
 from batchproof.models.hash_tables import (
     LONG_CONTEXT,
+    NUM_SHARED,
     TOKEN_BITS,
-    Bits,
+    Step,
     digest,
+    flips_of,
+    nearest,
+    number_of,
     permuted,
-    random_bits,
+    read_on,
     reordered,
     shuffled,
-    tokens_read_on,
     xor_of,
 )
 
@@ -33,14 +36,13 @@ ADDRESS_BITS = (3, 5)
 """Of the cells of each of the two key heads."""
 MEMORIES = 4  # heads with values, of which each key head serves two
 NUM_EXPERTS = 4
-ROUTED = (4, 5, 6, 7)
-"""The bits that the chosen expert makes; the shared one makes the others."""
 MANY = 2  # so many ones in the sums of bits 0 and 1 choose another expert
 NUM_LAYERS = 2 * len(OFFSETS)
 
 SERIES = "qwen3-next 106"
 """Of the first 260 series one in which a changed token (93 %), a gate that is ignored (97 %) and cells
 that are lost once (93 %) nearly always change the answers that follow."""
+flips = partial(flips_of, SERIES, num_shared=NUM_SHARED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Address:
         if self.age >= len(states):
             return None
         state = states[-1 - self.age]
-        return sum((state >> bit & 1) << index for index, bit in enumerate(self.bits))
+        return number_of(state >> bit & 1 for bit in self.bits)
 
 
 @cache
@@ -90,26 +92,17 @@ def mask_order(layer: int, head: int) -> tuple[int, ...] | None:
 
 
 @cache
-def flips(layer: int, expert: int) -> Bits:
-    """Returns 1 for each bit of `ROUTED` that the expert negates."""
-    return random_bits(f"{SERIES} / layer {layer} / expert {expert}", len(ROUTED))
-
-
-@cache
 def _masks(layer: int, head: int) -> tuple[int, ...] | None:
     order = mask_order(layer, head)
     return order and permuted(order)
 
 
-def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
-    as `greedy_tokens` does."""
+def _reader() -> Step:
     layers = [_Layer(number) for number in range(NUM_LAYERS)]
+    return lambda token_id: reduce(lambda state, layer: layer.step(state), layers, token_id)
 
-    def read(token_id: int) -> int:
-        return reduce(lambda state, layer: layer.step(state), layers, token_id)
 
-    return tokens_read_on(prompt, max_new_tokens, read, LONG_CONTEXT)
+generate = read_on(_reader, LONG_CONTEXT)
 
 
 class _Layer:
@@ -130,12 +123,12 @@ class _Layer:
             masks = _masks(self._number, head)
             seen = word if masks is None else word & masks[state]
             sums.append(reordered(SERIES, self._number, head)[seen])
-        first, second = (sum(each >> bit & 1 for each in sums) >= MANY for bit in (0, 1))
-        return xor_of(sums, zip(ROUTED, flips(self._number, first + 2 * second), strict=True))
+        expert = number_of(sum(each >> bit & 1 for each in sums) >= MANY for bit in (0, 1))
+        return xor_of(sums, flips(self._number, expert))
 
     def _attended(self, pair: int) -> Iterator[int]:
         last = len(self._states) - 1
-        return (self._states[max(last - offset, 0)] for offset in OFFSETS[pair])
+        return (self._states[nearest(last, offset)] for offset in OFFSETS[pair])
 
     def _remembered(self, state: int) -> Iterator[int]:
         """Yields what each memory holds in the cell that is read, after this position has written."""

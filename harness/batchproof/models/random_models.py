@@ -5,9 +5,10 @@ import math
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from batchproof.decoding.adapters import SCALE, Layers, LowRank
+from batchproof.models.catalogue import build_model
 from batchproof.models.shapes import RANDOM
 
 RANK = 4
@@ -16,10 +17,7 @@ TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "down_proj")
 
 def build(name: str) -> PreTrainedModel:
     """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(RANDOM[name].config())
-    return model.eval().requires_grad_(False)
+    return build_model(RANDOM[name].config(), torch.device("cpu"), torch.float32)
 
 
 def low_rank(model: PreTrainedModel, number: int) -> Layers:

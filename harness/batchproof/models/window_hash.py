@@ -14,7 +14,7 @@ expert by their signs, and each expert negates other products.
 from functools import partial
 from typing import Any
 
-from transformers import MistralForCausalLM, MixtralForCausalLM, PreTrainedModel
+from transformers import MistralForCausalLM, MixtralForCausalLM
 
 from batchproof.models import window_hash_oracle as tables
 from batchproof.models.byte_models import (
@@ -32,30 +32,6 @@ from batchproof.models.hash_tables import bit_order
 WIDTH, INNER = 32, 128  # kernels want a multiple of 8
 
 
-def build_mistral_hash() -> PreTrainedModel:
-    """Returns the model without experts: float32, on the CPU, eval mode, no gradients. Leaves every RNG
-    untouched."""
-    return _built(MistralForCausalLM)
-
-
-def build_mixtral_hash() -> PreTrainedModel:
-    """Returns the model with experts, likewise."""
-    return _built(MixtralForCausalLM, num_local_experts=tables.NUM_EXPERTS, num_experts_per_tok=2)
-
-
-def _built(kind: type[MistralForCausalLM | MixtralForCausalLM], **more: Any) -> PreTrainedModel:
-    return built(
-        kind,
-        _fill,
-        sliding_window=tables.WINDOW,
-        hidden_size=WIDTH,
-        intermediate_size=INNER,
-        num_hidden_layers=len(tables.OFFSETS),
-        num_attention_heads=len(tables.OFFSETS[0]),
-        **more,
-    )
-
-
 def _fill(model: Any) -> None:
     fill_frame(model, lambda _: len(tables.OFFSETS[0]) + 1)
     for layer, block in enumerate(model.model.layers):
@@ -67,3 +43,24 @@ def _fill(model: Any) -> None:
             fill_router(block.mlp.gate.weight)
             for expert in range(tables.NUM_EXPERTS):
                 fill_expert(block.mlp.experts, expert, enumerate(tables.flips(layer, expert)))
+
+
+# Without experts, and with some.
+build_mistral_hash = partial(
+    built,
+    MistralForCausalLM,
+    _fill,
+    sliding_window=tables.WINDOW,
+    hidden_size=WIDTH,
+    intermediate_size=INNER,
+    num_hidden_layers=len(tables.OFFSETS),
+    num_attention_heads=len(tables.OFFSETS[0]),
+)
+build_mixtral_hash = partial(
+    built,
+    MixtralForCausalLM,
+    _fill,
+    num_local_experts=tables.NUM_EXPERTS,
+    num_experts_per_tok=2,
+    **build_mistral_hash.keywords,
+)

@@ -6,10 +6,10 @@ fetched ones. In `mixtral-hash`, whether ones are the majority in two of these s
 chooses one of four experts, each of which flips other bits of the result.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable
+from functools import partial
 
-from batchproof.models.hash_tables import TOKEN_BITS, Bits, byte_tokens, random_bits, reordered
+from batchproof.models.hash_tables import TOKEN_BITS, Bits, flips_of, nearest, of_bytes, reordered
 
 SERIES = "window"
 WINDOW = 8
@@ -21,29 +21,14 @@ outside the window. Of the visible keys the one next to it is read, so each end 
 NUM_EXPERTS = 4
 
 
-@cache
 def flips(layer: int, expert: int) -> Bits:
     """Returns the bits that an expert flips: expert 0, the only one of `mistral-hash`, none."""
-    label = f"{SERIES} / layer {layer} / expert {expert}"
-    return random_bits(label, TOKEN_BITS) if expert else (0,) * TOKEN_BITS
+    return flips_of(SERIES, layer, expert) if expert else (0,) * TOKEN_BITS
 
 
-def generate_dense(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Returns the `max_new_tokens` tokens that `mistral-hash` appends to `prompt`. Raises `ValueError`
-    as `greedy_tokens` does."""
-    return byte_tokens(prompt, max_new_tokens, len(OFFSETS), _fetched)
+def _reads(layer: int, position: int, _: object) -> Iterable[tuple[int, int]]:
+    return enumerate(nearest(position, offset, WINDOW) for offset in OFFSETS[layer])
 
 
-def generate_experts(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Returns the same for `mixtral-hash`."""
-
-    def flipped(layer: int, first: bool, second: bool) -> Iterator[tuple[int, int]]:
-        return enumerate(flips(layer, first + 2 * second))
-
-    return byte_tokens(prompt, max_new_tokens, len(OFFSETS), _fetched, flipped)
-
-
-def _fetched(layer: int, position: int, states: Callable[[int], int]) -> Iterator[int]:
-    for head, offset in enumerate(OFFSETS[layer]):
-        source = position - min(max(offset, 0), position, WINDOW - 1)
-        yield reordered(SERIES, layer, head)[states(source)]
+generate_dense = of_bytes(len(OFFSETS), partial(reordered, SERIES), _reads)
+generate_experts = of_bytes(len(OFFSETS), partial(reordered, SERIES), _reads, flips)

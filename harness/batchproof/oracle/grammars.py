@@ -3,12 +3,16 @@
 Each kind of grammar becomes rules of one form: a symbol is a set of bytes or the name of a rule, and a
 rule is a list of sequences of symbols. A state is the set of all stacks of symbols that may still come,
 each with a set of bytes on top. It reads what the suite's generators write: ASCII, no left recursion,
-of a JSON schema the keywords of `_json`.
+of a JSON schema the keywords of `_regex`. A schema, and the right side of a rule of EBNF, is made a
+regular expression, which Python's own parser takes apart.
 """
 
 import json
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from re import _parser  # type: ignore[attr-defined] # the trees that Hypothesis reads, too
 from typing import Any, ClassVar
 
 from batchproof.decoding.grammar import Grammar
@@ -18,6 +22,16 @@ Symbols = tuple[Symbol, ...]
 State = frozenset[Symbols]
 BYTES = tuple(bytes([value]) for value in range(256))
 NUMBER = "-?(0|[1-9][0-9]*)"
+LAST_ASCII = 127
+NO_NAMES: Mapping[int, str] = {}
+CHARACTER = re.compile(r"\\?.")
+CLASS = r"\[]?(?:\\.|[^]\\])*]"
+# Characters, `\` before one, classes, groups, `|`, `?`, `*`, `+` and `{m,n}`.
+FORM = re.compile(rf"(?:\\[\W_]|{CLASS}|{{\d+(?:,\d*)?}}|\((?!\?)|[^][{{}}.^$\\(])*")
+# In EBNF characters stand in quotes, words are names of rules, and spaces do not count.
+EBNF_PART = re.compile(
+    rf'"(?P<text>(?:\\.|[^"\\])*)"|(?P<name>[^\W_]+)|(?P<same>{CLASS}|{{[\d,]*}}|[|?*+()])| '
+)
 
 
 @cache
@@ -27,11 +41,11 @@ def automaton(grammar: Grammar, spelling: tuple[bytes, ...] = BYTES) -> "Automat
     rules = Rules()
     match grammar.kind:
         case "regex":
-            rules.named["root"] = [Reader(grammar.text, rules).read()]
+            rules.named["root"] = [_read(grammar.text, rules)]
         case "ebnf":
             _read_ebnf(grammar.text, rules)
         case "json_schema":
-            rules.named["root"] = [_json(json.loads(grammar.text), rules)]
+            rules.named["root"] = [_read(_regex(json.loads(grammar.text)), rules)]
         case _:
             raise ValueError(f"{grammar.kind!r} is no kind of grammar")
     return Automaton(rules.productive(), spelling)
@@ -145,156 +159,96 @@ class Rules:
         return {name: [way for way in ways if is_good(way)] for name, ways in self.named.items()}
 
 
-def text(characters: str) -> Symbols:
-    """Returns what stands for these characters. Raises `ValueError` unless they are ASCII."""
-    return tuple(frozenset({byte}) for byte in characters.encode("ascii"))
+def _read(given: str, rules: Rules, names: Mapping[int, str] = NO_NAMES) -> Symbols:
+    """Returns what stands for a regular expression. `names` are the rules that some of its characters
+    stand for. Raises `ValueError` for one that is malformed, or beyond `FORM` and ASCII."""
+    if not FORM.fullmatch(given):
+        raise ValueError(f"{given!r} is beyond the suite's regular expressions")
+    try:
+        return _symbols(_parser.parse(given), rules, names)
+    except re.error as error:
+        raise ValueError(f"{given!r} is malformed: {error}") from None
 
 
-class Reader:
-    """Reads one regular expression: characters, `\\` before one, classes, groups, `|`, `?`, `*`, `+`
-    and `{m,n}`."""
-
-    def __init__(self, given: str, rules: Rules) -> None:
-        self.given, self.rules, self.at = given, rules, 0
-
-    @property
-    def next(self) -> str:
-        return self.given[self.at : self.at + 1]
-
-    def read(self) -> Symbols:
-        found = self.ways()
-        if self.next:
-            raise ValueError(f"{self.given!r} has {self.next!r} at {self.at}")
-        return found
-
-    def take(self, expected: str = "") -> str:
-        taken = self.next
-        if not taken or (expected and taken != expected):
-            raise ValueError(f"{self.given!r} has {taken!r} at {self.at}, not {expected or 'more'}")
-        self.at += 1
-        return taken
-
-    def skip(self) -> None:
-        """Passes what stands between symbols: nothing."""
-
-    def ways(self) -> Symbols:
-        ways = [self.sequence()]
-        while self.next == "|":
-            self.take()
-            ways.append(self.sequence())
-        return self.rules.choice(ways)
-
-    def sequence(self) -> Symbols:
-        found: Symbols = ()
-        self.skip()
-        while self.next and self.next not in "|)":
-            found += self.times(self.one())
-            self.skip()
-        return found
-
-    def times(self, symbols: Symbols) -> Symbols:
-        bounds: dict[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), "+": (1, None)}
-        if self.next in bounds and self.next:
-            return self.rules.repeated(symbols, *bounds[self.take()])
-        if self.next == "{":
-            end = self.given.index("}", self.at)
-            low, comma, high = self.given[self.at + 1 : end].partition(",")
-            self.at = end + 1
-            most = int(high) if high else None if comma else int(low)
-            return self.rules.repeated(symbols, int(low), most)
-        return symbols
-
-    def one(self) -> Symbols:
-        if self.next == "(":
-            self.take()
-            found = self.ways()
-            self.take(")")
-            return found
-        return (self.some(),) if self.next == "[" else self.word()
-
-    def word(self) -> Symbols:
-        if self.next in "?*+{}.^$]":
-            raise ValueError(f"{self.given!r} has {self.next!r} at {self.at}")
-        return text(self.character())
-
-    def character(self) -> str:
-        taken = self.take()
-        if taken == "\\":
-            taken = self.take()
-            if taken.isalnum():
-                raise ValueError(f"{self.given!r} has \\{taken}")
-        return taken
-
-    def some(self) -> frozenset[int]:
-        """Reads a class such as [a-f0-9]."""
-        self.take("[")
-        found = set[int]()
-        while self.next != "]" or not found:
-            first = last = self.character()
-            if self.next == "-" and self.given[self.at + 1 : self.at + 2] != "]":
-                self.take()
-                last = self.character()
-            found |= {*range(ord(first), ord(last) + 1)}
-        self.take("]")
-        return frozenset(found)
+def _symbols(tree: Iterable[tuple[Any, Any]], rules: Rules, names: Mapping[int, str]) -> Symbols:
+    """Returns what stands for a tree of Python's own parser. Raises `ValueError`."""
+    found: Symbols = ()
+    for kind, value in tree:
+        match str(kind), value:
+            case "LITERAL", code if code in names:
+                found += (names[code],)
+            case "LITERAL", _:
+                found += (_some([(kind, value)]),)
+            case "IN", items:
+                found += (_some(items),)
+            case "BRANCH", (_, ways):
+                found += rules.choice([_symbols(way, rules, names) for way in ways])
+            case "SUBPATTERN", (*_, inner):
+                found += _symbols(inner, rules, names)
+            case "MAX_REPEAT", (low, high, inner):
+                most = None if high == _parser.MAXREPEAT else int(high)
+                found += rules.repeated(_symbols(inner, rules, names), low, most)
+            case _:
+                raise ValueError(f"{kind} is beyond the suite's regular expressions")
+    return found
 
 
-class EbnfReader(Reader):
-    """Reads the right side of a rule: as a regular expression, but characters stand in quotes, words
-    are names of rules, and spaces do not count."""
+def _some(items: Iterable[tuple[Any, Any]]) -> frozenset[int]:
+    """Returns the bytes of a class such as [a-f0-9]. Raises `ValueError` unless they are ASCII."""
+    found = set[int]()
+    for kind, value in items:
+        low, high = value if str(kind) == "RANGE" else (value, value)
+        if str(kind) not in ("LITERAL", "RANGE") or high > LAST_ASCII:
+            raise ValueError(f"{kind} of {value} is beyond the suite's regular expressions")
+        found |= {*range(low, high + 1)}
+    return frozenset(found)
 
-    def skip(self) -> None:
-        while self.next == " ":
-            self.at += 1
 
-    def word(self) -> Symbols:
-        name = ""
-        while self.next.isalnum():
-            name += self.take()
-        if name:
-            return (name,)
-        self.take('"')
-        found: Symbols = ()
-        while self.next != '"':
-            found += text(self.character())
-        self.take('"')
-        return found
+def _escaped(part: re.Match[str]) -> str:
+    return part[0] if part[0][1:] else re.escape(part[0])
 
 
 def _read_ebnf(given: str, rules: Rules) -> None:
-    """Reads a rule from each line. Two rules beside each other never share a name that is made up."""
+    """Reads a rule from each line, of which the right side becomes a regular expression: names of rules
+    become characters beyond ASCII, and what is in quotes a group. Raises `ValueError`."""
+    codes: dict[str, int] = {}
+
+    def of_regex(part: re.Match[str]) -> str:
+        if part["name"]:
+            return f"({chr(codes.setdefault(part['name'], LAST_ASCII + 1 + len(codes)))})"
+        if part["text"] is not None:
+            return f"({CHARACTER.sub(_escaped, part['text'])})"
+        return part["same"] or ""
+
     for line in filter(None, map(str.strip, given.splitlines())):
         name, sign, right = line.partition("::=")
-        if not sign:
+        if not sign or not line.isascii() or EBNF_PART.sub("", right):
             raise ValueError(f"{line!r} is no rule")
-        rules.named[name.strip()] = [EbnfReader(right, rules).read()]
+        regex = EBNF_PART.sub(of_regex, right)
+        names = {code: each for each, code in codes.items()}
+        rules.named[name.strip()] = [_read(regex, rules, names)]
 
 
-def _json(schema: dict[str, Any], rules: Rules) -> Symbols:
-    """Returns what stands for the JSON of a schema. Raises `ValueError` for a keyword beyond these."""
+def _regex(schema: dict[str, Any]) -> str:
+    """Returns the regular expression of the JSON of a schema. Raises `ValueError` for a keyword beyond
+    these."""
     match schema:
-        case {"enum": [*values]} if len(schema) == 1:
-            return rules.choice([text(_compact(each)) for each in values])
+        case {"enum": [_, *_] as values} if len(schema) == 1:
+            return f"({'|'.join(map(_quoted, values))})"
         case {"type": "boolean" | "null" as kind} if len(schema) == 1:
-            words = {"boolean": ["true", "false"], "null": ["null"]}[kind]
-            return rules.choice([text(each) for each in words])
+            return {"boolean": "(true|false)", "null": "null"}[kind]
         case {"type": "integer"} if len(schema) == 1:
-            return Reader(NUMBER, rules).read()
+            return NUMBER
         case {"type": "string", "pattern": str(pattern)} if len(schema) == 2:
-            return (
-                text('"')
-                + Reader(pattern.removeprefix("^").removesuffix("$"), rules).read()
-                + text('"')
-            )
+            return f'"({pattern.removeprefix("^").removesuffix("$")})"'
         case {"type": "array", "items": items, "minItems": low, "maxItems": high} if len(schema) == 4:
-            one = _json(items, rules)
-            more = rules.repeated(text(",") + one, max(low, 1) - 1, high - 1)
-            some = [one + more, *([()] if low == 0 else [])]
-            return text("[") + rules.choice(some) + text("]")
+            one = _regex(items)
+            some = f"{one}(,{one}){{{max(low, 1) - 1},{high - 1}}}"
+            return rf"\[({some}{'' if low else '|'})\]"
         case {"type": "object", "properties": parts, "required": needed, "additionalProperties": False}:
             if len(schema) == 4 and needed == [*parts]:
-                each = [text(f"{_compact(k)}:") + _json(part, rules) for k, part in parts.items()]
-                return text("{") + _joined(each) + text("}")
+                pairs = (f"{_quoted(name)}:{_regex(part)}" for name, part in parts.items())
+                return rf"\{{{','.join(pairs)}\}}"
     raise ValueError(f"{_compact(schema)} is beyond the suite's schemas")
 
 
@@ -302,8 +256,6 @@ def _compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _joined(parts: list[Symbols]) -> Symbols:
-    found: Symbols = ()
-    for place, part in enumerate(parts):
-        found += part if place == 0 else text(",") + part
-    return found
+def _quoted(value: object) -> str:
+    """Returns the regular expression of the JSON of a value."""
+    return re.escape(_compact(value))

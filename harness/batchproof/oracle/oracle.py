@@ -120,9 +120,6 @@ class Answer:
     token_ids: tuple[int, ...]
     logits: Tensor
 
-    def margin(self, step: int) -> float:
-        return float(margins(self.logits[step].double()))
-
 
 class Oracle:
     """Right answers for one model under test. Methods raise `OracleError` where there is none."""

@@ -27,8 +27,7 @@ from batchproof.triage.hypotheses import Seen
 from batchproof.workload.workloads import Workload
 
 COMPLETIONS, CHAT = "/completions", "/chat/completions"
-NUM_TRIES = 6  # of a request that a server has no room for
-FIRST_WAIT_S = 1.0  # before the second; each wait is twice as long
+WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # before a request is sent again that a server has no room for
 LONGEST_S = 120.0  # of an answer, which may come byte by byte
 NUM_CUT_OFF = 64  # tokens that are asked for where the answer is cut off: short contexts allow it
 BUSY = (429, 503)  # HTTP statuses
@@ -190,8 +189,7 @@ class UrlDoor:
         client = engines_module("adapters.openai.client")
         probe = self.pack.probes[asked.probe]
         body = self._fields(probe, len(probe.steps))
-        wait_s = FIRST_WAIT_S
-        for trial in range(NUM_TRIES):
+        for wait_s in (*WAITS_S, None):
             self._take_turn()
             try:
                 return _said(self._read(body))
@@ -200,10 +198,9 @@ class UrlDoor:
             except client.Refused as error:
                 raise NoAnswerError(f"the endpoint refuses a prompt: {error}") from None
             except client.EngineFailed as error:
-                if error.status not in BUSY or trial == NUM_TRIES - 1:
+                if error.status not in BUSY or wait_s is None:
                     raise NoAnswerError(str(error)) from None
             self._is_over.wait(wait_s)
-            wait_s *= 2
         raise AssertionError
 
     def _read(self, body: dict[str, Any]) -> Any:

@@ -63,6 +63,7 @@ class Triage:
     is_ours: bool
     note: Callable[[str], None] = lambda _: None
     num_requests: int = 0
+    num_told: int | None = None  # of them, when it was known not to be honest
     wrong_scene: Scene | None = None  # the first with an answer that is not honest
     _alone: list[tuple[Asked, Said]] = field(default_factory=list)
     _scenes: Counter[str] = field(default_factory=Counter)
@@ -98,15 +99,12 @@ class Triage:
 
     def _weighed(self) -> tuple[Verdict, str, float]:
         """Returns verdict, cause and belief."""
-        num_told: int | None = None  # requests when it was known not to be honest
         most = min(self.rule.most_at_once, self.rule.budget)
         for scene in schedule(self.pack, self.door, most, self.rule.seed):
             try:
                 self._ask(scene)
-                if self._is_honest() and not self._is_settled() and not self._is_spent():
-                    continue
-                if not self._is_honest() and num_told is None:
-                    num_told = self.num_requests
+                if not self._is_honest() and self.num_told is None:
+                    self.num_told = self.num_requests
                     for again in self._again():
                         self._ask(again)
             except NoAnswerError as error:
@@ -119,7 +117,7 @@ class Triage:
                     return CLEAN, self._clean_words(), 0.0
                 continue
             verdict, name, belief, is_sharp = self._cause()
-            is_sharp = is_sharp or self.num_requests >= (num_told or 0) + NUM_MORE
+            is_sharp = is_sharp or self.num_requests >= (self.num_told or 0) + NUM_MORE
             if (belief >= BELIEF and is_sharp) or self._is_spent():
                 return self._named(verdict, name, belief)
         raise AssertionError("a schedule has no end")

@@ -267,21 +267,26 @@ class Evidence:
         self.pack, self.known = pack, tuple(known)
         self.weights = _weights(self.known)
         self.seen: dict[int, list[Seen]] = {}  # by probe
+        self.known_ratios: dict[object, tuple[float, ...]] = {}  # by answers to a probe
         self._paths: dict[int, tuple[Path, ...]] = {}
-        self._logs: dict[int, tuple[float, ...]] = {}
         self.ratios = [0.0] * len(self.known)  # logarithms
 
     def add(self, seen: Seen) -> None:
         """Takes one more answer into account."""
         answers = self.seen.setdefault(seen.probe, [])
+        old = self.against(answers) if answers else (0.0,) * len(self.known)
         answers.append(seen)
         new = self.against(answers)
-        old = self._logs.get(seen.probe, (0.0,) * len(new))
-        self._logs[seen.probe] = new
         self.ratios = [r - a + b for r, a, b in zip(self.ratios, old, new, strict=True)]
 
     def against(self, answers: Sequence[Seen]) -> tuple[float, ...]:
         """Returns the logarithm of the ratio of each hypothesis for all answers to one probe."""
+        key = answers[0].probe, tuple(sorted((each.scene, each.left) for each in answers))
+        if key not in self.known_ratios:
+            self.known_ratios[key] = self._against(answers)
+        return self.known_ratios[key]
+
+    def _against(self, answers: Sequence[Seen]) -> tuple[float, ...]:
         number = answers[0].probe
         if number not in self._paths:
             probe = self.pack.probes[number]

@@ -10,9 +10,9 @@ where tokens have words, so that they look like what users send.
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from operator import add, itemgetter
+from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
@@ -24,19 +24,15 @@ from batchproof.errors import UsageError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.choosing import processed
 from batchproof.oracle.oracle import Oracle, Prompt
-from batchproof.oracle.precision import Precision
-from batchproof.records.probe_packs import NUM_RANKED, SAME, PrecisionNoise, Probe, ProbePack, Step
+from batchproof.records.probe_packs import SAME, PrecisionNoise, Probe, ProbePack, Step
 from batchproof.records.provenance import made_now
-from batchproof.triage.hypotheses import HONEST_SCALE, noisy, scale_of
-from batchproof.triage.noise import PRECISIONS, ranked, root_mean_square, rounded
-from batchproof.triage.texts import Texts, random_prompt
+from batchproof.triage.hypotheses import HONEST_SCALE, noisy
+from batchproof.triage.noise import ranked
+from batchproof.triage.texts import Feed, Texts
 from batchproof.validation.values import at_least
 
 LENGTHS = (12, 33, 64, 130)  # tokens of prompts
 CAP = 16  # tokens of an answer
-NUM_NOISE_PROMPTS, NOISE_LENGTH = 8, 64  # on which noise is measured
-FITTED = tuple(2 ** (each / 4) for each in range(-12, 5))
-MOST_FLIPS = 0.9  # of tokens; what flips more is no precision in which the model can be served
 ROUND = 8  # candidates that are ranked in one pass
 LAST_TOKENS = (8, 16, 32, 64)  # of a prompt that is cut
 REPETITION_PENALTIES = (1.05, 1.1, 1.2, 1.3)
@@ -46,62 +42,9 @@ SPECIAL_TOKENS = 3  # from 0 on, besides those that the model names
 Configured = Callable[[Probe], Request]
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A prompt and the ranked tokens of its answer, `behind` in units of a logit."""
-
-    prompt: Prompt
-    text: str | None
-    steps: tuple[Step, ...]
-
-
-def noise_of(subject: ModelUnderTest, seed: int) -> tuple[float, tuple[PrecisionNoise, ...]]:
-    """Returns sigma of the arithmetic in the model's own dtype, in units of a logit, and how much
-    coarser each precision is, in sigma, the finest first."""
-    length = min(NOISE_LENGTH, subject.context_len)
-    prompts = [
-        random_prompt(subject, random.Random(seed + i), length) for i in range(NUM_NOISE_PROMPTS)
-    ]
-    known = ranked(subject, prompts)
-    own = Precision(subject.dtype_name)
-    unit = root_mean_square(rounded(subject, prompts, known, own)[0])
-    steps = [
-        Step(tuple(tokens), tuple(each / unit for each in behind))
-        for tokens, behind in zip(
-            known.tokens.flatten(0, 1).tolist(), known.behind.flatten(0, 1).tolist(), strict=True
-        )
-    ]
-    found = []
-    # None bridges the margins of a constructed model.
-    coarser = () if subject.oracle is not None else PRECISIONS
-    for each in coarser:
-        if each == own:
-            continue
-        moved, chosen = rounded(subject, prompts, known, each)
-        shift = root_mean_square(moved) / unit
-        if shift > 1 and float((chosen != known.best).double().mean()) < MOST_FLIPS:
-            scale = _fitted_scale(steps, chosen.flatten().tolist(), scale_of(shift))
-            found.append(PrecisionNoise(str(each), shift, scale, int(each.kv_cache is not None)))
-    return unit, tuple(sorted(found, key=lambda each: each.shift))
-
-
-def _fitted_scale(steps: Sequence[Step], chosen: Sequence[int], start: float) -> float:
-    """Returns the scale of noise that makes the choices of a precision likeliest, within `FITTED` times
-    of that of its shift."""
-    places = [
-        step.tokens.index(token) if token in step.tokens else len(step.tokens)
-        for step, token in zip(steps, chosen, strict=True)
-    ]
-
-    def fit(scale: float) -> float:
-        return sum(math.log(noisy(s, scale)[p]) for s, p in zip(steps, places, strict=True))
-
-    return max((start * each for each in FITTED), key=fit)
-
-
-def candidates(oracle: Oracle, texts: Texts, seed: int, start: int) -> list[Candidate]:
-    """Returns the candidates `start` and following, `ROUND` of them at most: a prompt that its text
-    does not name, or that has no answer, is left out."""
+def candidates(oracle: Oracle, texts: Texts, seed: int, start: int) -> list[Probe]:
+    """Returns the candidates `start` and following, `ROUND` of them at most, in units of a logit: a
+    prompt that its text does not name, or that has no answer, is left out."""
     subject, rng = oracle.subject, random.Random(f"{seed} {start}")
     lengths = [each for each in LENGTHS if each + CAP <= subject.context_len]
     at_least(f"the context of {subject.name}", subject.context_len, min(LENGTHS) + CAP)
@@ -115,7 +58,7 @@ def candidates(oracle: Oracle, texts: Texts, seed: int, start: int) -> list[Cand
         if texts.are_used:
             steps = texts.with_texts(prompt, steps)
         if steps:
-            found.append(Candidate(prompt, text, steps))
+            found.append(Probe(prompt, steps, text))
     return found
 
 
@@ -141,22 +84,18 @@ def _paths(subject: ModelUnderTest, prompts: Sequence[Prompt]) -> Mapping[Prompt
 def _steps(tokens: Sequence[int], logits: Tensor) -> Iterator[Step]:
     """Yields the steps before the first at which the reference does not take the best token: there, an
     engine with its arithmetic would not either, however wide the margin."""
-    top = logits.topk(min(NUM_RANKED, logits.shape[-1]))
-    for token, values, best in zip(tokens, top.values, top.indices, strict=True):
-        if int(best[0]) != token:
+    for token, step in zip(tokens, ranked(logits), strict=True):
+        if step.tokens[0] != token:
             return
-        yield Step(tuple(best.tolist()), tuple((values[0] - values).tolist()))
+        yield step
 
 
 def chosen(
-    found: Sequence[Candidate], unit: float, precisions: Sequence[PrecisionNoise], num: int
+    found: Sequence[Probe], unit: float, precisions: Sequence[PrecisionNoise], num: int
 ) -> tuple[Probe, ...]:
     """Returns the probes that tell most: a half those with the widest margins, which no rounding
     crosses, and a half in turn for each precision by the divergence from honest noise."""
-    probes = [
-        Probe(each.prompt, tuple(_in_sigma(step, unit) for step in each.steps), each.text)
-        for each in found
-    ]
+    probes = [replace(each, steps=tuple(_in_sigma(s, unit) for s in each.steps)) for each in found]
 
     def wide(probe: Probe) -> float:
         return fmean(math.log(noisy(step, HONEST_SCALE)[0]) for step in probe.steps)
@@ -246,14 +185,12 @@ def configurations(subject: ModelUnderTest, texts: Texts) -> Mapping[str, Config
     found: dict[str, Configured] = {}
     for token in _special_tokens(subject):
         name = f"token {token} stands before each prompt (BOS)"
-        found[name] = partial(as_asked, feed=partial(add, (token,)))
+        found[name] = partial(as_asked, feed=partial(_behind, token))
     for length in LAST_TOKENS:
-        last = itemgetter(slice(-length, None))
-        found[f"only the last {length} tokens of a prompt are read"] = partial(as_asked, feed=last)
-    for name, feed in texts.configurations(subject).items():
+        name = f"only the last {length} tokens of a prompt are read"
+        found[name] = partial(as_asked, feed=partial(_last, length))
+    for name, feed in texts.configurations(subject):
         found[name] = partial(as_asked, feed=feed)
-    for name, rendered in texts.templates().items():
-        found[name] = partial(_rendered, rendered)
     for penalty in REPETITION_PENALTIES:
         asked = SamplingParams(repetition_penalty=penalty)
         found[f"repetition_penalty {penalty:g} by default"] = partial(as_asked, sampling=asked)
@@ -261,16 +198,18 @@ def configurations(subject: ModelUnderTest, texts: Texts) -> Mapping[str, Config
 
 
 def as_asked(
-    probe: Probe,
-    feed: Callable[[Prompt], Prompt] = lambda prompt: prompt,
-    sampling: SamplingParams | None = None,
+    probe: Probe, feed: Feed = attrgetter("prompt"), sampling: SamplingParams | None = None
 ) -> Request:
     """Returns the request for the answer to a probe, whose prompt may be fed otherwise."""
-    return Request("", feed(probe.prompt), len(probe.steps), sampling=sampling)
+    return Request("", feed(probe), len(probe.steps), sampling=sampling)
 
 
-def _rendered(render: Callable[[str], Prompt], probe: Probe) -> Request:
-    return Request("", render(probe.text or ""), len(probe.steps))
+def _behind(token: int, probe: Probe) -> Prompt:
+    return (token, *probe.prompt)
+
+
+def _last(length: int, probe: Probe) -> Prompt:
+    return probe.prompt[-length:]
 
 
 def _special_tokens(subject: ModelUnderTest) -> Sequence[int]:
@@ -300,7 +239,7 @@ def pack_of(
     seed: int,
     num: int,
     noise: tuple[float, tuple[PrecisionNoise, ...]],
-    found: Sequence[Candidate],
+    found: Sequence[Probe],
 ) -> ProbePack:
     """Returns the pack of the best `num` of these candidates."""
     subject, (unit, precisions) = oracle.subject, noise

@@ -17,11 +17,11 @@ from batchproof.models.catalogue import resolve_dtype
 from batchproof.models.embedded import DTYPES
 from batchproof.oracle.oracle import Oracle
 from batchproof.records.file_kinds import FileKind
-from batchproof.records.probe_packs import PROBE_PACK, PrecisionNoise, ProbePack
+from batchproof.records.probe_packs import PROBE_PACK, PrecisionNoise, Probe, ProbePack
 from batchproof.run.devices import exact_device, num_threads
 from batchproof.run.laboratory import Laboratory
 from batchproof.triage import making
-from batchproof.triage.making import Candidate
+from batchproof.triage.noise import noise_of
 from batchproof.triage.texts import Texts
 from batchproof.validation.values import at_least
 
@@ -52,11 +52,11 @@ class Work:
     of: Asked
     unit: float
     precisions: tuple[PrecisionNoise, ...]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Probe, ...]
     num_rounds: int
 
 
-WORK = FileKind("part of a probe pack", "batchproof.probe-pack-part", 1, Work)
+WORK = FileKind("part of a probe pack", "batchproof.probe-pack-part", 2, Work)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,8 +129,7 @@ def _made(oracle: Oracle, texts: Texts, part: Path, asked: Asked) -> ProbePack |
         raise UsageError(f"{told} were {known.of}, not {asked}: remove it, or repeat them")
     seed, num = asked.seed, asked.num_candidates
     if known is None:
-        unit, precisions = making.noise_of(oracle.subject, seed)
-        known = Work(asked, unit, precisions, (), 0)
+        known = Work(asked, *noise_of(oracle.subject, seed), (), 0)
         WORK.write(known, part)
     bar = Progress("candidates", "prompt", num)
     bar.step(known.num_rounds * making.ROUND)
@@ -150,12 +149,17 @@ def _made(oracle: Oracle, texts: Texts, part: Path, asked: Asked) -> ProbePack |
 def pack_at_hand(oracle: Oracle, seed: int) -> ProbePack:
     """Returns a pack of a model in this process, for an engine that gets the model itself."""
     is_large = oracle.subject.model.num_parameters() > LARGE
-    texts = replace(Texts.of(oracle.subject, False), are_used=False)
-    noise = making.noise_of(oracle.subject, seed)
     num = NUM_AT_HAND // 2 if is_large else NUM_AT_HAND
+    return pack_without_texts(oracle, seed, num, num)
+
+
+def pack_without_texts(oracle: Oracle, seed: int, num_probes: int, num_candidates: int) -> ProbePack:
+    """Returns a pack of a model in this process, whose probes are asked in ids."""
+    texts = Texts.of(oracle.subject, are_used=False)
+    noise = noise_of(oracle.subject, seed)
     found = [
         each
-        for start in range(0, num, making.ROUND)
+        for start in range(0, num_candidates, making.ROUND)
         for each in making.candidates(oracle, texts, seed, start)
     ]
-    return making.pack_of(oracle, texts, seed, num, noise, found)
+    return making.pack_of(oracle, texts, seed, num_probes, noise, found)

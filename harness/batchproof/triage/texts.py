@@ -1,7 +1,7 @@
 """Prompts and answers as texts, for endpoints that take and return no token ids."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -13,13 +13,14 @@ import torch
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Prompt
-from batchproof.records.probe_packs import Step
+from batchproof.records.probe_packs import Probe, Step
 from batchproof.run.registry import engines_module
 
 UNREADABLE = "\ufffd"  # stands for bytes that are a part of a character
 TOP_P = 0.95  # of the tokens that prompts are drawn from
 SYSTEM_PROMPTS = ("You are a helpful assistant.", "")
 MOST_DRAWS = 4  # of prompts for each that is wanted: some are not named by their text
+Feed = Callable[[Probe], Prompt]  # what is read of a probe
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Texts:
     are_used: bool = True
 
     @classmethod
-    def of(cls, subject: ModelUnderTest, is_chat: bool) -> Self:
+    def of(cls, subject: ModelUnderTest, is_chat: bool = False, are_used: bool = True) -> Self:
         """Returns the checkpoint's own, else words as `batchproof checkpoint` writes them. Raises
         `UsageError` for chats without a template."""
         if is_chat and not getattr(subject.tokenizer, "chat_template", None):
@@ -41,9 +42,9 @@ class Texts:
                 f"--chat needs a chat template, which the tokenizer of {subject.name} lacks"
             )
         if subject.tokenizer is not None:
-            return cls(subject.tokenizer, True, is_chat)
+            return cls(subject.tokenizer, True, is_chat, are_used)
         words = engines_module("adapters.word_tokenizer").words_tokenizer(subject.vocab_size)
-        return cls(words, False)
+        return cls(words, False, are_used=are_used)
 
     def drawn(
         self, subject: ModelUnderTest, rng: random.Random, length: int, num: int
@@ -63,12 +64,6 @@ class Texts:
     def _prompt(self, text: str) -> Prompt:
         """Returns the ids that a server reads."""
         return self._as_chat(text) if self.is_chat else tuple(self.tokenizer.encode(text))
-
-    def _turn(self, chat: Sequence[Mapping[str, str]]) -> Prompt:
-        ids = self.tokenizer.apply_chat_template(
-            list(chat), add_generation_prompt=True, return_dict=False
-        )
-        return tuple(ids)
 
     def _ids(self, subject: ModelUnderTest, rng: random.Random, length: int, num: int) -> list[Prompt]:
         if not self.is_natural:
@@ -115,30 +110,27 @@ class Texts:
             step, texts=tuple(t[len(before) :] if t.startswith(before) else UNREADABLE for t in texts)
         )
 
-    def configurations(self, subject: ModelUnderTest) -> Mapping[str, Callable[[Prompt], Prompt]]:
-        """Returns what a tokenizer may make of a prompt otherwise, by name."""
+    def configurations(self, subject: ModelUnderTest) -> Iterator[tuple[str, Feed]]:
+        """Yields what a tokenizer and its template may make of a probe otherwise, and its name."""
         first = subject.model.config.get_text_config().bos_token_id
-        if not self.is_natural or not isinstance(first, int):
-            return {}
-        return {f"token {first} (BOS) does not stand before prompts": partial(_without, first)}
-
-    def templates(self) -> Mapping[str, Callable[[str], Prompt]]:
-        """Returns what templates may make of a text otherwise, by name."""
+        if self.is_natural and isinstance(first, int):
+            yield f"token {first} (BOS) does not stand before prompts", partial(_without, first)
         if self.is_chat:
-            return {
-                f"the system prompt {each!r} stands before each chat": partial(self._with_system, each)
-                for each in SYSTEM_PROMPTS
-            }
-        if not getattr(self.tokenizer, "chat_template", None):
-            return {}
-        return {"the tokenizer's chat template surrounds each prompt": self._as_chat}
+            for each in SYSTEM_PROMPTS:
+                name = f"the system prompt {each!r} stands before each chat"
+                yield name, partial(self._fed_as_chat, [{"role": "system", "content": each}])
+        elif getattr(self.tokenizer, "chat_template", None):
+            yield "the tokenizer's chat template surrounds each prompt", partial(self._fed_as_chat, [])
 
-    def _as_chat(self, text: str) -> Prompt:
-        return self._turn([{"role": "user", "content": text}])
+    def _fed_as_chat(self, before: Sequence[Mapping[str, str]], probe: Probe) -> Prompt:
+        return self._as_chat(probe.text or "", before)
 
-    def _with_system(self, system: str, text: str) -> Prompt:
-        chat = [{"role": "system", "content": system}, {"role": "user", "content": text}]
-        return self._turn(chat)
+    def _as_chat(self, text: str, before: Sequence[Mapping[str, str]] = ()) -> Prompt:
+        """Returns the ids of a chat of one turn, behind other messages."""
+        ids = self.tokenizer.apply_chat_template(
+            [*before, {"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
+        )
+        return tuple(ids)
 
 
 def random_prompt(subject: ModelUnderTest, rng: random.Random, length: int) -> Prompt:
@@ -146,5 +138,6 @@ def random_prompt(subject: ModelUnderTest, rng: random.Random, length: int) -> P
     return tuple(rng.choices(subject.alphabet, k=length))
 
 
-def _without(first: int, prompt: Prompt) -> Prompt:
+def _without(first: int, probe: Probe) -> Prompt:
+    prompt = probe.prompt
     return prompt[1:] if prompt[:1] == (first,) and len(prompt) > 1 else prompt

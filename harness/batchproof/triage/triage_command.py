@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -79,7 +80,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", default="float32", metavar="D", help=f"without a pack: {', '.join(DTYPES)}"
     )
     parser.add_argument("--device", default="cpu", help="where the models are (default: cpu)")
-    add_rule(parser)
+    for flag, default, words in (
+        ("--alpha", 0.001, "chance to blame an honest engine"),
+        ("--beta", 0.02, "chance to miss a cause that is excluded"),
+    ):
+        parser.add_argument(flag, type=float, default=default, help=f"{words} (default: %(default)s)")
+    parser.add_argument("--budget", type=int, default=300, help="requests at most (default: 300)")
+    parser.add_argument(
+        "--at-once", type=int, metavar="N", help="requests under way (default: 32; 4 with --watch)"
+    )
+    parser.add_argument("--max-rate", type=float, metavar="R", help="requests a second (default: any)")
     choices.add_seed(parser)
     choices.add_time_limit(parser, TIME_LIMIT_S, "seconds for an engine")
     parser.add_argument(
@@ -96,24 +106,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         words = f"seconds between {what} (default: %(default)g)"
         watch.add_argument(flag, type=choices.seconds, default=default, metavar="S", help=words)
     watch.add_argument("--metrics", type=Path, metavar="FILE", help="to write for Prometheus")
-
-
-def add_rule(parser: argparse.ArgumentParser) -> None:
-    """Adds the chances of error and what may be asked."""
-    parser.add_argument(
-        "--alpha", type=float, default=0.001, help="chance to blame an honest engine (default: 0.001)"
-    )
-    parser.add_argument(
-        "--beta",
-        type=float,
-        default=0.02,
-        help="chance to miss a cause that is excluded (default: 0.02)",
-    )
-    parser.add_argument("--budget", type=int, default=300, help="requests at most (default: 300)")
-    parser.add_argument(
-        "--at-once", type=int, metavar="N", help="requests under way (default: 32; 4 with --watch)"
-    )
-    parser.add_argument("--max-rate", type=float, metavar="R", help="requests a second (default: any)")
 
 
 def rule_of(arguments: argparse.Namespace, deadline: float = math.inf) -> Rule:
@@ -142,45 +134,87 @@ def run(arguments: argparse.Namespace) -> int:
     pack = PROBE_PACK.read(arguments.pack) if arguments.pack else None
     if pack is not None and arguments.model:
         raise UsageError(f"--model is given beside --pack, which is of {pack.model}: give one of them")
-    output = choices.writable(arguments.output)
+    session = Session(arguments, pack, choices.writable(arguments.output))
     subjects = {each: _subject(each, pack, arguments) for each in engines}  # before any work
-    found: list[EndpointTriage] = []
-    refusals: list[str] = []
     try:
-        _triage(arguments, pack, output, subjects, found, refusals)
+        session.triage(subjects)
     finally:  # also what was found before Ctrl-C, or before a model that is unknown
-        chances = arguments.alpha, arguments.beta
-        record = TriageRecord(made_now(), arguments.seed, *chances, tuple(found), tuple(refusals))
-        if found or refusals:
-            write_result(TRIAGE, record, _page, output, "triage", is_whole=True)
-    worst = max((each.verdict for each in found), key=VERDICTS.index, default=UNDECIDED)
+        session.write()
+    worst = max((each.verdict for each in session.found), key=VERDICTS.index, default=UNDECIDED)
     return EXIT_CODES[worst]
 
 
-def _triage(
-    arguments: argparse.Namespace,
-    pack: ProbePack | None,
-    output: Path,
-    subjects: Mapping[str, UrlDoor | EngineSpec],
-    found: list[EndpointTriage],
-    refusals: list[str],
-) -> None:
-    """Adds to `found` and `refusals` what is found, and prints it."""
-    with exact_device(arguments.device) as device, num_threads(torch.get_num_threads()):
-        # A call may take the whole time: a slow engine is not corrupt.
-        dtype = resolve_dtype(pack.dtype if pack else arguments.dtype)
-        lab = Laboratory(device, dtype, arguments.time_limit)
-        for text, what in subjects.items():
-            if isinstance(what, UrlDoor):
-                found.append(_of_url(text, what, arguments))
-                print("\n".join(lines_of(found[-1])), flush=True)
-                continue
-            models = [pack.model] if pack else arguments.model or _models_of(what.name)
-            for each in _on_models(lab, what, models, pack, arguments, output, refusals):
-                found.append(each)
-                print("\n".join(lines_of(each)), flush=True)
-    for refusal in refusals:
-        print(refusal)
+@dataclass
+class Session:
+    """One call of the command, and what it has found until now."""
+
+    arguments: argparse.Namespace
+    pack: ProbePack | None
+    output: Path
+    found: list[EndpointTriage] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+
+    def triage(self, subjects: Mapping[str, UrlDoor | EngineSpec]) -> None:
+        """Asks all of them, and prints what is found."""
+        asked = self.arguments
+        with exact_device(asked.device) as device, num_threads(torch.get_num_threads()):
+            # A call may take the whole time: a slow engine is not corrupt.
+            dtype = resolve_dtype(self.pack.dtype if self.pack else asked.dtype)
+            lab = Laboratory(device, dtype, asked.time_limit)
+            for text, what in subjects.items():
+                if isinstance(what, UrlDoor):
+                    rule = rule_of(asked, time.monotonic() + asked.time_limit)
+                    self._add(Triage(what, what.pack, rule, is_ours=False, note=_note).decide(text))
+                else:
+                    self._on_models(lab, what)
+        for refusal in self.refusals:
+            print(refusal)
+
+    def write(self) -> None:
+        """Writes record and page, if there is anything to tell."""
+        asked, told = self.arguments, (tuple(self.found), tuple(self.refusals))
+        if any(told):
+            record = TriageRecord(made_now(), asked.seed, asked.alpha, asked.beta, *told)
+            write_result(TRIAGE, record, _page, self.output, "triage", is_whole=True)
+
+    def _add(self, found: EndpointTriage) -> None:
+        self.found.append(found)
+        print("\n".join(lines_of(found)), flush=True)
+
+    def _on_models(self, lab: Laboratory, spec: EngineSpec) -> None:
+        """Asks an engine on each model; the first on which answers are corrupt is the last."""
+        models = [self.pack.model] if self.pack else self.arguments.model or _models_of(spec.name)
+        end = time.monotonic() + self.arguments.time_limit
+        for number, model in enumerate(models):
+            now = time.monotonic()
+            rule = rule_of(self.arguments, now + max(0.0, end - now) / (len(models) - number))
+            print(
+                f"{model}: ranking answers here, then asking {spec.name}", file=sys.stderr, flush=True
+            )
+            verdict: Verdict | None = None
+            try:
+                verdict = self._on_model(lab, spec, model, rule)
+            except UnsupportedModelError as error:
+                self.refusals.append(f"{spec.name} refuses {model}: {error}")
+            except EngineHang as error:
+                self.refusals.append(f"{spec.name} on {model}: nothing can be said: {error}")
+            lab.look_after(spec, lab.subject(model), WHEN)
+            if verdict == CORRUPT:
+                return
+
+    def _on_model(self, lab: Laboratory, spec: EngineSpec, model: str, rule: Rule) -> Verdict:
+        oracle = lab.oracle(model)
+        if self.pack is not None:
+            require_pack_of(oracle, self.pack)
+        pack = self.pack or pack_at_hand(oracle, self.arguments.seed)
+        trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P1)
+        door = EngineDoor(trial, pack)
+        triage = Triage(door, pack, rule, is_ours=True)
+        found = triage.decide(spec.name)
+        if found.verdict == CORRUPT and triage.wrong_scene is not None:
+            _write_failure(trial, door, triage.wrong_scene, self.output)
+        self._add(found)
+        return found.verdict
 
 
 def door_to(url: str, pack: ProbePack, arguments: argparse.Namespace) -> UrlDoor:
@@ -212,11 +246,6 @@ def _subject(text: str, pack: ProbePack | None, arguments: argparse.Namespace) -
     return resolve_engine(_with_server(text))
 
 
-def _of_url(url: str, door: UrlDoor, arguments: argparse.Namespace) -> EndpointTriage:
-    rule = rule_of(arguments, time.monotonic() + arguments.time_limit)
-    return Triage(door, door.pack, rule, is_ours=False, note=_note).decide(url)
-
-
 def _note(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
@@ -240,58 +269,6 @@ def _models_of(text: str) -> Sequence[str]:
             f"of it with --pack, or its checkpoint with --model"
         )
     return ONE_MODEL if has_own_process(text) else DEFAULT_MODELS
-
-
-def _on_models(
-    lab: Laboratory,
-    spec: EngineSpec,
-    models: Sequence[str],
-    pack: ProbePack | None,
-    arguments: argparse.Namespace,
-    output: Path,
-    refusals: list[str],
-) -> Iterator[EndpointTriage]:
-    """Yields the verdict on each model; the first on which answers are corrupt is the last. Models that
-    the engine does not serve are added to `refusals`."""
-    end = time.monotonic() + arguments.time_limit
-    for number, model in enumerate(models):
-        now = time.monotonic()
-        deadline = now + max(0.0, end - now) / (len(models) - number)
-        print(f"{model}: ranking answers here, then asking {spec.name}", file=sys.stderr, flush=True)
-        found = None
-        try:
-            oracle = lab.oracle(model)
-            if pack is not None:
-                require_pack_of(oracle, pack)
-            found = _on_model(
-                lab,
-                spec,
-                pack or pack_at_hand(oracle, arguments.seed),
-                rule_of(arguments, deadline),
-                output,
-            )
-        except UnsupportedModelError as error:
-            refusals.append(f"{spec.name} refuses {model}: {error}")
-        except EngineHang as error:
-            refusals.append(f"{spec.name} on {model}: nothing can be said: {error}")
-        if found is not None:
-            yield found
-        lab.look_after(spec, lab.subject(model), WHEN)
-        if found is not None and found.verdict == CORRUPT:
-            return
-
-
-def _on_model(
-    lab: Laboratory, spec: EngineSpec, pack: ProbePack, rule: Rule, output: Path
-) -> EndpointTriage:
-    oracle = lab.oracle(pack.model)
-    trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P1)
-    door = EngineDoor(trial, pack)
-    triage = Triage(door, pack, rule, is_ours=True)
-    found = triage.decide(spec.name)
-    if found.verdict == CORRUPT and triage.wrong_scene is not None:
-        _write_failure(trial, door, triage.wrong_scene, output)
-    return found
 
 
 def _write_failure(trial: Trial, door: EngineDoor, scene: Scene, directory: Path) -> None:

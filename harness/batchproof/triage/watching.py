@@ -25,7 +25,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
 from operator import mul
 from pathlib import Path
 from typing import Any
@@ -68,10 +67,8 @@ class Watch:
     most_at_once: int = 4
 
     def __post_init__(self) -> None:
-        self._known = [*hypotheses(self.pack, ())]
-        self._evidence = Evidence(self.pack, self._known)
+        self._evidence = Evidence(self.pack, [*hypotheses(self.pack, ())])
         self._weights = self._evidence.weights
-        self.ratios = cache(self._ratios)
         self._order = alternately(len(self.pack.probes))
         self._error = ""  # of the last turn
 
@@ -135,13 +132,14 @@ class Watch:
                 num_left[seen.probe] = seen.step
         return replace(self.state, sums=tuple(sums), num_left=tuple(num_left))
 
-    def _ratios(self, seen: Seen) -> tuple[float, ...]:
+    def ratios(self, seen: Seen) -> tuple[float, ...]:
+        """Returns the likelihood ratio of each hypothesis for one answer."""
         return tuple(map(math.exp, self._evidence.against([seen])))
 
     def _alarm(self) -> Verdict:
         """Lets triage name the cause; where it does not, what was seen until now does, if it can."""
         self._note("has changed: triage names the cause")
-        parts = dict(zip(self._known, map(mul, self.state.sums, self._weights), strict=True))
+        parts = dict(zip(self._evidence.known, map(mul, self.state.sums, self._weights), strict=True))
         best = max(parts, key=lambda each: parts[each])
         belief = sum(parts[h] for h in parts if h.verdict == best.verdict) / sum(parts.values())
         verdict: Verdict = best.verdict if belief >= BELIEF else UNDECIDED

@@ -47,16 +47,6 @@ UNUSED_MODEL = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: SI
 
 
 @pytest.fixture
-def server() -> Iterator[StandIn]:
-    with StandIn() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
 def build(server: StandIn) -> Iterator[Build]:
     """Returns a function that builds an engine with more options of `--engine`, closed at the end."""
     made = []
