@@ -5,9 +5,9 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 from batchproof.api import (
     Capability,
@@ -19,7 +19,7 @@ from batchproof.api import (
     StepRecord,
 )
 from batchproof.checks.answers import completion_findings, presence_findings
-from batchproof.checks.broken import BrokenPromise, require
+from batchproof.checks.broken import BrokenPromise, broken, require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.contract_types import checked_trace
 from batchproof.checks.happened import OWN_CHOICE, happened_in
@@ -49,54 +49,51 @@ from batchproof.workload.workloads import UPDATE, Interruption, Outcome, Workloa
 NUM_KEPT_RUNS = 80  # more than any example or sweep makes
 
 
+@dataclass
+class EngineState:
+    """What an engine has been given."""
+
+    serial: int  # in the order in which the engines of a trial were built, from 1 on
+    adapters: LoadedAdapters = field(default_factory=LoadedAdapters)
+    weights: int = 0  # number of the variant that it has
+    computed: tuple[Computed, ...] = ()  # the prefixes that it knows
+    computed_before: tuple[Computed, ...] = ()  # those it knew before its last run
+
+    def update(self, weights: int) -> None:
+        """Notes that the engine has other weights, and so knows no prefix."""
+        self.weights, self.computed = weights, ()
+
+
 class RunHistory:
     """What has happened in a trial: the engines in the order in which they were built, and the latest
     `NUM_KEPT_RUNS` runs of all of them, oldest first."""
 
     def __init__(self) -> None:
-        self._serials: dict[int, int] = {}  # id of an engine -> its serial
+        self._num_built = 0
+        self._states: dict[int, EngineState] = {}  # by the id of an engine
         self._runs: deque[Run] = deque(maxlen=NUM_KEPT_RUNS)
-        # serial -> the prefixes that were known before the last run, and after it
-        self._computed: dict[int, tuple[tuple[Computed, ...], tuple[Computed, ...]]] = {}
-        self._weights: dict[int, int] = {}  # serial -> number of the variant whose weights it has
-        self._loaded: dict[int, LoadedAdapters] = {}  # by serial
 
-    def add(self, engine: Engine) -> int:
-        """Returns the serial of an engine that was built, from 1 on."""
-        serial = max(self._serials.values(), default=0) + 1
-        self._serials[id(engine)] = serial
-        return serial
+    def add(self, engine: Engine) -> EngineState:
+        """Returns the state of an engine that was just built."""
+        self._num_built += 1
+        self._states[id(engine)] = EngineState(self._num_built)
+        return self.of(engine)
 
-    def loaded(self, engine: Engine) -> LoadedAdapters:
-        """Returns the adapters that the engine has."""
-        return self._loaded.setdefault(self._serials[id(engine)], LoadedAdapters())
-
-    def weights(self, engine: Engine) -> int:
-        """Returns the number of the variant whose weights the engine has."""
-        return self._weights.get(self._serials[id(engine)], 0)
-
-    def updated(self, engine: Engine, weights: int) -> None:
-        """Notes that the engine has other weights, and so knows no prefix."""
-        self._weights[self._serials[id(engine)]] = weights
-        self._computed.pop(self._serials[id(engine)], None)
+    def of(self, engine: Engine) -> EngineState:
+        """Returns the state of an engine of this trial."""
+        return self._states[id(engine)]
 
     def begin(self, engine: Engine, workload: Workload) -> None:
-        self._runs.append(Run(self._serials[id(engine)], workload))
+        self._runs.append(Run(self.of(engine).serial, workload))
 
-    def end(self, completions: tuple[Completion, ...], computed: tuple[Computed, ...]) -> None:
+    def end(
+        self, engine: Engine, completions: tuple[Completion, ...], computed: tuple[Computed, ...]
+    ) -> None:
         """Notes what came of the last run, and all prefixes that are known after it."""
-        self._runs[-1] = last = replace(self._runs[-1], completions=completions)
-        _, before = self._computed.get(last.serial, ((), ()))
-        self._computed[last.serial] = before, computed
-        self._weights[last.serial] = last.workload.updates[-1].weights
-
-    def computed_before(self, engine: Engine) -> tuple[Computed, ...]:
-        """Returns the prefixes that this engine knew before its last run."""
-        return self._computed.get(self._serials[id(engine)], ((), ()))[0]
-
-    def computed(self, engine: Engine) -> tuple[Computed, ...]:
-        """Returns the prefixes that this engine knows now."""
-        return self._computed.get(self._serials[id(engine)], ((), ()))[1]
+        self._runs[-1] = replace(self._runs[-1], completions=completions)
+        state = self.of(engine)
+        state.computed_before, state.computed = state.computed, computed
+        state.weights = self.last_workload.updates[-1].weights
 
     @property
     def last_workload(self) -> Workload:
@@ -205,13 +202,13 @@ class Trial:
         guard = self.lab.watch.guard(self.spec, self.subject, "while the engine was built")
         with self._engines_time(), guard, time_limit(self._build_limit_s, "building the engine"):
             engine = self.spec.factory(self.subject.model, config)
-        serial = self.history.add(engine)
+        state = self.history.add(engine)
         release = getattr(engine, "release", None)
         self.ledger.release = release if isinstance(release, str) else None
         told = tuple(str(each) for each in getattr(engine, "notes", ()))
         limits = getattr(engine, "sampling_limits", SamplingLimits())
         self.ledger.conventions = (*told, *limits.sentences())
-        self._note_delay(engine, is_first=serial == 1)
+        self._note_delay(engine, is_first=state.serial == 1)
         return engine
 
     def _note_delay(self, engine: Engine, is_first: bool) -> None:
@@ -275,6 +272,7 @@ class Trial:
         if engine is None:
             with self.reporting(workload, Rule.RAISED), self.engine(workload.config) as fresh:
                 return self.run(workload, fresh)
+        state = self.history.of(engine)
         self.history.begin(engine, workload)
         notes().change(subject=self.under_test, workload=workload)
         self.ledger.num_runs += 1
@@ -286,31 +284,29 @@ class Trial:
             interrupt = interrupter(engine, self.oracle, workload.weights, workload.interruptions)
             with guard, self._engines_time():
                 with time_limit(self.lab.time_limit_s, "load_adapter and unload_adapter"):
-                    loaded = self.history.loaded(engine)
-                    loaded.bring(engine, self.subject, workload)  # type: ignore[arg-type]
-                self._update_weights(engine, workload.weights)
+                    state.adapters.bring(engine, self.subject, workload)  # type: ignore[arg-type]
+                self._update_weights(engine, state, workload.weights)
                 outcome = serve(engine, workload, self.lab.time_limit_s, interrupt)
             self.lab.watch.require_untouched(self.spec, self.subject)
         computed: tuple[Computed, ...] = ()
         if can_share:
             records = self.trace_of(engine)[num_records:]
-            earlier = self.history.computed(engine)
-            prefixes = ComputedPrefixes(workload, outcome.completions, earlier)
+            prefixes = ComputedPrefixes(workload, outcome.completions, state.computed)
             computed = prefixes.note_all(records, Cuts.of(workload, outcome)).computed
-        self.history.end(outcome.completions, computed)
+        self.history.end(engine, outcome.completions, computed)
         with self.reporting(workload):
             answers = outcome.completions
             require(presence_findings(workload, answers, self.capabilities, self.promise))
         return outcome
 
-    def _update_weights(self, engine: Engine, wanted: int) -> None:
+    def _update_weights(self, engine: Engine, state: EngineState, wanted: int) -> None:
         """Makes the engine have the weights of this variant."""
-        known, update = self.history.weights(engine), Interruption(0, UPDATE, wanted)
-        if known != wanted:
-            interrupt = interrupter(engine, self.oracle, known, [update])
+        if state.weights != wanted:
+            update = Interruption(0, UPDATE, wanted)
+            interrupt = interrupter(engine, self.oracle, state.weights, [update])
             with time_limit(self.lab.time_limit_s, "update_weights"):
                 interrupt(update)
-            self.history.updated(engine, wanted)
+            state.update(wanted)
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:
         """Runs a workload of good requests as `run` does, and judges every answer and the conduct.
@@ -335,7 +331,7 @@ class Trial:
         self, workload: Workload, outcome: Outcome, engine: Engine, num_records: int
     ) -> Iterator[Finding]:
         """Yields what is wrong with the answers, then with the conduct since `num_records`."""
-        records, earlier = self.trace_of(engine)[num_records:], self.history.computed_before(engine)
+        records, earlier = self.trace_of(engine)[num_records:], self.history.of(engine).computed_before
         yield from self.answer_findings(workload.requests, outcome, workload, records)
         yield from self.conduct_findings(workload, outcome, records, earlier)
 
@@ -388,38 +384,27 @@ class Trial:
 
         Raises `BrokenPromise`, and `OracleError`.
         """
-        require(self._judged(requests, outcome, bad, adapters))
-
-    def _judged(
-        self,
-        requests: Sequence[Request],
-        outcome: Outcome,
-        bad: Collection[int],
-        adapters: Iterable[tuple[str, int]],
-    ) -> Iterator[Finding]:
         given = outcome.completions
         if bad and len(given) != len(requests):
-            yield found(Rule.COUNT, num_requests=len(requests), num_completions=len(given))
-            return
-        for place in bad:
-            yield from refusal_findings(given[place], requests[place], self.ledger)
+            raise broken(Rule.COUNT, num_requests=len(requests), num_completions=len(given))
+        refused = (refusal_findings(given[each], requests[each], self.ledger) for each in bad)
         good = [request for place, request in enumerate(requests) if place not in bad]
         answers = tuple(each for place, each in enumerate(given) if place not in bad)
         under = Workload((), adapters=tuple(adapters))
-        yield from self.answer_findings(good, Outcome(answers), under)
+        require(chain(*refused, self.answer_findings(good, Outcome(answers), under)))
 
     def answer_findings(
         self,
         requests: Sequence[Request],
         outcome: Outcome,
-        workload: Workload | None = None,
+        workload: Workload,
         records: Sequence[StepRecord] = (),
     ) -> Iterator[Finding]:
         """Yields what is wrong with the answers to good requests of the workload, under its adapters
         and weights. `records` is what the workload has added to the trace."""
-        under = partial(self.oracle.under, workload.adapters if workload else ())
-        if workload is None or not workload.is_interrupted:
-            oracle = under(workload.updates[-1].weights if workload else 0)
+        under = partial(self.oracle.under, workload.adapters)
+        if not workload.is_interrupted:
+            oracle = under(workload.updates[-1].weights)
             yield from completion_findings(requests, outcome.completions, oracle, self.ledger)
             return
         pairs = [*zip(requests, outcome.completions, strict=True)]
