@@ -82,8 +82,7 @@ def replay(path: Path, *arguments: str) -> int:
 def trial_of(
     lab: SharedLaboratory, engine: str, model: str = MODEL, promise: Promise = Promise.P2
 ) -> Trial:
-    spec, oracle = resolve_engine(engine), lab.oracle(model)
-    return Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), promise)
+    return Trial(lab, resolve_engine(engine), lab.oracle(model), promise)
 
 
 def case_fails(lab: SharedLaboratory, path: Path, engine: str, model: str = MODEL) -> bool:

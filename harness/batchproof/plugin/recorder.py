@@ -35,7 +35,7 @@ from batchproof.plugin.writers.table import (
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
 from batchproof.records.provenance import ENDED, made_now, pytest_line
-from batchproof.records.table import CONFORMANCE, ConformanceTable
+from batchproof.records.table import CONFORMANCE
 from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
 from batchproof.requirements.verdict_of_journal import Outcome, without_local_paths
 
@@ -122,10 +122,12 @@ class Recorder:
         if self._verdict is not None and self._outputs.verdict is not None:
             VERDICT.write(without_local_paths(self._verdict), self._outputs.verdict)
         if outcomes and self._outputs.table is not None:
-            table = self._write_table(outcomes, int(session.exitstatus), is_whole)
-            if self._outputs.artifacts is not None:
-                run = self._finished_run(table, self._outputs.artifacts)
-                replace_text(self._outputs.artifacts / "summary.md", summary_page(run))
+            facts = self._facts(int(session.exitstatus), is_whole)
+            table = conformance(outcomes, facts)
+            CONFORMANCE.write(table, self._outputs.table)
+            if (folder := self._outputs.artifacts) is not None:
+                run = FinishedRun.of(table, self._entries, folder, self._verdict, facts)
+                replace_text(folder / "summary.md", summary_page(run))
 
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, exitstatus: int
@@ -193,16 +195,6 @@ class Recorder:
             num_left_out=self._deselection.num_without(tests),
             is_uncounted=self._deselection.is_uncounted,
         )
-
-    def _write_table(self, outcomes: list[Outcome], status: int, is_complete: bool) -> ConformanceTable:
-        assert self._outputs.table is not None, "it is written if it is asked for"
-        table = conformance(outcomes, self._facts(status, is_complete))
-        CONFORMANCE.write(table, self._outputs.table)
-        return table
-
-    def _finished_run(self, table: ConformanceTable, folder: Path) -> FinishedRun:
-        facts = self._facts(table.exit_status, table.is_complete)
-        return FinishedRun.of(table, self._entries, folder, self._verdict, facts)
 
     def _empty_selection(self, terminalreporter: pytest.TerminalReporter) -> str | None:
         """Returns that -k, -m and the journal left no conformance test; pytest itself prints only what

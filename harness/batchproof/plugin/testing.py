@@ -96,10 +96,8 @@ def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Labora
     for spec in selection.engines:
         try:
             subject = lab.subject(selection.model_names[0])  # another one, if an engine damaged it
-            capabilities = lab.capabilities(spec, subject)
-            if Capability.INVARIANCE in capabilities:
-                oracle = lab.oracle(subject.name)
-                declared_grades(Trial(lab, spec, oracle, capabilities, Promise.P20))
+            if Capability.INVARIANCE in lab.capabilities(spec, subject):
+                declared_grades(Trial(lab, spec, lab.oracle(subject.name), Promise.P20))
         except EngineMissingError as error:
             missing.append(error)
         except (UnsupportedModelError, EngineHang):

@@ -171,7 +171,7 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Tr
     if adequacy is not None:
         is_adequate = adequacy.is_adequate
         item.stash[IDENTITY] = replace(identity, adequacy=str(adequacy), is_adequate=is_adequate)
-    trial = Trial(laboratory, spec, oracle, capabilities, Promise[identity.promises[0]])
+    trial = Trial(laboratory, spec, oracle, Promise[identity.promises[0]], capabilities)
     item.stash[TRIAL] = trial
     yield trial
     if trial.subject.is_embedded:  # a large model takes too long to look at after each test
@@ -234,7 +234,7 @@ def _capabilities(
     except EngineHang as hang:  # no `Exception`, which pytest would not forgive in a fixture
         # Its failure file needs an engine to name, which has shown no capability.
         promise = Promise[identity.promises[0]]
-        item.stash[TRIAL] = Trial(laboratory, spec, oracle, frozenset(), promise)
+        item.stash[TRIAL] = Trial(laboratory, spec, oracle, promise, frozenset())
         finding = found(Rule.HANG, what=hang.what, evidence=hang.evidence)
     scene = Scene((Run(0, FIRST_CONTACT),))
     raise ConformanceFailure(Failure(finding, scene, subject_of(spec, oracle)))

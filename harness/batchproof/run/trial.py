@@ -132,7 +132,8 @@ class Trial:
     """An engine, a model, the right answers, and counts of what has been compared.
 
     Every failure it raises names engine, model and workload. `promise` is the one that the running
-    test is about.
+    test is about. The engine is asked for its `capabilities`, unless it cannot be. Raises as
+    `Laboratory.offer` does.
     """
 
     # No dataclass: Hypothesis would print all fields, models included, for each failing example.
@@ -141,9 +142,11 @@ class Trial:
         lab: Laboratory,
         spec: EngineSpec,
         oracle: Oracle,
-        capabilities: frozenset[Capability],
         promise: Promise,
+        capabilities: frozenset[Capability] | None = None,
     ) -> None:
+        if capabilities is None:
+            capabilities = lab.capabilities(spec, oracle.subject)
         self.lab = lab
         self.spec = spec
         self.oracle = oracle
@@ -158,7 +161,7 @@ class Trial:
 
     def renewed(self, promise: Promise | None = None) -> "Trial":
         """Returns a trial of the same engine and model in which nothing has happened yet."""
-        return Trial(self.lab, self.spec, self.oracle, self.capabilities, promise or self.promise)
+        return Trial(self.lab, self.spec, self.oracle, promise or self.promise, self.capabilities)
 
     def __repr__(self) -> str:
         return f"Trial({self.spec.name} on {self.subject.name})"

@@ -286,8 +286,7 @@ def _on_models(
 def _on_model(
     lab: Laboratory, spec: EngineSpec, pack: ProbePack, rule: Rule, output: Path
 ) -> EndpointTriage:
-    oracle = lab.oracle(pack.model)
-    trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P1)
+    trial = Trial(lab, spec, lab.oracle(pack.model), Promise.P1)
     door = EngineDoor(trial, pack)
     triage = Triage(door, pack, rule, is_ours=True)
     found = triage.decide(spec.name)
