@@ -21,7 +21,6 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.run.devices import num_threads
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import reference_factory
-from batchproof_lab.suite_run import SharedLaboratory
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
 DEFAULTS = ("--engine=static", "--model=gpt2-random", "--no-isolate", "--diagnose-for=0")
@@ -85,7 +84,7 @@ needs_psutil = pytest.mark.skipif(
     reason="older versions of transformers ask psutil for the memory of a CPU before they batch",
 )
 RunSuite = Callable[..., Session]
-LaboratoryFor = Callable[[float], SharedLaboratory]
+LaboratoryFor = Callable[[float], Laboratory]
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +94,7 @@ def laboratory_for(laboratory: Laboratory) -> LaboratoryFor:
     usual = Laboratory(torch.device("cpu"), torch.float32, 1.0)
     is_usual = (laboratory.device, laboratory.dtype) == (usual.device, usual.dtype)
     is_usual = is_usual and laboratory.precision == usual.precision
-    return partial(SharedLaboratory.beside, laboratory if is_usual else usual)
+    return (laboratory if is_usual else usual).beside
 
 
 def oracle_of(name: str, dtype: torch.dtype = torch.float32) -> Oracle:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import torch
@@ -80,9 +80,6 @@ class WorldWatch:
             if (each.factory, name) == (spec.factory, subject.name):
                 raise BrokenPromise(finding)
 
-    def forget_engines(self) -> None:
-        self._changes.clear()
-
     def is_damaged(self, subject: ModelUnderTest) -> bool:
         return environment.shared_of(subject.model) != self.as_loaded(subject)
 
@@ -106,6 +103,23 @@ class Laboratory:
     lost: dict[str, EngineHang] = field(default_factory=dict)  # engines that hung at first contact
     _adequacy: dict[str, Adequacy] = field(default_factory=dict)
     _is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def beside(self, time_limit_s: float) -> "Laboratory":
+        """Returns one that shares models and right answers with this one, and knows no engine."""
+        return replace(
+            self,
+            time_limit_s=time_limit_s,
+            watch=self.watch.without_engines(),
+            _offers={},
+            lost={},
+            _is_bitwise={},
+        )
+
+    def drop_damaged(self) -> None:
+        """Drops the models that are not as they were loaded."""
+        for name, subject in list(self._subjects.items()):
+            if self.watch.is_damaged(subject):
+                self.drop(name)
 
     def subject(self, model_name: str) -> ModelUnderTest:
         """Returns the model, loaded at the first call. Raises `UsageError` if there is no such
