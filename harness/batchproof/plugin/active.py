@@ -7,6 +7,7 @@ the processes that run tests.
 
 import gc
 import sys
+from argparse import BooleanOptionalAction
 from importlib import import_module
 from importlib.metadata import version
 
@@ -94,7 +95,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="seconds to look for the cause of a failure; 0: not at all (default: %(default)g)",
     )
     group.addoption(declared.SERVES, action="append", metavar="MODEL", help=declared.HELP)
-    isolation.add_option(group)
+    group.addoption(isolation.OPTION, action=BooleanOptionalAction, default=None, help=isolation.HELP)
     outputs.add_options(group)
     group.addoption(deselection.ONE, action="append", default=[], metavar="ID", help=deselection.HELP)
     text = f"the configuration (default: {OWN}, here or above)"

@@ -76,14 +76,12 @@ def _models_for(metafunc: pytest.Metafunc, spec: EngineSpec) -> tuple[str, ...]:
     asked = metafunc.config.stash[SELECTION].model_names
     is_free = not metafunc.config.getoption("--model")  # a model asked for is never left out
     has_mark = metafunc.definition.get_closest_marker
-    only = has_mark("on_model")
+    only, also = has_mark("on_model"), has_mark("also_on")
+    named = [name for mark in (only, also) if mark for name in mark.args if is_free or name in asked]
     if only is not None:
-        return tuple(name for name in only.args if is_free or name in asked)
+        return tuple(named)
     names = tuple(name for name in asked if name != NAN_MODEL)
-    selected = _selected(metafunc, spec, names)
-    also = has_mark("also_on")
-    added = also.args if also else ()
-    return (*selected, *(n for n in added if (is_free or n in asked) and n not in selected))
+    return tuple(dict.fromkeys((*_selected(metafunc, spec, names), *named)))
 
 
 def _selected(metafunc: pytest.Metafunc, spec: EngineSpec, names: tuple[str, ...]) -> tuple[str, ...]:
