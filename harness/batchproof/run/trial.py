@@ -37,7 +37,7 @@ from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
 from batchproof.run.adapting import LoadedAdapters
 from batchproof.run.call_notes import notes
-from batchproof.run.capabilities import scheduling_delay_of
+from batchproof.run.capabilities import Declarations
 from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames, notes_of, raised_at
 from batchproof.run.interrupting import interrupter
 from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory
@@ -220,7 +220,7 @@ class Trial:
         Raises `UsageError` if it is invalid, or differs from that of an engine built before.
         """
         before = self.scheduling_delay
-        delay = scheduling_delay_of(self.spec.name, engine, self.capabilities)
+        delay = Declarations(self.spec.name, engine).scheduling_delay(self.capabilities)
         if not is_first and delay != before:
             raise UsageError(
                 f"engine {self.spec.name!r}: scheduling_delay is {delay}, but was {before} when it was "
