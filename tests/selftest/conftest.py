@@ -3,12 +3,12 @@
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import torch
@@ -138,18 +138,13 @@ def one_thread() -> Iterator[None]:
         yield
 
 
-class OneProcess:
+class OneProcess(nullcontext[Any]):
     """A pool without workers: importing torch once more takes longer than a small campaign."""
 
     def __init__(self, num_workers: int, time_limit_s: float) -> None:
+        super().__init__(self)
         assert num_workers == 1
         assert time_limit_s > 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
     def run(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         return ((task, function(task)) for task in tasks)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -173,16 +174,6 @@ WRONG_ANSWERS: dict[str, Callable[[Request], Completion]] = {
 }
 
 
-class Scripted:
-    """A reference that answers as it is instructed."""
-
-    def __init__(self, answer: Callable[[Request], Completion]) -> None:
-        self._answer = answer
-
-    def generate(self, requests: list[Request]) -> list[Completion]:
-        return [self._answer(request) for request in requests]
-
-
 @pytest.fixture(scope="module")
 def subject() -> ModelUnderTest:
     return load_model("gpt2-random", torch.device("cpu"), torch.float32)
@@ -190,7 +181,8 @@ def subject() -> ModelUnderTest:
 
 @pytest.mark.parametrize("words", WRONG_ANSWERS)
 def test_a_reference_without_an_answer_is_named(subject: ModelUnderTest, words: str) -> None:
-    oracle = Oracle(subject, lambda _model, _config: Scripted(WRONG_ANSWERS[words]))
+    scripted = SimpleNamespace(generate=lambda asked: [*map(WRONG_ANSWERS[words], asked)])
+    oracle = Oracle(subject, lambda _model, _config: scripted)
     start = "no right answer of 3 tokens to the prompt of 2 tokens that starts [5, 6]: the reference "
     with pytest.raises(OracleError, match=re.escape(start + words)):
         oracle.answer((5, 6), 3)

@@ -59,13 +59,12 @@ def empty_folder(text: str) -> Path:
 def save(model: str, directory: Path, dtype: torch.dtype) -> None:
     """Writes an embedded model and its tokenizer to a folder, and says so."""
     subject = load_model(model, torch.device("cpu"), dtype)
+    tokenizers = engines_module("adapters.word_tokenizer")
+    head = new_head(subject.model, AGREEMENT)
     with without_bars():
         subject.model.save_pretrained(directory)
-    tokenizers = engines_module("adapters.word_tokenizer")
-    tokenizers.words_tokenizer(subject.vocab_size).save_pretrained(directory)
-    head = new_head(subject.model, AGREEMENT)
-    if head is not None:
-        with without_bars():
+        tokenizers.words_tokenizer(subject.vocab_size).save_pretrained(directory)
+        if head is not None:
             head.save(directory / HEAD)
     num_adapters = save_adapters(subject.model, directory / ADAPTERS)
     also = f", and a draft head that is right for {AGREEMENT:.0%} of the tokens" if head else ""

@@ -28,18 +28,12 @@ from batchproof.plugin import (
     recorder,
 )
 from batchproof.plugin.configuring import CONFIGURED, configure_late
-from batchproof.plugin.isolation import pytest_cmdline_main
 from batchproof.plugin.selection import SELECTION, Selection, select
 from batchproof.plugin.xfails import KnownFailures, read_known_failures
 from batchproof.run.engine_names import BY_DEFAULT, FORMS
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
-__all__ = [
-    "pytest_addoption",
-    "pytest_cmdline_main",
-    "pytest_configure",
-    "pytest_report_header",
-]
+pytest_cmdline_main = isolation.pytest_cmdline_main
 DIAGNOSE_FOR_S = 20.0
 TESTING = "batchproof.plugin.testing"  # imports torch
 

@@ -8,7 +8,6 @@ model that could not have shown a fault.
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -42,31 +41,32 @@ from batchproof.requirements.verdict_of_journal import Outcome, without_local_pa
 SIGTERM_STATUS = 143
 
 
-@dataclass(frozen=True)
-class SessionEnd:
-    """How a session ended."""
+def exit_status(
+    status: int,
+    outcomes: Sequence[Outcome],
+    num_failed: int = 0,
+    is_cut_short: bool = False,
+    signal_status: int | None = None,
+    has_problem: bool = False,
+) -> int:
+    """Returns the status of a session: failed as well if nothing, or too little, was compared, and a
+    usage error if nothing failed but wrong cases.
 
-    status: int  # pytest's own
-    num_failed: int = 0  # tests, those of other things among them
-    is_cut_short: bool = False  # by its failures, as with -x
-    signal_status: int | None = None  # of the signal that ended it
-    has_problem: bool = False  # that a worker found, which ran no test
-
-
-def exit_status(end: SessionEnd, outcomes: Sequence[Outcome]) -> int:
-    """Returns the status: failed as well if nothing, or too little, was compared, and a usage error if
-    nothing failed but wrong cases."""
+    `status` is pytest's own; `num_failed` counts tests of other things as well; `is_cut_short`: by its
+    failures, as with -x; `signal_status` is of the signal that ended it; `has_problem`: a worker found
+    one, and ran no test.
+    """
     num_wrong = sum(record.is_wrong_input for _, record in outcomes)
-    if end.has_problem or (num_wrong and num_wrong == end.num_failed):
+    if has_problem or (num_wrong and num_wrong == num_failed):
         return pytest.ExitCode.USAGE_ERROR
-    if end.signal_status == SIGTERM_STATUS:
+    if signal_status == SIGTERM_STATUS:
         return SIGTERM_STATUS
-    if end.status == pytest.ExitCode.INTERRUPTED and end.is_cut_short and end.signal_status is None:
+    if status == pytest.ExitCode.INTERRUPTED and is_cut_short and signal_status is None:
         # xdist takes what -x ended for interrupted, as it is where tests could not be collected.
-        return pytest.ExitCode.TESTS_FAILED if end.num_failed else end.status
-    is_clean = end.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        return pytest.ExitCode.TESTS_FAILED if num_failed else status
+    is_clean = status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     is_failed = is_clean and bool(outcomes) and _proves_little(outcomes)
-    return pytest.ExitCode.TESTS_FAILED if is_failed else end.status
+    return pytest.ExitCode.TESTS_FAILED if is_failed else status
 
 
 def _proves_little(outcomes: Sequence[Outcome]) -> bool:
@@ -118,7 +118,14 @@ class Recorder:
         is_whole = ran_to_its_end(session)
         self._verdict = self._reach_verdict(is_whole)
         outcomes = self._outcomes()
-        session.exitstatus = exit_status(self._end(session), outcomes)
+        session.exitstatus = exit_status(
+            int(session.exitstatus),
+            outcomes,
+            num_failed=len(failed_tests(self._entries)),
+            is_cut_short=bool(session.shouldfail),
+            signal_status=self._signal_status,
+            has_problem=HEARD in self._config.stash,
+        )
         if self._verdict is not None and self._outputs.verdict is not None:
             VERDICT.write(without_local_paths(self._verdict), self._outputs.verdict)
         if outcomes and self._outputs.table is not None:
@@ -155,15 +162,6 @@ class Recorder:
         selection = self._config.stash[SELECTION]
         names = [spec.name for spec in selection.engines]
         return ordered(outcomes_of(self._entries), names, selection.model_names)
-
-    def _end(self, session: pytest.Session) -> SessionEnd:
-        return SessionEnd(
-            status=int(session.exitstatus),
-            num_failed=len(failed_tests(self._entries)),
-            is_cut_short=bool(session.shouldfail),
-            signal_status=self._signal_status,
-            has_problem=HEARD in self._config.stash,
-        )
 
     def _reach_verdict(self, is_whole: bool) -> EngineVerdict | None:
         """Returns the verdict on the engine, if it is asked for: on the tests of the journal too."""

@@ -1,7 +1,7 @@
 """What is expensive and kept for a session: models, oracles, capabilities of engines."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -102,7 +102,7 @@ class Laboratory:
     _offers: dict[tuple[str, str], Offer | UnsupportedModelError] = field(default_factory=dict)
     lost: dict[str, EngineHang] = field(default_factory=dict)  # engines that hung at first contact
     _adequacy: dict[str, Adequacy] = field(default_factory=dict)
-    _is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)
+    is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)  # rule O0: engine, model
 
     def beside(self, time_limit_s: float) -> "Laboratory":
         """Returns one that shares models and right answers with this one, and knows no engine."""
@@ -112,7 +112,7 @@ class Laboratory:
             watch=self.watch.without_engines(),
             _offers={},
             lost={},
-            _is_bitwise={},
+            is_bitwise={},
         )
 
     def drop_damaged(self) -> None:
@@ -195,13 +195,6 @@ class Laboratory:
         """Returns that of the engine on this model, as far as it has been asked for its offer."""
         known = self._offers.get((spec.name, subject.name))
         return known.block_size_multiple if isinstance(known, Offer) else 1
-
-    def is_bitwise(self, spec: EngineSpec, subject: ModelUnderTest, probe: Callable[[], bool]) -> bool:
-        """Returns the result of `probe`, called once for each engine and model (rule O0)."""
-        key = (spec.name, subject.name)
-        if key not in self._is_bitwise:
-            self._is_bitwise[key] = probe()
-        return self._is_bitwise[key]
 
 
 def first_contact(lab: Laboratory, spec: EngineSpec, subject: ModelUnderTest) -> frozenset[Capability]:
