@@ -55,10 +55,8 @@ def test_a_killed_process_loses_no_outcome_and_counts_none_twice(tmp_path: Path)
 
 
 def test_a_task_whose_worker_was_killed_is_lost_until_the_same_command_does_it(tmp_path: Path) -> None:
-    tasks = [(str(tmp_path), number) for number in (1, 2, 3)]
-    for outcomes in ([1, -1, 3], [1, 2, 3]):
-        found = squares(tmp_path, tasks, killed_at_first)
-        assert [found.outcomes[str(task)] for task in tasks] == outcomes
+    for outcomes in ({"1": 1, "2": -1, "3": 3}, {"1": 1, "2": 2, "3": 3}):
+        assert squares(tmp_path, (1, 2, 3), killed_at_first).outcomes == outcomes
 
 
 def test_one_process_writes_a_journal(tmp_path: Path) -> None:

@@ -245,27 +245,20 @@ def _lack(
     subject: ModelUnderTest,
     capabilities: frozenset[Capability],
 ) -> tuple[str, str]:
-    """Returns what the engine lacks for the test, and a sentence; empty texts if it lacks nothing."""
-    for name in _needed(request, spec, capabilities):
-        if Capability(name) not in capabilities:
-            return name, f"engine {spec.name!r} has no capability {name!r}"
+    """Returns what the engine lacks for the test, and a sentence; empty texts if it lacks nothing.
+
+    What the test `shows` it needs of an engine with a trace. Without one, the same workloads are served
+    wherever the config asks for it, and right answers are right whether it happened or not. A yardstick
+    has nothing to show.
+    """
+    is_yardstick = spec.name in request.config.stash[SELECTION].yardsticks
+    has_evidence = Capability.TRACING in capabilities or is_yardstick
+    for kind in ("needs", "shows") if has_evidence else ("needs",):
+        for name in (name for mark in request.node.iter_markers(kind) for name in mark.args):
+            if Capability(name) not in capabilities:
+                return name, f"engine {spec.name!r} has no capability {name!r}"
     case = request.node.callspec.params.get("case")
     lacking = case.lacking(laboratory.offer(spec, subject)[1]) if isinstance(case, Case) else ()
     if lacking:
         return lacking[0], f"engine {spec.name!r} does not take such {' and '.join(lacking)}"
     return "", ""
-
-
-def _needed(
-    request: pytest.FixtureRequest, spec: EngineSpec, capabilities: frozenset[Capability]
-) -> Iterator[str]:
-    """Yields the capabilities that the test needs of this engine: those it `shows` if it has a trace.
-
-    Without one, the same workloads are served wherever the config asks for it, and right answers are
-    right whether it happened or not. A yardstick has nothing to show.
-    """
-    is_yardstick = spec.name in request.config.stash[SELECTION].yardsticks
-    has_evidence = Capability.TRACING in capabilities or is_yardstick
-    for kind in ("needs", "shows") if has_evidence else ("needs",):
-        for mark in request.node.iter_markers(kind):
-            yield from mark.args

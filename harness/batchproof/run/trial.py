@@ -326,17 +326,12 @@ class Trial:
                 return self.check(workload, fresh)
         num_records = len(self.trace_of(engine))
         outcome = self.run(workload, engine)
+        earlier = self.history.of(engine).computed_before
         with self.reporting(workload):
-            require(self._findings(workload, outcome, engine, num_records))
+            records = self.trace_of(engine)[num_records:]
+            answers = self.answer_findings(workload.requests, outcome, workload, records)
+            require(chain(answers, self.conduct_findings(workload, outcome, records, earlier)))
         return outcome
-
-    def _findings(
-        self, workload: Workload, outcome: Outcome, engine: Engine, num_records: int
-    ) -> Iterator[Finding]:
-        """Yields what is wrong with the answers, then with the conduct since `num_records`."""
-        records, earlier = self.trace_of(engine)[num_records:], self.history.of(engine).computed_before
-        yield from self.answer_findings(workload.requests, outcome, workload, records)
-        yield from self.conduct_findings(workload, outcome, records, earlier)
 
     def conduct_findings(
         self,
