@@ -199,7 +199,8 @@ class Trial:
         `check` close theirs).
 
         Raises `EngineHang` if building takes longer than `BUILD_TIME_LIMIT_S` seconds and than a call
-        may, what the factory raises, and `UsageError` for an invalid `scheduling_delay`.
+        may, what the factory raises, and `UsageError` for a `scheduling_delay` that is invalid, or
+        another than that of an engine built before.
         """
         config = self.fitted(config)
         guard = self.lab.watch.guard(self.spec, self.subject, "while the engine was built")
@@ -211,26 +212,19 @@ class Trial:
         told = tuple(str(each) for each in getattr(engine, "notes", ()))
         limits = getattr(engine, "sampling_limits", SamplingLimits())
         self.ledger.conventions = (*told, *limits.sentences())
-        self._note_delay(engine, is_first=state.serial == 1)
-        return engine
-
-    def _note_delay(self, engine: Engine, is_first: bool) -> None:
-        """Records the declared delay in the ledger, because it affects the verdict.
-
-        Raises `UsageError` if it is invalid, or differs from that of an engine built before.
-        """
-        before = self.scheduling_delay
         delay = Declarations(self.spec.name, engine).scheduling_delay(self.capabilities)
-        if not is_first and delay != before:
+        if delay != self.scheduling_delay and state.serial > 1:
             raise UsageError(
-                f"engine {self.spec.name!r}: scheduling_delay is {delay}, but was {before} when it was "
-                f"built before: it must be the same whatever the config"
+                f"engine {self.spec.name!r}: scheduling_delay is {delay}, but was "
+                f"{self.scheduling_delay} when it was built before: it must be the same whatever the "
+                f"config"
             )
         self.scheduling_delay = delay
-        if delay:
+        if delay:  # which affects the verdict
             declared = f"declares a scheduling delay of {delay} step"
             self.ledger.conventions += (declared,)
             self.ledger.note(f"{self.spec.name} {declared}, and is granted it")
+        return engine
 
     def close(self, engine: Engine) -> None:
         """Closes the engine, if it has the capability. Raises `EngineHang`, and what `close` raises."""
