@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 
 from batchproof.errors import UsageError
-from batchproof.records.provenance import Machine, Provenance
 from batchproof_lab.campaign import CAMPAIGN, Line
 from tests.selftest.squares import QUESTION, killed_at_first, squares
-
-SITTING = Provenance(Machine("one", 1), {"python": "3"})
 
 
 def lines(folder: Path) -> list[Line]:

@@ -80,9 +80,6 @@ class WorldWatch:
             if (each.factory, name) == (spec.factory, subject.name):
                 raise BrokenPromise(finding)
 
-    def is_damaged(self, subject: ModelUnderTest) -> bool:
-        return environment.shared_of(subject.model) != self.as_loaded(subject)
-
 
 BUILD_TIME_LIMIT_S = 120.0
 FIRST_USE = "while the engine was first built"
@@ -118,7 +115,7 @@ class Laboratory:
     def drop_damaged(self) -> None:
         """Drops the models that are not as they were loaded."""
         for name, subject in list(self._subjects.items()):
-            if self.watch.is_damaged(subject):
+            if environment.shared_of(subject.model) != self.watch.as_loaded(subject):
                 self.drop(name)
 
     def subject(self, model_name: str) -> ModelUnderTest:
