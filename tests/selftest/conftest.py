@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -126,9 +125,16 @@ def run_in(folder: Path, *arguments: str, defaults: Sequence[str] = DEFAULTS) ->
 
 @pytest.fixture
 def run_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSuite:
-    """`run_suite(*arguments)` runs the tests in `tmp_path`, which is the current folder."""
+    """`run_suite(*arguments, **modules)` runs the tests in `tmp_path`, which is the current folder, and
+    to which modules are written by name and text."""
     monkeypatch.chdir(tmp_path)
-    return partial(run_in, tmp_path)
+
+    def run(*arguments: str, defaults: Sequence[str] = DEFAULTS, **modules: str) -> Session:
+        for name, text in modules.items():
+            Path(f"{name}.py").write_text(text)
+        return run_in(tmp_path, *arguments, defaults=defaults)
+
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -53,8 +53,6 @@ DEAF, ABORTING = "mine.py:Deaf", "mine.py:Aborting"
 def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_path: Path) -> None:
     """One engine holds the interpreter for ever in a call, another aborts its process when it is built:
     each costs one worker, and each test has its entry."""
-    (tmp_path / "test_mini.py").write_text(SUITE)
-    (tmp_path / "mine.py").write_text(ENGINES)
     (tmp_path / "known.toml").write_text(
         "".join(
             f'[[expected_failures]]\ntest = "test_mini.py::test_wrong[{engine}-gpt2-random]"\n'
@@ -65,7 +63,8 @@ def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_pa
     journal = tmp_path / "journal.jsonl"
     files = [f"--journal={journal}", "--xfails=known.toml", "--table=table.json"]
     engines = (f"--engine={DEAF}", f"--engine={ABORTING}", "--engine=static")
-    session = run_suite(*engines, *files, "--isolate", "--engine-time-limit=2", "--diagnose-for=0")
+    options = (*engines, *files, "--isolate", "--engine-time-limit=2")
+    session = run_suite(*options, test_mini=SUITE, mine=ENGINES)
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     kept = list(entries(journal))
     assert len({each.test for each in kept}) == len(kept) == 15, "once, though other workers took over"

@@ -101,16 +101,15 @@ ACTS["{name}"] = act
 
 
 @pytest.fixture
-def bad(tmp_path: Path, run_suite: RunSuite) -> Bad:
+def bad(run_suite: RunSuite) -> Bad:
     """`bad(acts, *arguments)` runs a test that is right, and one for each act of the engine, which has
     the name of the act."""
 
     def run(acts: Mapping[str, str], *arguments: str) -> Session:
         code = "".join(ACT.format(name=name, act=act) for name, act in acts.items())
-        (tmp_path / "mine.py").write_text(ENGINE + code)
-        (tmp_path / "test_mini.py").write_text(SUITE.format(names=["a", *acts]))
         engine = [] if any("--engine=" in each for each in arguments) else ["--engine=mine.py:Engine"]
-        return run_suite(*engine, *arguments)
+        suite = SUITE.format(names=["a", *acts])
+        return run_suite(*engine, *arguments, mine=ENGINE + code, test_mini=suite)
 
     return run
 
