@@ -65,12 +65,9 @@ def exit_status(
         # xdist takes what -x ended for interrupted, as it is where tests could not be collected.
         return pytest.ExitCode.TESTS_FAILED if num_failed else status
     is_clean = status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-    is_failed = is_clean and bool(outcomes) and _proves_little(outcomes)
-    return pytest.ExitCode.TESTS_FAILED if is_failed else status
-
-
-def _proves_little(outcomes: Sequence[Outcome]) -> bool:
-    return not num_compared(outcomes) or any(record.is_inadequate for _, record in outcomes)
+    is_inadequate = any(record.is_inadequate for _, record in outcomes)
+    proves_little = bool(outcomes) and (is_inadequate or not num_compared(outcomes))
+    return pytest.ExitCode.TESTS_FAILED if is_clean and proves_little else status
 
 
 FINISHED = "batchproof_finished"  # in a worker's input: the tests that the journal holds

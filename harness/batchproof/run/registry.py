@@ -51,7 +51,11 @@ def resolve_engine(text: str) -> EngineSpec:
     options = names.parse_options(text, query)
     prefix = next(filter(target.startswith, COLLECTIONS), None)
     if prefix is not None:
-        factory = _planted(prefix, target)
+        name, known = target.removeprefix(prefix), collection(prefix)
+        if name not in known:
+            hint = near(name, known, f"the module {PACKAGE}.{COLLECTIONS[prefix][1]}")
+            raise UsageError(f"--engine {target!r} is no {COLLECTIONS[prefix][0]}; {hint}")
+        factory = known[name].factory
     else:
         factory = load_factory(text, target if ":" in target else names.target_of(text, target))
     names.check_options(text, factory, options)
@@ -76,14 +80,6 @@ oddities = partial(collection, names.ODD_PREFIX)
 def reference_factory() -> EngineFactory:
     """Returns the factory of the engine whose answers are the specification."""
     return resolve_engine(names.REFERENCE).factory
-
-
-def _planted(prefix: str, target: str) -> Callable[..., Engine]:
-    name, known = target.removeprefix(prefix), collection(prefix)
-    if name not in known:
-        hint = near(name, known, f"the module {PACKAGE}.{COLLECTIONS[prefix][1]}")
-        raise UsageError(f"--engine {target!r} is no {COLLECTIONS[prefix][0]}; {hint}")
-    return known[name].factory
 
 
 _folders: list[Path] = []  # of engine files, as `sys.path` has them: searched last
