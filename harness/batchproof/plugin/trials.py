@@ -1,6 +1,6 @@
 """Runs every test that asks for a `trial` once per engine and model."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
 
@@ -16,7 +16,7 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.plugin.declared import DECLARED, SAYS_SO
 from batchproof.plugin.failure_record import FIRST_CONTACT
 from batchproof.plugin.items import IDENTITY, again, name_of, requirement_id
-from batchproof.plugin.selection import LAB, SELECTION, Selection
+from batchproof.plugin.selection import LAB, SELECTION
 from batchproof.plugin.xfails import known_failure_of
 from batchproof.records.trial_record import TrialRecord
 from batchproof.requirements.promises import Promise
@@ -31,6 +31,7 @@ TRIAL = pytest.StashKey[Trial]()
 # a window.
 WINDOW_MODEL = "mistral-window"
 VARIED = {"quick_models": (QUICKEST_MODEL, WINDOW_MODEL), "three_models": THREE_MODELS}  # by mark
+FOR_ONE = {"long_model", "one_model"}  # marks: the first model that the engine serves is enough
 
 
 @pytest.fixture(scope="session")
@@ -44,62 +45,51 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "trial" not in metafunc.fixturenames:
         return
     selection = metafunc.config.stash[SELECTION]
+    # Those of the test hide those of its module.
+    marks = {mark.name: mark.args for mark in reversed([*metafunc.definition.iter_markers()])}
+    is_for_one = bool(FOR_ONE & marks.keys()) and "on_model" not in marks
     pairs = []
     for spec in selection.engines:
-        is_yardstick = spec.name in selection.yardsticks
-        models = _for_yardstick(metafunc, selection) if is_yardstick else _models_for(metafunc, spec)
+        models = _models_for(metafunc, marks, spec)
         for model_name in models:
-            is_any = model_name == models[0] and _is_for_one(metafunc)
-            marks = pytest.mark.first_served if is_any else ()
-            pairs.append(pytest.param((spec, model_name), id=f"{spec.name}-{model_name}", marks=marks))
+            served = pytest.mark.first_served if is_for_one and model_name == models[0] else ()
+            pairs.append(pytest.param((spec, model_name), id=f"{spec.name}-{model_name}", marks=served))
     if not pairs:
         why = "the test is for models that --model leaves out"
         pairs = [pytest.param(None, id="no-model", marks=pytest.mark.skip(reason=why))]
     metafunc.parametrize("trial", pairs, indirect=True)
 
 
-def _is_for_one(metafunc: pytest.Metafunc) -> bool:
-    """Returns whether the first model that the engine serves is enough for the test."""
-    has_mark = metafunc.definition.get_closest_marker
-    return bool(has_mark("long_model") or has_mark("one_model")) and not has_mark("on_model")
+def _models_for(
+    metafunc: pytest.Metafunc, marks: Mapping[str, Sequence[str]], spec: EngineSpec
+) -> tuple[str, ...]:
+    """Returns the models that the test's marks choose. A model that was asked for is never left out."""
+    config, selection = metafunc.config, metafunc.config.stash[SELECTION]
+    asked, is_free = selection.model_names, not config.getoption("--model")
+
+    def possible(names: Sequence[str]) -> list[str]:
+        return [name for name in names if is_free or name in asked]
+
+    if spec.name in selection.yardsticks:
+        # It is measured by itself, on one quick model, and serves one request at a time: it is left out
+        # by tests about many, as curated cases are.
+        is_about_many = {"long_model", "on_model"} & marks.keys() or "case" in metafunc.fixturenames
+        return () if is_about_many else asked[-1:]
+    if "on_model" in marks:
+        return tuple(possible(marks["on_model"]))
+    names = [name for name in asked if name != NAN_MODEL]
+    if "long_model" in marks:
+        names = [*possible([LONG_MODEL]), *names]
+    varied = next((models for mark, models in VARIED.items() if mark in marks), None)
+    if names and FOR_ONE & marks.keys():
+        names = [_first_served(config, spec, names)]
+    elif varied is not None and is_free:
+        few = varied if config.getoption("--engine") else (WINDOW_MODEL,)
+        names = [name for name in names if name in few]
+    return tuple(dict.fromkeys((*names, *possible(marks.get("also_on", ())))))
 
 
-def _for_yardstick(metafunc: pytest.Metafunc, selection: Selection) -> tuple[str, ...]:
-    """Returns the models for the yardstick that is measured by itself: one quick model is enough. It
-    serves one request at a time, so it is skipped by tests about many, as curated cases are."""
-    has_mark = metafunc.definition.get_closest_marker
-    is_about_many = has_mark("long_model") or has_mark("on_model") or "case" in metafunc.fixturenames
-    return () if is_about_many else selection.model_names[-1:]
-
-
-def _models_for(metafunc: pytest.Metafunc, spec: EngineSpec) -> tuple[str, ...]:
-    asked = metafunc.config.stash[SELECTION].model_names
-    is_free = not metafunc.config.getoption("--model")  # a model asked for is never left out
-    has_mark = metafunc.definition.get_closest_marker
-    only, also = has_mark("on_model"), has_mark("also_on")
-    named = [name for mark in (only, also) if mark for name in mark.args if is_free or name in asked]
-    if only is not None:
-        return tuple(named)
-    names = tuple(name for name in asked if name != NAN_MODEL)
-    return tuple(dict.fromkeys((*_selected(metafunc, spec, names), *named)))
-
-
-def _selected(metafunc: pytest.Metafunc, spec: EngineSpec, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns those of the models that the test's marks choose."""
-    is_free = not metafunc.config.getoption("--model")
-    has_mark = metafunc.definition.get_closest_marker
-    if has_mark("long_model") and (is_free or LONG_MODEL in names):
-        names = (LONG_MODEL, *names)
-    if names and _is_for_one(metafunc):
-        return (_first_served(metafunc.config, spec, names),)
-    for mark, varied in VARIED.items():
-        if has_mark(mark) and is_free:
-            few = varied if metafunc.config.getoption("--engine") else (WINDOW_MODEL,)
-            return tuple(name for name in names if name in few)
-    return names
-
-
-def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...]) -> str:
+def _first_served(config: pytest.Config, spec: EngineSpec, names: Sequence[str]) -> str:
     """Returns the first model that the engine serves, for an engine that was named and may refuse
     some. The built-in engines serve all models and are not built for this question.
     """
