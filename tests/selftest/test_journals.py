@@ -19,20 +19,10 @@ def lines(folder: Path) -> list[Line]:
     return CAMPAIGN.read(path)[1]
 
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from tests.selftest.squares import squares
-if __name__ == "__main__":
-    squares(Path(sys.argv[1]))
-"""
-
-
 def test_a_killed_process_loses_no_outcome_and_counts_none_twice(tmp_path: Path) -> None:
     """Its worker ends as well, when it finds that nobody listens."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    process = subprocess.Popen([sys.executable, script, tmp_path], stderr=subprocess.DEVNULL)
+    code = "from pathlib import Path; from tests.selftest.squares import squares; squares(Path())"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
     folder = tmp_path / "journals"
     while not folder.exists() or sum(each.read_bytes().count(b"\n") for each in folder.iterdir()) < 8:
         assert process.poll() is None

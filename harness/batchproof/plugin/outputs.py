@@ -43,7 +43,7 @@ def resolve_outputs(config: pytest.Config) -> Outputs:
     for name in (TABLE, VERDICT, ARTIFACTS):
         if get(name) is not None and get("--benchmark-only", default=False):
             raise UsageError(f"{name} {get(name)!r} has nothing to write with --benchmark-only")
-    folder = _artifacts(get(ARTIFACTS))
+    folder = None if get(ARTIFACTS) is None else _artifacts(get(ARTIFACTS))
     has_one_engine = len(get("--engine") or ()) == 1
     if folder is not None:
         option.table = option.table or str(folder / "table.json")
@@ -60,9 +60,7 @@ def resolve_outputs(config: pytest.Config) -> Outputs:
     return Outputs(table, verdict, journal, folder)
 
 
-def _artifacts(asked: str | None) -> Path | None:
-    if asked is None:
-        return None
+def _artifacts(asked: str) -> Path:
     if not asked:
         raise UsageError(f"{ARTIFACTS} '' must name a folder")
     folder = Path(asked).resolve()

@@ -9,7 +9,7 @@ import pytest
 from batchproof.api import Capability
 from batchproof.cases.schema import Case
 from batchproof.errors import EngineHang, EngineMissingError, UnsupportedModelError
-from batchproof.findings.finding import Failure, Rule, Run, Scene, Subject, found
+from batchproof.findings.finding import Failure, Rule, Run, Scene, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.models.embedded import LONG_MODEL, NAN_MODEL, QUICKEST_MODEL, THREE_MODELS
 from batchproof.oracle.oracle import Oracle
@@ -145,7 +145,17 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Tr
     spec, model_name = request.param
     item.stash[IDENTITY] = identity = record_identity(item, spec, model_name)
     oracle = laboratory.oracle(model_name)
-    note_test(item, identity, subject_of(spec, oracle))
+    known = known_failure_of(item)
+    notes().change(  # for its report, if the engine takes the process along
+        engine=spec.name,
+        model=model_name,
+        subject=subject_of(spec, oracle),
+        workload=None,
+        record=identity,
+        report="",
+        again=again(item),
+        known=known and known.reason,
+    )
     capabilities = _capabilities(item, laboratory, spec, oracle)
     lacks, words = _lack(request, laboratory, spec, oracle.subject, capabilities)
     if lacks:
@@ -187,21 +197,6 @@ def without_trace(promises: Iterable[str]) -> tuple[str, ...]:
     """Returns the promises that a test of these can decide on an engine without a trace."""
     decided = [Promise.P1 if Promise[each].is_shown_by_a_trace else Promise[each] for each in promises]
     return tuple(each.id for each in dict.fromkeys(decided))
-
-
-def note_test(item: pytest.Item, identity: TrialRecord, subject: Subject) -> None:
-    """Notes the test, for its report if the engine takes the process along."""
-    known = known_failure_of(item)
-    notes().change(
-        engine=identity.engine,
-        model=identity.model,
-        subject=subject,
-        workload=None,
-        record=identity,
-        report="",
-        again=again(item),
-        known=known and known.reason,
-    )
 
 
 def _capabilities(

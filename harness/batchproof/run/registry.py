@@ -8,6 +8,7 @@ one name, the second engine would run the helper of the first, so that import is
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -107,13 +108,8 @@ def load_factory(text: str, target: str) -> Callable[..., Engine]:
         what = f"{'running' if is_file else 'importing'} {module_name!r}"
         raise engine_error(text, f"{what} raised {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):
-        callables = [
-            name
-            for name, value in vars(module).items()
-            if callable(value)
-            and not name.startswith("_")
-            and getattr(value, "__module__", None) == module.__name__
-        ]
+        own = inspect.getmembers(module, lambda it: getattr(it, "__module__", "") == module.__name__)
+        callables = [name for name, value in own if callable(value) and not name.startswith("_")]
         listed = ", ".join(callables) or "none"
         raise engine_error(
             text, f"{module_name} has no attribute {attribute!r}; its callables are {listed}"
