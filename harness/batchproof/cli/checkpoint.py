@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from batchproof.cli.choices import writable
 from batchproof.decoding.adapters import ADAPTERS, save_adapters
 from batchproof.decoding.speculation import HEAD, new_head
 from batchproof.errors import UsageError
@@ -45,13 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def empty_folder(text: str) -> Path:
     """Returns the folder DIR, made if needed. Raises `UsageError` if it cannot be, or is not empty."""
-    directory = Path(text)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        is_empty = not any(directory.iterdir())
-    except OSError as error:
-        raise UsageError(f"DIR {text!r} cannot be made: {error.strerror or error}") from error
-    if not is_empty:
+    directory = writable(Path(text), "DIR")
+    if any(directory.iterdir()):
         raise UsageError(f"DIR {text!r} holds something already, but must be empty")
     return directory
 

@@ -107,12 +107,12 @@ def select_names(
     return list(dict.fromkeys(names or choices))
 
 
-def writable(directory: Path) -> Path:
+def writable(directory: Path, name: str = "--output") -> Path:
     """Returns the directory, created if it does not exist. Raises `UsageError` before the work is
     done, not after it.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--output '{directory}' cannot be written: {error.strerror}") from error
+        raise UsageError(f"{name} '{directory}' cannot be written: {error.strerror}") from error
     return directory
