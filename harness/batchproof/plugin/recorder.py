@@ -112,7 +112,8 @@ class Recorder:
         """Settles the exit status, and writes the files if there were conformance tests."""
         if ENDED in os.environ:
             Path(os.environ[ENDED]).touch()
-        is_whole = ran_to_its_end(session)
+        was_stopped = session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        is_whole = not (was_stopped or session.shouldstop or session.shouldfail)  # no test is missing
         self._verdict = self._reach_verdict(is_whole)
         outcomes = self._outcomes()
         session.exitstatus = exit_status(
@@ -238,12 +239,6 @@ def _text(report: pytest.TestReport) -> str:
     if isinstance(longrepr, tuple):  # of a skip: file, line, reason
         return str(longrepr[2]).removeprefix("Skipped: ")
     return str(longrepr)
-
-
-def ran_to_its_end(session: pytest.Session) -> bool:
-    """Returns whether no selected test is missing, by pytest's own exit status."""
-    was_stopped = session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-    return not (was_stopped or session.shouldstop or session.shouldfail)
 
 
 def register(config: pytest.Config, outputs: Outputs) -> None:

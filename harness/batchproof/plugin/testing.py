@@ -77,7 +77,10 @@ def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Labora
     missing: list[EngineMissingError] = []
     for name in selection.model_names:
         if name not in EMBEDDED:
-            _require_answers(lab, name)
+            try:
+                lab.oracle(name).right_tokens((0,), 1)
+            except (UnsupportedModelError, OracleError) as error:  # without one no engine can be judged
+                raise UsageError(f"--model {name!r} has no right answers: {error}") from error
     for spec in selection.engines:
         try:
             subject = lab.subject(selection.model_names[0])  # another one, if an engine damaged it
@@ -94,13 +97,3 @@ def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Labora
             raise UsageError(f"--engine {spec.name!r}: its factory raised {words}") from error
     if missing and len(missing) == len(selection.engines):
         raise UsageError(str(missing[0]))
-
-
-def _require_answers(lab: Laboratory, model_name: str) -> None:
-    """Raises `UsageError` for a model on which the reference gives no answer: without one no engine
-    can be judged.
-    """
-    try:
-        lab.oracle(model_name).right_tokens((0,), 1)
-    except (UnsupportedModelError, OracleError) as error:
-        raise UsageError(f"--model {model_name!r} has no right answers: {error}") from error
