@@ -117,8 +117,16 @@ class Benchmarks:
     @pytest.fixture
     def throughput(self, request: pytest.FixtureRequest) -> Measured:
         """One engine's row of a comparison, in vLLM's names, with what it was measured on. A row
-        without figures is INVALID, or a round took too long: both are defects."""
-        row, comparison = self._row(request.param)
+        without figures is INVALID, or a round took too long: both are defects. Skips, by name, an
+        engine that cannot take part."""
+        cell: BenchCell = request.param
+        lack = self._lack(cell, cell.engine)
+        if lack is not None:
+            pytest.skip(lack)
+        if cell.group not in self._found:
+            self._found[cell.group] = self._compare(cell)
+        comparison = self._found[cell.group]
+        row = next(each for each in comparison["rows"] if each["engine"] == cell.engine.name)
         workload, model, clock = comparison["workload"], comparison["model"], comparison["clock"]
         about = {
             "engine": row["engine"],
@@ -130,26 +138,16 @@ class Benchmarks:
             "clock": clock,
         }
         times_s = [each[f"{clock}_s"] for each in row["rounds"]]
-        lack = f"{row['verdict']}: {row['reason']}"
-        return Measured(times_s, about | (row["metrics"] or {}), lack, self._readings)
+        why = f"{row['verdict']}: {row['reason']}"
+        return Measured(times_s, about | (row["metrics"] or {}), why, self._readings)
 
-    def _row(self, cell: BenchCell) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Returns the row of one engine and its comparison, for which the whole group is measured if
-        needed. Skips, by name, an engine that cannot take part.
-        """
-        lack = self._lack(cell, cell.engine)
-        if lack is not None:
-            pytest.skip(lack)
-        if cell.group not in self._found:
-            able = [each for each in self._engines[cell.group] if self._lack(cell, each) is None]
-            if self._run is None:
-                self._run = BenchmarkRun(self._config.stash[LAB], self._options.terms, self._path)
-            with self._bar() as on_step:
-                found = self._run.compare(cell.workload, cell.model_name, able, on_step)
-                self._found[cell.group] = found
-        comparison = self._found[cell.group]
-        row = next(each for each in comparison["rows"] if each["engine"] == cell.engine.name)
-        return row, comparison
+    def _compare(self, cell: BenchCell) -> Mapping[str, Any]:
+        """Measures the whole group of a cell, but for engines that cannot take part."""
+        able = [each for each in self._engines[cell.group] if self._lack(cell, each) is None]
+        if self._run is None:
+            self._run = BenchmarkRun(self._config.stash[LAB], self._options.terms, self._path)
+        with self._bar() as on_step:
+            return self._run.compare(cell.workload, cell.model_name, able, on_step)
 
     def _lack(self, cell: BenchCell, engine: EngineSpec) -> str | None:
         """Why an engine cannot take part in the group of a cell; None if it can."""

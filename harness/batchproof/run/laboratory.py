@@ -33,22 +33,18 @@ class WorldWatch:
     between the uses.
     """
 
-    _loaded: dict[str, World] = field(default_factory=dict)
+    loaded: dict[str, World] = field(default_factory=dict)  # by the name of the model
     _changes: list[tuple[EngineSpec, str, Finding]] = field(default_factory=list)
-
-    def without_engines(self) -> "WorldWatch":
-        """Returns one that knows the same models, and nothing of engines."""
-        return WorldWatch(self._loaded)
 
     def begin(self, subject: ModelUnderTest) -> None:
         """Notes what the model is like, before any engine uses it."""
-        self._loaded[subject.name] = environment.shared_of(subject.model)
+        self.loaded[subject.name] = environment.shared_of(subject.model)
 
     def as_loaded(self, subject: ModelUnderTest) -> World:
         """Returns the model's state and torch's switches from before any engine used it."""
-        if subject.name not in self._loaded:
+        if subject.name not in self.loaded:
             self.begin(subject)
-        return self._loaded[subject.name]
+        return self.loaded[subject.name]
 
     @contextmanager
     def guard(self, spec: EngineSpec, subject: ModelUnderTest, when: str) -> Iterator[None]:
@@ -58,18 +54,13 @@ class WorldWatch:
             yield
         finally:
             now = settings_of(subject.model) | environment.process_of(before)
-            if self._is_noted(spec, subject, before, now, when):
+            if self.has_noted(spec, subject, before, now, when):
                 environment.put_back(subject.model, before)
 
-    def has_damaged(self, spec: EngineSpec, subject: ModelUnderTest, when: str) -> bool:
-        """Notes the first part of the model that is not as it was loaded. Sums over all weights."""
-        return self._is_noted(
-            spec, subject, self.as_loaded(subject), environment.model_of(subject.model), when
-        )
-
-    def _is_noted(
+    def has_noted(
         self, spec: EngineSpec, subject: ModelUnderTest, before: World, now: World, when: str
     ) -> bool:
+        """Notes the first thing that differs, and returns whether there is one."""
         first = list(islice(environment.world_findings(before, now, when), 1))
         self._changes += [(spec, subject.name, finding) for finding in first]
         return bool(first)
@@ -106,7 +97,7 @@ class Laboratory:
         return replace(
             self,
             time_limit_s=time_limit_s,
-            watch=self.watch.without_engines(),
+            watch=WorldWatch(self.watch.loaded),
             _offers={},
             lost={},
             is_bitwise={},
@@ -131,8 +122,10 @@ class Laboratory:
         return self._subjects[model_name]
 
     def look_after(self, spec: EngineSpec, subject: ModelUnderTest, when: str) -> None:
-        """Drops a model that the engine has damaged: the next engine gets one as it was loaded."""
-        if self.watch.has_damaged(spec, subject, when):
+        """Drops a model that the engine has damaged: the next engine gets one as it was loaded. Sums
+        over all weights."""
+        loaded, now = self.watch.as_loaded(subject), environment.model_of(subject.model)
+        if self.watch.has_noted(spec, subject, loaded, now, when):
             self.drop(subject.name)
 
     def drop(self, model_name: str) -> None:
