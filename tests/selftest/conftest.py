@@ -101,6 +101,12 @@ def oracle_of(name: str, dtype: torch.dtype = torch.float32) -> Oracle:
     return Oracle(load_model(name, torch.device("cpu"), dtype), reference_factory())
 
 
+def session_of(command: list[str]) -> Session:
+    """Runs pytest in this process."""
+    with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
+        return Session(int(pytest.main(command)), output.getvalue())
+
+
 def run_in(folder: Path, *arguments: str, defaults: Sequence[str] = DEFAULTS) -> Session:
     """Runs the tests of a folder in this process, on `static` and a small model unless others are
     named, and without workers, whose start takes seconds, unless they are asked for. Without
@@ -112,15 +118,14 @@ def run_in(folder: Path, *arguments: str, defaults: Sequence[str] = DEFAULTS) ->
         option = default.partition("=")[0].replace("--no-", "--")
         if not any(each.startswith(option) for each in arguments):
             command.append(default)
-    with chdir(folder), io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
+    with chdir(folder):
         try:
-            exit_status = int(pytest.main(command))
+            return session_of(command)
         finally:
             settings.load_profile(outer_profile)
             for name in set(sys.modules) - loaded:
                 if name.startswith("test_"):
                     del sys.modules[name]
-        return Session(exit_status, output.getvalue())
 
 
 @pytest.fixture

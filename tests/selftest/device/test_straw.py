@@ -1,11 +1,9 @@
 """The suite off the CPU, but without a GPU: on the straw device, in a process of its own."""
 
-import io
 import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import redirect_stderr, redirect_stdout
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 
 from batchproof.places import ROOT
 from batchproof_paged.native_build import compiler
-from tests.selftest.conftest import Session
+from tests.selftest.conftest import Session, session_of
 
 HERE = Path(__file__).parent
 ENGINES = ("paged?backend=blocks&graphs=true&overlap=true", "ragged", "static", "reference")
@@ -47,9 +45,7 @@ def session(*arguments: str) -> Session:
     plugins = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.selftest.device.straw")
     # Plain: what an earlier session imported cannot be rewritten.
     command = ["-q", "--assert=plain", *plugins, "--device=straw", "tests/conformance/test_cases.py"]
-    with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
-        status = int(pytest.main([*command, *arguments]))
-        return Session(status, output.getvalue())
+    return session_of([*command, *arguments])
 
 
 def test_honest_engines_keep_their_promises_there(elsewhere: ProcessPoolExecutor) -> None:
