@@ -18,7 +18,7 @@ from batchproof.errors import Interrupt, UsageError
 from batchproof.plugin.deselection import Deselection
 from batchproof.plugin.items import AGAIN_OPTIONS, options_given, record_of
 from batchproof.plugin.outputs import Outputs
-from batchproof.plugin.problems import HEARD, TOLD
+from batchproof.plugin.problems import HEARD
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.writers.page import FinishedRun, failed_tests, summary_page
 from batchproof.plugin.writers.table import (
@@ -144,7 +144,7 @@ class Recorder:
             terminalreporter.section("Batchproof: engine x promise")
             for line, is_bad in summary_lines(outcomes):
                 write(line, red=is_bad)
-        elif exitstatus == pytest.ExitCode.INTERRUPTED:
+        elif exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.USAGE_ERROR):
             pass  # what is selected may not be known yet
         elif (words := self._empty_selection(terminalreporter)) is not None:
             write(words, red=not self._entries)
@@ -195,10 +195,9 @@ class Recorder:
     def _empty_selection(self, terminalreporter: pytest.TerminalReporter) -> str | None:
         """Returns that -k, -m and the journal left no conformance test; pytest itself prints only what
         it deselected."""
-        stash = self._config.stash
         if self._config.option.collectonly:
             return None  # pytest says what it would run
-        if terminalreporter.stats.get("error") or HEARD in stash or TOLD in stash:
+        if terminalreporter.stats.get("error") or HEARD in self._config.stash:
             return None  # what could not be collected, or is wrong with the run, is printed
         if self._earlier and not self._entries:
             return f"no test was run: beside those that {self._outputs.journal} holds none is selected"
