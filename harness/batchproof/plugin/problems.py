@@ -43,11 +43,6 @@ class Problems:
         if problem := getattr(node, "workeroutput", {}).get(NAME):
             node.config.stash[HEARD] = problem
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fails the session if there is a problem."""
-        if HEARD in session.config.stash:
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
-
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the problem."""
         stash = terminalreporter.config.stash
