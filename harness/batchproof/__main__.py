@@ -92,15 +92,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(argv: Sequence[str]) -> int:
-    if argv[:1] == ["lab"]:
-        return _run_lab(argv[1:])
-    return run_command(COMMANDS, argv, "batchproof", PURPOSE, EPILOG)
-
-
-def _run_lab(argv: Sequence[str]) -> int:
+    if argv[:1] != ["lab"]:
+        return run_command(COMMANDS, argv, "batchproof", PURPOSE, EPILOG)
     if find_spec(LAB) is None or places.ROOT != places.CHECKOUT:
         raise UsageError("`batchproof lab` checks the suite itself: run it in a checkout of Batchproof")
-    return importlib.import_module(f"{LAB}.__main__").run(argv)
+    return importlib.import_module(f"{LAB}.__main__").run(argv[1:])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ This module imports no torch at run time, so that a scheduler may import it and 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from numbers import Integral
@@ -114,37 +114,30 @@ class EngineConfig:
     max_loras: int | None = None  # different adapters in one step, others wait; None: none is named
 
     def __post_init__(self) -> None:
+        for problem in self._problems():
+            raise ConfigError(f"EngineConfig.{problem}")
+
+    def _problems(self) -> Iterator[str]:
+        """Yields what is out of range."""
         for each in fields(self):
             value = getattr(self, each.name)
             if each.type == "float | None" or (value is None and each.default is None):
                 continue
             kind = bool if isinstance(each.default, bool) else int
             if type(value) is not kind:
-                raise ConfigError(
-                    f"EngineConfig.{each.name} is {value!r}, but must be "
-                    f"{'True or False' if kind is bool else 'a whole number'}"
-                )
+                rule = "True or False" if kind is bool else "a whole number"
+                yield f"{each.name} is {value!r}, but must be {rule}"
             if kind is int and value < 1:
-                raise ConfigError(f"EngineConfig.{each.name} is {value}, but must be at least 1")
+                yield f"{each.name} is {value}, but must be at least 1"
         if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ConfigError(
-                f"EngineConfig.max_num_batched_tokens is {self.max_num_batched_tokens}, but must be "
-                f"at least max_num_seqs ({self.max_num_seqs}), or a full batch could not decode"
-            )
-        self._check_draft()
-
-    def _check_draft(self) -> None:
+            rule = f"at least max_num_seqs ({self.max_num_seqs}), or a full batch could not decode"
+            yield f"max_num_batched_tokens is {self.max_num_batched_tokens}, but must be {rule}"
         agreement = self.draft_agreement
-        if agreement is None:
-            return
-        if type(agreement) not in (int, float) or not 0 <= agreement <= 1:
-            raise ConfigError(
-                f"EngineConfig.draft_agreement is {agreement!r}, but must be a number from 0 to 1"
-            )
-        if self.num_speculative_tokens is None:
-            raise ConfigError(
-                f"EngineConfig.draft_agreement is {agreement!r}, which needs num_speculative_tokens"
-            )
+        if agreement is not None:
+            if type(agreement) not in (int, float) or not 0 <= agreement <= 1:
+                yield f"draft_agreement is {agreement!r}, but must be a number from 0 to 1"
+            if self.num_speculative_tokens is None:
+                yield f"draft_agreement is {agreement!r}, which needs num_speculative_tokens"
 
     def draft_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
         """Returns the draft for speculation with this model; None if drafts come from n-grams.

@@ -8,13 +8,9 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
-
-
-def _checkout() -> Path | None:
-    """Returns the repository's root if the package lies in its source root."""
-    root = PACKAGE.parents[1]
-    is_source_root = PACKAGE.parent.name == "harness"
-    return root if is_source_root and (root / "tests" / "conformance").is_dir() else None
+_ABOVE = PACKAGE.parents[1]
+_IS_SOURCE = PACKAGE.parent.name == "harness" and (_ABOVE / "tests" / "conformance").is_dir()
+CHECKOUT = _ABOVE if _IS_SOURCE else None  # the root of the repository in whose sources it lies
 
 
 def repository() -> Path:
@@ -29,7 +25,6 @@ def user_cache() -> Path:
     return Path(base).expanduser() / "batchproof"
 
 
-CHECKOUT = _checkout()
 CASES = CHECKOUT / "cases" if CHECKOUT else PACKAGE / "curated"
 SUITE = CHECKOUT / "tests" / "conformance" if CHECKOUT else PACKAGE / "suite"
 BENCHMARKS = CHECKOUT / "tests" / "benchmarks" if CHECKOUT else PACKAGE / "benchmarks"

@@ -13,7 +13,6 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import Self
 
 import pytest
 import torch
@@ -31,59 +30,12 @@ from batchproof.run.laboratory import Laboratory
 from batchproof_lab.conformance_modules import conformance_modules, fresh_engines, function_of
 
 
-@dataclass
-class SharedLaboratory(Laboratory):
-    """Keeps models and right answers from run to run, unless an engine has damaged a model."""
-
-    @classmethod
-    def beside(cls, lab: Laboratory, time_limit_s: float) -> Self:
-        """Returns one that shares models and right answers with the laboratory of this process."""
-        return cls(
-            lab.device,
-            lab.dtype,
-            time_limit_s,
-            lab.precision,
-            watch=lab.watch.without_engines(),
-            _subjects=lab._subjects,
-            _oracles=lab._oracles,
-            _adequacy=lab._adequacy,
-        )
-
-    @property
-    def arguments(self) -> list[str]:
-        dtype = str(self.dtype).removeprefix("torch.")
-        return [
-            f"--device={self.device}",
-            f"--dtype={dtype}",
-            f"--engine-time-limit={self.time_limit_s}",
-        ]
-
-    @contextmanager
-    def session(self) -> Iterator[None]:
-        """Surrounds a suite run. What is known of engines is forgotten, so that no run depends on an
-        earlier one, and models that were damaged are dropped.
-
-        The run computes exactly, so its models are compared in the same setting.
-        """
-        compute_exactly()
-        self._offers.clear()
-        self.lost.clear()
-        self._is_bitwise.clear()
-        self.watch.forget_engines()
-        try:
-            yield
-        finally:
-            for name, subject in list(self._subjects.items()):
-                if self.watch.is_damaged(subject):
-                    self.drop(name)
-
-
 @cache
-def process_laboratory(dtype_name: str, time_limit_s: float) -> SharedLaboratory:
+def process_laboratory(dtype_name: str, time_limit_s: float) -> Laboratory:
     """Returns the one laboratory of a worker process. Workers share the cores, so each uses one
     thread."""
     torch.set_num_threads(1)
-    return SharedLaboratory(torch.device("cpu"), resolve_dtype(dtype_name), time_limit_s)
+    return Laboratory(torch.device("cpu"), resolve_dtype(dtype_name), time_limit_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +151,7 @@ PLUGINS = tuple(import_module(name) for name in ("_hypothesis_pytestplugin", "ba
 def run_suite(
     engine: str,
     arguments: Sequence[str] = (),
-    lab: SharedLaboratory | None = None,
+    lab: Laboratory | None = None,
     effort: Effort = AS_USUAL,
 ) -> SuiteOutcome:
     """Runs `tests/conformance` on the engine in this process and returns what was found.
@@ -210,12 +162,16 @@ def run_suite(
     findings = SuiteOutcome()
     tests = [] if any("::" in each for each in arguments) else [str(SUITE)]
     command = [*tests, f"--engine={engine}", f"--hypothesis-profile={SUITE_PROFILE}", *PYTEST_OPTIONS]
-    command += [*(lab.arguments if lab else ()), *arguments]
+    if lab is not None:  # what is known of engines is left behind: no run depends on an earlier one
+        lab = lab.beside(lab.time_limit_s)
+        command += [f"--device={lab.device}", f"--dtype={str(lab.dtype).removeprefix('torch.')}"]
+        command.append(f"--engine-time-limit={lab.time_limit_s}")
+    command += arguments
     with (
         _suite_profile(effort) as profile,
         conformance_modules(profile),
         fresh_engines(),
-        lab.session() if lab else nullcontext(),
+        _looked_after(lab) if lab else nullcontext(),
         torch_restored(),  # before the laboratory looks after its models
         io.StringIO() as output,
         redirect_stdout(output),
@@ -232,6 +188,17 @@ def own_failures(findings: SuiteOutcome) -> tuple[str, ...]:
     if findings.exit_status in BROKEN_OFF:
         return (f"pytest ended with status {findings.exit_status}: {findings.output[-2000:]}",)
     return tuple(f"{each.test}: {each.report}" for each in findings.catches if each.broken is None)
+
+
+@contextmanager
+def _looked_after(lab: Laboratory) -> Iterator[None]:
+    """Drops the models that are damaged in the block. It computes exactly, as the run does: models are
+    compared in the same setting."""
+    compute_exactly()
+    try:
+        yield
+    finally:
+        lab.drop_damaged()
 
 
 @contextmanager

@@ -4,12 +4,11 @@ import io
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +21,6 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.run.devices import num_threads
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import reference_factory
-from batchproof_lab.suite_run import SharedLaboratory
 from tests.selftest.adapters.stand_in_server import StandIn
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
@@ -87,7 +85,7 @@ needs_psutil = pytest.mark.skipif(
     reason="older versions of transformers ask psutil for the memory of a CPU before they batch",
 )
 RunSuite = Callable[..., Session]
-LaboratoryFor = Callable[[float], SharedLaboratory]
+LaboratoryFor = Callable[[float], Laboratory]
 
 
 @pytest.fixture(scope="session")
@@ -97,12 +95,18 @@ def laboratory_for(laboratory: Laboratory) -> LaboratoryFor:
     usual = Laboratory(torch.device("cpu"), torch.float32, 1.0)
     is_usual = (laboratory.device, laboratory.dtype) == (usual.device, usual.dtype)
     is_usual = is_usual and laboratory.precision == usual.precision
-    return partial(SharedLaboratory.beside, laboratory if is_usual else usual)
+    return (laboratory if is_usual else usual).beside
 
 
 def oracle_of(name: str, dtype: torch.dtype = torch.float32) -> Oracle:
     """Returns the right answers of a model on the CPU, measured anew."""
     return Oracle(load_model(name, torch.device("cpu"), dtype), reference_factory())
+
+
+def session_of(command: list[str]) -> Session:
+    """Runs pytest in this process."""
+    with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
+        return Session(int(pytest.main(command)), output.getvalue())
 
 
 def run_in(folder: Path, *arguments: str, defaults: Sequence[str] = DEFAULTS) -> Session:
@@ -116,22 +120,28 @@ def run_in(folder: Path, *arguments: str, defaults: Sequence[str] = DEFAULTS) ->
         option = default.partition("=")[0].replace("--no-", "--")
         if not any(each.startswith(option) for each in arguments):
             command.append(default)
-    with chdir(folder), io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
+    with chdir(folder):
         try:
-            exit_status = int(pytest.main(command))
+            return session_of(command)
         finally:
             settings.load_profile(outer_profile)
             for name in set(sys.modules) - loaded:
                 if name.startswith("test_"):
                     del sys.modules[name]
-        return Session(exit_status, output.getvalue())
 
 
 @pytest.fixture
 def run_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSuite:
-    """`run_suite(*arguments)` runs the tests in `tmp_path`, which is the current folder."""
+    """`run_suite(*arguments, **modules)` runs the tests in `tmp_path`, which is the current folder, and
+    to which modules are written by name and text."""
     monkeypatch.chdir(tmp_path)
-    return partial(run_in, tmp_path)
+
+    def run(*arguments: str, defaults: Sequence[str] = DEFAULTS, **modules: str) -> Session:
+        for name, text in modules.items():
+            Path(f"{name}.py").write_text(text)
+        return run_in(tmp_path, *arguments, defaults=defaults)
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -152,18 +162,13 @@ def server() -> Iterator[StandIn]:
         thread.join()
 
 
-class OneProcess:
+class OneProcess(nullcontext[Any]):
     """A pool without workers: importing torch once more takes longer than a small campaign."""
 
     def __init__(self, num_workers: int, time_limit_s: float) -> None:
+        super().__init__(self)
         assert num_workers == 1
         assert time_limit_s > 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
     def run(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         return ((task, function(task)) for task in tasks)

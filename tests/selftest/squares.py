@@ -4,10 +4,9 @@ import os
 import signal
 import time
 from argparse import Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from batchproof.cli.progress import Progress
 from batchproof_lab.campaign import Campaign, CampaignState, Question
@@ -15,41 +14,38 @@ from batchproof_lab.campaign import Campaign, CampaignState, Question
 QUESTION = Question("squares", "numbers 1, 2", "abc")
 
 
-def squared(number: int) -> int:
-    time.sleep(0.02)
-    return number * number
-
-
-def killed_at_first(task: tuple[str, int]) -> int:
-    """Returns the number. The first process that is given an even one is killed."""
-    marker, number = Path(task[0], "killed"), task[1]
-    if number % 2 == 0 and not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
 @dataclass(frozen=True)
 class Number:
     """A task."""
 
-    task: Any
+    number: int
+    folder: Path
 
     @property
     def key(self) -> str:
-        return str(self.task)
+        return str(self.number)
 
 
-def squares(folder: Path, tasks: Any = range(50), function: Any = squared) -> CampaignState[int]:
-    """Does what is left of the tasks; the outcome of a lost one is -1."""
-    options = Namespace(output=folder, jobs=1)
-    state = CampaignState(int)
+def squared(task: Number) -> int:
+    time.sleep(0.02)
+    return task.number * task.number
+
+
+def killed_at_first(task: Number) -> int:
+    """Returns the number. The first process that is given an even one is killed."""
+    marker = task.folder / "killed"
+    if task.number % 2 == 0 and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task.number
+
+
+def squares(
+    folder: Path, numbers: Sequence[int] = range(50), function: Callable[[Number], int] = squared
+) -> CampaignState[int]:
+    """Does what is left of the numbers; the outcome of a lost one is -1."""
+    state, tasks = CampaignState(int), [Number(each, folder) for each in numbers]
     progress = Progress("squares", "number", len(tasks))
-    campaign = Campaign(QUESTION, state, partial(_of_task, function), lambda *_: -1, progress)
-    numbers = [Number(each) for each in tasks]
-    campaign.run(options, lambda: numbers, lambda: 0)
+    campaign = Campaign(QUESTION, state, function, lambda *_: -1, progress)
+    campaign.run(Namespace(output=folder, jobs=1), lambda: tasks, lambda: 0)
     return state
-
-
-def _of_task(function: Any, number: Number) -> int:
-    return function(number.task)

@@ -51,12 +51,12 @@ ID = "test_mini.py::test_raises[mine.py:Mine-gpt2-random-1]"
 
 def test_the_files_of_a_run(run_suite: RunSuite, tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()  # a repository
-    for name, text in (("mine", ENGINE), ("scheduling", SCHEDULING), ("test_mini", SUITE)):
-        (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "known").write_text(
         f"[[expected_failures]]\ntest = '{ID}'\nreason = 'gone'\nlink = '#1'\n"
     )
-    run_suite("--engine=mine.py:Mine", "--artifacts=out", "--xfails=known", "--diagnose-for=20")
+    modules = {"mine": ENGINE, "scheduling": SCHEDULING, "test_mini": SUITE}
+    options = ("--engine=mine.py:Mine", "--artifacts=out", "--xfails=known", "--diagnose-for=20")
+    run_suite(*options, **modules)
     out = tmp_path / "out"
     assert {each.name for each in out.iterdir()} == {
         *("summary.md", "junit.xml", "table.json", "failures", "verdict.json")

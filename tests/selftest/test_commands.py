@@ -21,7 +21,7 @@ WRONG_INPUT = [
     ("judge matrix static", "'static' declares no axes: give some"),
     ("judge matrix static --axis=polcy=a,b", "unknown option 'polcy'"),
     ("judge static --pytest '", "cannot be split into arguments: No closing quotation"),
-    ("invariance paggd", "--engine 'paggd' is no engine"),
+    ("invariance paggd --model llama-random", "--engine 'paggd' is no engine"),
     ("lab faults mask_ignores_sequences", "is no planted fault; do you mean mask_ignores_sequence"),
     ("lab faults --output full/file/x", "--output 'full/file/x' cannot be written"),
     ("judge matrix static --axis=--dtype=float32,float31", "'float31' is unknown"),
@@ -47,8 +47,6 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     arguments = line.split() if line.count("'") == 1 else shlex.split(line)
-    if arguments[:1] == ["invariance"] and "--model" not in arguments:
-        arguments += ["--model", "llama-random"]
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -44,13 +44,12 @@ def test_a_wrong_key_is_named(text: str, words: str, run_suite: RunSuite) -> Non
 
 
 def test_the_file_is_read_and_its_stale_failure_fails(run_suite: RunSuite, tmp_path: Path) -> None:
-    (tmp_path / "test_mini.py").write_text(HEAD + RIGHT)
     (tmp_path / "batchproof.toml").write_text(
         f'{CHOSEN}table = "t.json"\n'
         "[[expected_failures]]\n"
         'test = "test_mini::test_right[gpt2-random]"\nreason = "slow"\nlink = "x"\n'
     )
-    session = run_suite("--dtype=float32", "--junitxml=j.xml", defaults=())
+    session = run_suite("--dtype=float32", "--junitxml=j.xml", defaults=(), test_mini=HEAD + RIGHT)
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     assert "batchproof: configured in batchproof.toml: engine, model, " in session.output
     assert "batchproof.toml:5: this known failure passes now, so take the entry out" in session.output
@@ -58,9 +57,8 @@ def test_the_file_is_read_and_its_stale_failure_fails(run_suite: RunSuite, tmp_p
 
 
 def test_a_flag_wins_over_its_key_alone(run_suite: RunSuite, tmp_path: Path) -> None:
-    (tmp_path / "test_mini.py").write_text(HEAD + RIGHT)
     (tmp_path / "batchproof.toml").write_text(CHOSEN + 'dtype = "float9"\nlaps = 3\n')
-    session = run_suite("--engine=ragged", "--dtype=float64", defaults=())
+    session = run_suite("--engine=ragged", "--dtype=float64", defaults=(), test_mini=HEAD + RIGHT)
     assert session.exit_status == pytest.ExitCode.OK, session.output
     assert "ragged: 1 workload, 1 answer" in session.output
     assert "static" not in session.output
@@ -72,11 +70,10 @@ def test_a_conftest_that_registers_the_plugin_has_the_file_read(
     run_suite: RunSuite, tmp_path: Path, typed: Sequence[str], file: str
 ) -> None:
     """As that of a checkout does: no option awakens the plugin."""
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["batchproof.plugin.active"]')
-    (tmp_path / "test_mini.py").write_text(HEAD + RIGHT)
     (tmp_path / "batchproof.toml").write_text('engine = "ragged"\nmodel = "gpt2-random"')
     (tmp_path / "a.toml").write_text('engine = "static"\nmodel = "gpt2-random"\n')
-    session = run_suite(*typed, defaults=())
+    conftest = 'pytest_plugins = ["batchproof.plugin.active"]'
+    session = run_suite(*typed, defaults=(), conftest=conftest, test_mini=HEAD + RIGHT)
     assert session.exit_status == pytest.ExitCode.OK, session.output
     assert f"batchproof: configured in {file}: engine, model" in session.output
     assert f"{'static' if typed else 'ragged'}: 1 workload, 1 answer" in session.output

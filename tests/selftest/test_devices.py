@@ -1,8 +1,6 @@
 """Several GPUs: the one that was asked for is used, and all that are used are waited for. No machine
 here has any, so `torch.cuda` is stood in for."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -25,7 +23,7 @@ def three_gpus(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_the_device_that_was_asked_for_becomes_the_current_one(
-    three_gpus: pytest.MonkeyPatch, run_suite: RunSuite, tmp_path: Path
+    three_gpus: pytest.MonkeyPatch, run_suite: RunSuite
 ) -> None:
     """Else events and streams are made on the first, and times are those of an idle GPU."""
 
@@ -36,8 +34,7 @@ def test_the_device_that_was_asked_for_becomes_the_current_one(
         raise UsageError("far enough")
 
     three_gpus.setattr(torch.cuda, "set_device", set_device)
-    (tmp_path / "test_none.py").write_text("def test_none(): ...\n")
-    run_suite("--device=cuda:1")
+    run_suite("--device=cuda:1", test_none="def test_none(): ...\n")
     assert current == [torch.device("cuda:1")]
 
 

@@ -50,9 +50,7 @@ def lab(laboratory_for: LaboratoryFor) -> Laboratory:
 
 
 def trial_of(lab: Laboratory, spec: EngineSpec, model: str = "gpt2-random") -> Trial:
-    oracle = lab.oracle(model)
-    capabilities = lab.capabilities(spec, oracle.subject)
-    return Trial(lab, spec, oracle, capabilities, Promise.P1)
+    return Trial(lab, spec, lab.oracle(model), Promise.P1)
 
 
 def diagnosed(trial: Trial, asked: Workload, seconds: float = 60.0) -> Diagnosis:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -70,8 +71,7 @@ def test_of_choice(trial):
 
 
 def test_a_test_that_shows_nothing_fails_and_blames_no_engine(run_suite: RunSuite) -> None:
-    Path("test_hollow.py").write_text(SUITE + HOLLOW + SHOWING)
-    session = run_suite()
+    session = run_suite(test_hollow=SUITE + HOLLOW + SHOWING)
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     assert "5 failed, 3 passed" in session.output
     for words in (
@@ -88,16 +88,14 @@ def test_a_test_that_shows_nothing_fails_and_blames_no_engine(run_suite: RunSuit
 
 
 def test_a_wrong_case_is_an_error_of_its_author(run_suite: RunSuite) -> None:
-    Path("test_mini.py").write_text(SUITE + WRONG_CASE)
-    session = run_suite()
+    session = run_suite(test_mini=SUITE + WRONG_CASE)
     session.require_usage_error("1 failed by a wrong case, not by an engine: see above")
     assert session.cell("P1 parity") == "1"
 
 
 def test_a_run_that_compared_nothing_fails_and_one_of_no_test_says_so(run_suite: RunSuite) -> None:
-    Path("mine.py").write_text(CHOOSY.replace("REFUSED", "''"))
-    Path("test_some.py").write_text(f"{HEAD}{RIGHT}{LACKING}")
-    refused = run_suite("--engine=mine.py:choosy", "-k", "right")
+    modules = {"mine": CHOOSY.replace("REFUSED", "''"), "test_some": f"{HEAD}{RIGHT}{LACKING}"}
+    refused = run_suite("--engine=mine.py:choosy", "-k", "right", **modules)
     lacking = run_suite("-k", "lacking")
     for session, words in ((refused, "refused"), (lacking, "no cap")):
         assert session.exit_status == pytest.ExitCode.TESTS_FAILED
@@ -115,10 +113,9 @@ def test_a_mutant_that_refuses_a_model_which_the_engine_serves_fails(
     run_suite: RunSuite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its window is one key too wide, so its own trial batch refuses the model."""
-    Path("test_mini.py").write_text(HEAD + RIGHT + RIGHT.replace("right", "again"))
     models = (f"--model={name}" for name in ("gpt2-random", "mistral-window", "bamba-hash"))
     arguments = ("--engine=ragged", *models)
-    honest = run_suite(*arguments)
+    honest = run_suite(*arguments, test_mini=HEAD + RIGHT + RIGHT.replace("right", "again"))
     assert (honest.exit_status, honest.cell("P1 parity")) == (pytest.ExitCode.OK, "4"), honest.output
     assert "note: ragged refuses bamba-hash: 2 tests not run" in honest.output
     wider = "batchproof_engines.ragged.engine.sliding_window"
@@ -130,7 +127,6 @@ def test_a_mutant_that_refuses_a_model_which_the_engine_serves_fails(
 
 
 def test_what_the_last_verdict_or_the_option_says_is_served_is_not_refused(run_suite: RunSuite) -> None:
-    Path("test_mini.py").write_text(HEAD + RIGHT)
     run = ("--engine=mine.py:choosy", "--model=gpt2-random", "--model=llama-hash", "--verdict=v.json")
     for refused, options, words in (
         ("Llama", (), "choosy refuses llama-hash: 1 test not run"),
@@ -141,8 +137,8 @@ def test_what_the_last_verdict_or_the_option_says_is_served_is_not_refused(run_s
         ("Llama", ("--serves=all",), "refuses llama-hash, which it serves by --serves"),
         ("Llama", (), "refuses llama-hash, which it serves by its verdict of"),
     ):
-        Path("mine.py").write_text(CHOOSY.replace("REFUSED", repr(refused)))
-        session = run_suite(*run, *options)
+        mine = CHOOSY.replace("REFUSED", repr(refused))
+        session = run_suite(*run, *options, mine=mine, test_mini=HEAD + RIGHT)
         assert words in session.output, session.output
         assert session.exit_status == ("which it serves" in words)
 
@@ -154,8 +150,7 @@ def test_a_model_without_right_answers_ends_the_session_in_a_sentence(
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
     config = RecurrentGemmaConfig(**sizes, **heads, num_hidden_layers=3, pad_token_id=0)
     RecurrentGemmaForCausalLM(config).save_pretrained(tmp_path)
-    (tmp_path / "test_mini.py").write_text(SUITE)
-    session = run_suite(f"--model={tmp_path}")
+    session = run_suite(f"--model={tmp_path}", test_mini=SUITE)
     session.require_usage_error(f"--model '{tmp_path}' has no right answers: ")
     assert "cannot serve RecurrentGemmaForCausalLM" in session.output
 
@@ -173,16 +168,6 @@ WRONG_ANSWERS: dict[str, Callable[[Request], Completion]] = {
 }
 
 
-class Scripted:
-    """A reference that answers as it is instructed."""
-
-    def __init__(self, answer: Callable[[Request], Completion]) -> None:
-        self._answer = answer
-
-    def generate(self, requests: list[Request]) -> list[Completion]:
-        return [self._answer(request) for request in requests]
-
-
 @pytest.fixture(scope="module")
 def subject() -> ModelUnderTest:
     return load_model("gpt2-random", torch.device("cpu"), torch.float32)
@@ -190,7 +175,8 @@ def subject() -> ModelUnderTest:
 
 @pytest.mark.parametrize("words", WRONG_ANSWERS)
 def test_a_reference_without_an_answer_is_named(subject: ModelUnderTest, words: str) -> None:
-    oracle = Oracle(subject, lambda _model, _config: Scripted(WRONG_ANSWERS[words]))
+    scripted = SimpleNamespace(generate=lambda asked: [*map(WRONG_ANSWERS[words], asked)])
+    oracle = Oracle(subject, lambda _model, _config: scripted)
     start = "no right answer of 3 tokens to the prompt of 2 tokens that starts [5, 6]: the reference "
     with pytest.raises(OracleError, match=re.escape(start + words)):
         oracle.answer((5, 6), 3)

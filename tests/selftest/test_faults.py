@@ -16,9 +16,10 @@ from batchproof.findings.causes import Cause
 from batchproof.models.embedded import LONG_MODEL
 from batchproof.places import ROOT
 from batchproof.requirements.promises import Promise
+from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import faults
 from batchproof_lab.fingerprint import code_of, fingerprint
-from batchproof_lab.suite_run import Effort, SharedLaboratory, run_suite
+from batchproof_lab.suite_run import Effort, run_suite
 from tests.selftest.conftest import LaboratoryFor
 
 FAULTS = faults()
@@ -44,14 +45,12 @@ HUNTED = [
 
 
 @pytest.fixture(scope="module")
-def shared(laboratory_for: LaboratoryFor) -> SharedLaboratory:
+def shared(laboratory_for: LaboratoryFor) -> Laboratory:
     return laboratory_for(TIME_LIMIT_S)
 
 
 @pytest.mark.parametrize("name", HUNTED)
-def test_a_planted_fault_is_caught_by_a_test_of_its_promise(
-    name: str, shared: SharedLaboratory
-) -> None:
+def test_a_planted_fault_is_caught_by_a_test_of_its_promise(name: str, shared: Laboratory) -> None:
     fault = FAULTS[name]
     models = MODELS if fault.shows_on is None else (fault.shows_on,)
     promise, place = fault.promise.id, PLACE_OF.get(fault.kind, _on(models))

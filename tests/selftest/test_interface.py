@@ -80,8 +80,7 @@ def test_an_engine_that_shows_nothing_has_passed_nothing(
 def test_wrong_usage_ends_at_once_in_one_sentence(
     run_suite: RunSuite, arguments: str, words: str
 ) -> None:
-    Path("broken.py").write_text(BROKEN)
-    run_suite(*arguments.split()).require_usage_error(words)
+    run_suite(*arguments.split(), broken=BROKEN).require_usage_error(words)
     assert not list(Path().glob("*.json"))
 
 
@@ -103,9 +102,8 @@ def test_a_test_for_one_model_gets_the_first_that_the_engine_serves(
     refused: str, models: str, one: str, long: str, run_suite: RunSuite
 ) -> None:
     """A long one comes first, unless only others are named."""
-    Path("test_mini.py").write_text(SUITE)
-    Path("mine.py").write_text(CHOOSY.replace("REFUSED", repr(refused)))
     asked = [each if each[0] == "-" else f"--model={each}" for each in models.split()]
-    session = run_suite("--collect-only", "--engine=mine.py:choosy", *asked)
+    modules = {"test_mini": SUITE, "mine": CHOOSY.replace("REFUSED", repr(refused))}
+    session = run_suite("--collect-only", "--engine=mine.py:choosy", *asked, **modules)
     chosen = re.findall(r"test_(\w+)\[mine.py:choosy-(.*?)\]", session.output)
     assert dict(chosen) == {"right": one, "long": long}, session.output

@@ -131,7 +131,7 @@ def few_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
 def along(
     lab: Laboratory, factory: EngineFactory, axis: str, model: str, has: frozenset[Capability] = LOGITS
 ) -> AxisRecord:
-    trial = Trial(lab, EngineSpec(repr(factory), factory), lab.oracle(model), has, Promise.P20)
+    trial = Trial(lab, EngineSpec(repr(factory), factory), lab.oracle(model), Promise.P20, has)
     return measure_axis(trial, AXES[axis], seed=0)
 
 
@@ -217,7 +217,7 @@ def held(
         built.invariance = declared  # type: ignore[attr-defined]
         return built
 
-    trial = Trial(lab, EngineSpec("mine", factory), lab.oracle(model), has, Promise.P20)
+    trial = Trial(lab, EngineSpec("mine", factory), lab.oracle(model), Promise.P20, has)
     for axis, grade in declared_grades(trial).items():
         require_grade(trial, axis, grade)
     return trial

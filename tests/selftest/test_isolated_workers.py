@@ -6,10 +6,11 @@ One session shows all of it, for each start of a worker takes longer than the re
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from batchproof.plugin.recorder import SessionEnd, exit_status
+from batchproof.plugin.recorder import exit_status
 from batchproof.records.journal import entries
 from tests.selftest.conftest import HEAD, LACKING, RunSuite
 
@@ -52,8 +53,6 @@ DEAF, ABORTING = "mine.py:Deaf", "mine.py:Aborting"
 def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_path: Path) -> None:
     """One engine holds the interpreter for ever in a call, another aborts its process when it is built:
     each costs one worker, and each test has its entry."""
-    (tmp_path / "test_mini.py").write_text(SUITE)
-    (tmp_path / "mine.py").write_text(ENGINES)
     (tmp_path / "known.toml").write_text(
         "".join(
             f'[[expected_failures]]\ntest = "test_mini.py::test_wrong[{engine}-gpt2-random]"\n'
@@ -64,7 +63,8 @@ def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_pa
     journal = tmp_path / "journal.jsonl"
     files = [f"--journal={journal}", "--xfails=known.toml", "--table=table.json"]
     engines = (f"--engine={DEAF}", f"--engine={ABORTING}", "--engine=static")
-    session = run_suite(*engines, *files, "--isolate", "--engine-time-limit=2", "--diagnose-for=0")
+    options = (*engines, *files, "--isolate", "--engine-time-limit=2")
+    session = run_suite(*options, test_mini=SUITE, mine=ENGINES)
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     kept = list(entries(journal))
     assert len({each.test for each in kept}) == len(kept) == 15, "once, though other workers took over"
@@ -91,15 +91,15 @@ def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("end", "status"),
+    ("ended", "how", "status"),
     [
         # xdist ends it as if it were interrupted; one whose tests cannot be collected is.
-        (SessionEnd(2, num_failed=1, is_cut_short=True), 1),
-        (SessionEnd(2, is_cut_short=True), 2),
-        (SessionEnd(2, num_failed=1, signal_status=143), 143),
-        (SessionEnd(5, has_problem=True), 4),
-        (SessionEnd(0), 0),
+        (2, {"num_failed": 1, "is_cut_short": True}, 1),
+        (2, {"is_cut_short": True}, 2),
+        (2, {"num_failed": 1, "signal_status": 143}, 143),
+        (5, {"has_problem": True}, 4),
+        (0, {}, 0),
     ],
 )
-def test_the_exit_status_says_how_a_session_ended(end: SessionEnd, status: int) -> None:
-    assert exit_status(end, []) == status
+def test_the_exit_status_says_how_a_session_ended(ended: int, how: Any, status: int) -> None:
+    assert exit_status(ended, [], **how) == status

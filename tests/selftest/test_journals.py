@@ -11,11 +11,8 @@ from pathlib import Path
 import pytest
 
 from batchproof.errors import UsageError
-from batchproof.records.provenance import Machine, Provenance
 from batchproof_lab.campaign import CAMPAIGN, Line
 from tests.selftest.squares import QUESTION, killed_at_first, squares
-
-SITTING = Provenance(Machine("one", 1), {"python": "3"})
 
 
 def lines(folder: Path) -> list[Line]:
@@ -23,20 +20,10 @@ def lines(folder: Path) -> list[Line]:
     return CAMPAIGN.read(path)[1]
 
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from tests.selftest.squares import squares
-if __name__ == "__main__":
-    squares(Path(sys.argv[1]))
-"""
-
-
 def test_a_killed_process_loses_no_outcome_and_counts_none_twice(tmp_path: Path) -> None:
     """Its worker ends as well, when it finds that nobody listens."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    process = subprocess.Popen([sys.executable, script, tmp_path], stderr=subprocess.DEVNULL)
+    code = "from pathlib import Path; from tests.selftest.squares import squares; squares(Path())"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
     folder = tmp_path / "journals"
     while not folder.exists() or sum(each.read_bytes().count(b"\n") for each in folder.iterdir()) < 8:
         assert process.poll() is None
@@ -56,10 +43,8 @@ def test_a_killed_process_loses_no_outcome_and_counts_none_twice(tmp_path: Path)
 
 
 def test_a_task_whose_worker_was_killed_is_lost_until_the_same_command_does_it(tmp_path: Path) -> None:
-    tasks = [(str(tmp_path), number) for number in (1, 2, 3)]
-    for outcomes in ([1, -1, 3], [1, 2, 3]):
-        found = squares(tmp_path, tasks, killed_at_first)
-        assert [found.outcomes[str(task)] for task in tasks] == outcomes
+    for outcomes in ({"1": 1, "2": -1, "3": 3}, {"1": 1, "2": 2, "3": 3}):
+        assert squares(tmp_path, (1, 2, 3), killed_at_first).outcomes == outcomes
 
 
 def test_one_process_writes_a_journal(tmp_path: Path) -> None:

@@ -69,8 +69,7 @@ def test_what_is_forgotten_after_a_preemption_is_met_and_the_features_are_named(
 ) -> None:
     lab = laboratory_for(DEFAULT_TIME_LIMIT_S)
     spec = resolve_engine("fault:a_preempted_answer_counts_as_prompt")
-    oracle = lab.oracle("gpt2-random")
-    trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P1)
+    trial = Trial(lab, spec, lab.oracle("gpt2-random"), Promise.P1)
     meetings = Meetings(trial, seed=0)
     meetings.restrict(adapters=(), interruption=(), ends=["least length"])
     with pytest.raises(ConformanceFailure) as caught:

@@ -12,8 +12,8 @@ import pytest
 
 from batchproof.api import Request
 from batchproof.errors import EngineHang
-from batchproof.findings.finding import Rule, Subject
-from batchproof.plugin.isolation import Ending, complete_report
+from batchproof.findings.finding import Rule, Subject, found
+from batchproof.plugin.isolation import complete_report
 from batchproof.plugin.items import record_of
 from batchproof.records.journal import entries
 from batchproof.records.trial_record import TrialRecord
@@ -101,16 +101,15 @@ ACTS["{name}"] = act
 
 
 @pytest.fixture
-def bad(tmp_path: Path, run_suite: RunSuite) -> Bad:
+def bad(run_suite: RunSuite) -> Bad:
     """`bad(acts, *arguments)` runs a test that is right, and one for each act of the engine, which has
     the name of the act."""
 
     def run(acts: Mapping[str, str], *arguments: str) -> Session:
         code = "".join(ACT.format(name=name, act=act) for name, act in acts.items())
-        (tmp_path / "mine.py").write_text(ENGINE + code)
-        (tmp_path / "test_mini.py").write_text(SUITE.format(names=["a", *acts]))
         engine = [] if any("--engine=" in each for each in arguments) else ["--engine=mine.py:Engine"]
-        return run_suite(*engine, *arguments)
+        suite = SUITE.format(names=["a", *acts])
+        return run_suite(*engine, *arguments, mine=ENGINE + code, test_mini=suite)
 
     return run
 
@@ -271,10 +270,10 @@ def test_a_process_that_ends_in_a_diagnosis_keeps_the_finding() -> None:
     record = TrialRecord("mine", "gpt2-hash", ("P1",))
     subject = Subject("mine", None, "gpt2-hash", "cpu", "float32")
     workload = Workload((Request("a", (1,), 1),))
-    how = Ending(Rule.DIED, "the process ended with status 7 in generate")
-    found = CallNote(subject=subject, record=record, workload=workload, report="P1 is broken: got 3")
+    how = found(Rule.DIED, what="the process ended with status 7 in generate", evidence=(), at=None)
+    noted = CallNote(subject=subject, record=record, workload=workload, report="P1 is broken: got 3")
     texts = []
-    for note in (found, CallNote(subject=subject, record=record, workload=workload, known="a bug")):
+    for note in (noted, CallNote(subject=subject, record=record, workload=workload, known="a bug")):
         report = pytest.TestReport("t", ("t", None, "t"), {}, "failed", "crashed", "call")
         assert complete_report(report, note, how) == record_of(report)
         texts.append(report.longreprtext)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -58,17 +57,14 @@ def test_mini(trial):
 
 
 def test_an_engine_that_rounds_is_judged_by_its_own_rounding(run_suite: RunSuite) -> None:
-    Path("test_mini.py").write_text(SUITE)
-    path = Path("mine.py")
-    path.write_text(ROUNDING)
-    asked = ["--model=gpt2-random", "--diagnose-for=0"]
-    said = ["--compute-dtype=bfloat16", "--kv-cache-dtype=int8"]
-    judged = run_suite(*asked, *said, f"--engine={path}:rounding", f"--engine={path}:lying")
+    engines = ("--engine=mine.py:rounding", "--engine=mine.py:lying")
+    said = ("--compute-dtype=bfloat16", "--kv-cache-dtype=int8")
+    judged = run_suite(*said, *engines, test_mini=SUITE, mine=ROUNDING)
     assert "computed in bfloat16, int8 keys and values" in judged.output
     assert "1 failed, 1 passed" in judged.output, judged.output
     (failed,) = [line for line in judged.output.splitlines() if line.startswith("FAILED")]
-    assert f"{path}:lying" in failed
-    unsaid = run_suite(*asked, f"--engine={path}:rounding")
+    assert "mine.py:lying" in failed
+    unsaid = run_suite(engines[0])
     assert "1 failed" in unsaid.output
 
 

@@ -1,6 +1,7 @@
 """The words of a refusal: any honest ones pass, and those that say nothing are blamed once."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -40,45 +41,41 @@ def is_blamed(request: Request, words: str | None, config: EngineConfig) -> bool
     return False
 
 
+HONEST = [
+    (LONG, "prompt 252 + cap 5 exceed the context of 2"),
+    (LONG, "needs 64 blocks"),
+    (LONG, "a step takes 20 tokens, and prompts are not cut"),
+    (EMPTY, "length 0"),
+    (CAPLESS, "cap \u22125"),
+    (UNKNOWN, "999,999"),
+    (UNKNOWN, f"ids 0-{SUBJECT.vocab_size - 1}"),
+    (COLD, "temp must not be below 0"),
+    (COLD, "got \u22120.50"),
+    (NUCLEUS, "`top-p` is too large"),
+    (NOBODY, "allowedTokenIds"),
+    (ENDLESS, "allowed token IDs: none is left"),
+]
+BAD = (LONG, EMPTY, CAPLESS, UNKNOWN, COLD, NUCLEUS, STRANGER, NOBODY, UNENDING, UNMET)
+NO_REASONS = product(BAD, (None, "bad request r", "42"))
+KEPT = [  # by the request: no reason either
+    (COLD, "top_p must be 1"),
+    (ENDLESS, "top_p must be 1"),
+    (Request("r", (1, 2), 0), "at most 256 tokens"),
+]
+
+
 @pytest.mark.parametrize(
-    ("request_", "words"),
+    ("request_", "words", "config", "is_wrong"),
     [
-        (LONG, "prompt 252 + cap 5 exceed the context of 2"),
-        (LONG, "needs 64 blocks"),
-        (LONG, "a step takes 20 tokens, and prompts are not cut"),
-        (EMPTY, "length 0"),
-        (CAPLESS, "cap \u22125"),
-        (UNKNOWN, "999,999"),
-        (UNKNOWN, f"ids 0-{SUBJECT.vocab_size - 1}"),
-        (COLD, "temp must not be below 0"),
-        (COLD, "got \u22120.50"),
-        (NUCLEUS, "`top-p` is too large"),
-        (NOBODY, "allowedTokenIds"),
-        (ENDLESS, "allowed token IDs: none is left"),
+        *((*each, SMALL, False) for each in HONEST),
+        *((*each, SMALL, True) for each in NO_REASONS),
+        *((*each, EngineConfig(), True) for each in KEPT),
     ],
 )
-def test_words_that_name_a_value_or_a_limit_in_force_pass(request_: Request, words: str) -> None:
-    assert not is_blamed(request_, words, SMALL)
-
-
-@pytest.mark.parametrize("words", [None, "bad request r", "42"])
-@pytest.mark.parametrize(
-    "request_", [LONG, EMPTY, CAPLESS, UNKNOWN, COLD, NUCLEUS, STRANGER, NOBODY, UNENDING, UNMET]
-)
-def test_words_that_name_neither_are_blamed(request_: Request, words: str | None) -> None:
-    assert is_blamed(request_, words, SMALL)
-
-
-@pytest.mark.parametrize(
-    ("request_", "words"),
-    [
-        (COLD, "top_p must be 1"),
-        (ENDLESS, "top_p must be 1"),
-        (Request("r", (1, 2), 0), "at most 256 tokens"),
-    ],
-)
-def test_what_the_request_keeps_is_no_reason(request_: Request, words: str) -> None:
-    assert is_blamed(request_, words, EngineConfig())
+def test_words_that_name_no_value_and_no_limit_in_force_are_blamed(
+    request_: Request, words: str | None, config: EngineConfig, is_wrong: bool
+) -> None:
+    assert is_blamed(request_, words, config) is is_wrong
 
 
 def test_words_that_a_terminal_cannot_show_are_escaped() -> None:

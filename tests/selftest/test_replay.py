@@ -21,10 +21,11 @@ from batchproof.replay.record import FailureFile, StoredRun, read_failure, write
 from batchproof.requirements.promises import Promise
 from batchproof.run.engine_names import FAULT_PREFIX
 from batchproof.run.failures import ConformanceFailure
+from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Workload
-from batchproof_lab.suite_run import SharedLaboratory, run_suite
+from batchproof_lab.suite_run import run_suite
 from tests.selftest.conftest import LaboratoryFor
 
 MODEL = "gpt2-random"
@@ -45,12 +46,12 @@ MODEL_OF = {"nan_passes_the_mask": NAN_MODEL}
 
 
 @pytest.fixture(scope="module")
-def lab(laboratory_for: LaboratoryFor) -> SharedLaboratory:
+def lab(laboratory_for: LaboratoryFor) -> Laboratory:
     """Models and right answers for the hunts and, where a test passes it on, for the command."""
     return laboratory_for(DEFAULT_TIME_LIMIT_S)
 
 
-def written(engine: str, test: str, directory: Path, lab: SharedLaboratory) -> Path:
+def written(engine: str, test: str, directory: Path, lab: Laboratory) -> Path:
     """The failure file of the first failure that the hunt finds."""
     model = MODEL_OF.get(engine.removeprefix(FAULT_PREFIX), MODEL)
     arguments = ["-x", "-k", test, f"--model={model}", "--hypothesis-seed=0"]
@@ -68,14 +69,11 @@ def replay(path: Path, *arguments: str) -> int:
     return main(["replay", str(path), *arguments])
 
 
-def trial_of(
-    lab: SharedLaboratory, engine: str, model: str = MODEL, promise: Promise = Promise.P2
-) -> Trial:
-    spec, oracle = resolve_engine(engine), lab.oracle(model)
-    return Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), promise)
+def trial_of(lab: Laboratory, engine: str, model: str = MODEL, promise: Promise = Promise.P2) -> Trial:
+    return Trial(lab, resolve_engine(engine), lab.oracle(model), promise)
 
 
-def case_fails(lab: SharedLaboratory, path: Path, engine: str, model: str = MODEL) -> bool:
+def case_fails(lab: Laboratory, path: Path, engine: str, model: str = MODEL) -> bool:
     (case,) = load_file(path)
     try:
         run_case(trial_of(lab, engine, model, case.promise), case)
@@ -87,7 +85,7 @@ def case_fails(lab: SharedLaboratory, path: Path, engine: str, model: str = MODE
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failure_is_reproduced_by_its_file_and_its_case_and_gone_on_an_honest_engine(
     fault: str,
-    lab: SharedLaboratory,
+    lab: Laboratory,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -183,9 +181,7 @@ def test_what_was_not_shown_again_when_it_was_written_is_not_said_to_be_gone(
     assert "cannot tell: one engine alone did not show it" in capsys.readouterr().out
 
 
-def test_nothing_is_written_over_and_the_record_names_the_file(
-    tmp_path: Path, lab: SharedLaboratory
-) -> None:
+def test_nothing_is_written_over_and_the_record_names_the_file(tmp_path: Path, lab: Laboratory) -> None:
     journal, engine = tmp_path / "journal", "fault:cap_off_by_one"
     arguments = ["-x", "-k", "exactly_its_own_cap", f"--model={MODEL}", "--hypothesis-seed=0"]
     arguments += ["--diagnose-for=300"]  # it takes a second, but the machine may be busy

@@ -34,8 +34,7 @@ MADE = Provenance(Machine("one", 1), {})
 def test_a_verdict_is_by_requirement_and_a_selection_is_never_held(
     tmp_path: Path, run_suite: RunSuite
 ) -> None:
-    (tmp_path / "test_mini.py").write_text(SUITE)
-    session = run_suite("--verdict=verdict.json")
+    session = run_suite("--verdict=verdict.json", test_mini=SUITE)
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     verdict = VERDICT.read(tmp_path / "verdict.json")
     lacking = "test_mini::test_lacking[gpt2-random]"

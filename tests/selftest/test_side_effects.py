@@ -81,7 +81,7 @@ def test_an_engine_that_leaves_a_switch_otherwise_is_caught(
     laboratory_for: LaboratoryFor, statement: str
 ) -> None:
     before, lab = positions(), laboratory_for(60.0)
-    trial = Trial(lab, flipping(statement), lab.oracle("gpt2-random"), frozenset(), Promise.P1)
+    trial = Trial(lab, flipping(statement), lab.oracle("gpt2-random"), Promise.P1, frozenset())
     with pytest.raises(ConformanceFailure, match="changed while the engine worked") as caught:
         trial.run(Workload((Request("a", (1, 2, 3), 2),)))
     assert caught.value.failure.promise is Promise.P15

@@ -73,10 +73,7 @@ class BenchmarkRun:
 
     def _trials(self, engines: Sequence[EngineSpec], model_name: str) -> list[Trial]:
         oracle = self._lab.oracle(model_name)
-        return [
-            Trial(self._lab, each, oracle, self._lab.capabilities(each, oracle.subject), Promise.P1)
-            for each in engines
-        ]
+        return [Trial(self._lab, each, oracle, Promise.P1) for each in engines]
 
     def finish(self) -> None:
         self._file.finish()

@@ -195,7 +195,7 @@ def _judge_calls(trial: Trial, case: Case, workloads: Sequence[Workload], engine
         new = trial.trace_of(engine)[len(records) :]
         records += new
         with trial.reporting(workload):
-            earlier = trial.history.computed_before(engine)
+            earlier = trial.history.of(engine).computed_before
             in_trace = _trace_findings(trial, case, workload, outcomes[-1], new, earlier)
             require(chain(_answer_findings(trial, case, call, workload, outcomes[-1]), in_trace))
     with trial.reporting(workloads[-1]):

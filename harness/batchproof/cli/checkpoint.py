@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from batchproof.cli.choices import writable
 from batchproof.decoding.adapters import ADAPTERS, save_adapters
 from batchproof.decoding.speculation import HEAD, new_head
 from batchproof.errors import UsageError
@@ -45,13 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def empty_folder(text: str) -> Path:
     """Returns the folder DIR, made if needed. Raises `UsageError` if it cannot be, or is not empty."""
-    directory = Path(text)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        is_empty = not any(directory.iterdir())
-    except OSError as error:
-        raise UsageError(f"DIR {text!r} cannot be made: {error.strerror or error}") from error
-    if not is_empty:
+    directory = writable(Path(text), "DIR")
+    if any(directory.iterdir()):
         raise UsageError(f"DIR {text!r} holds something already, but must be empty")
     return directory
 
@@ -59,13 +55,12 @@ def empty_folder(text: str) -> Path:
 def save(model: str, directory: Path, dtype: torch.dtype) -> None:
     """Writes an embedded model and its tokenizer to a folder, and says so."""
     subject = load_model(model, torch.device("cpu"), dtype)
+    tokenizers = engines_module("adapters.word_tokenizer")
+    head = new_head(subject.model, AGREEMENT)
     with without_bars():
         subject.model.save_pretrained(directory)
-    tokenizers = engines_module("adapters.word_tokenizer")
-    tokenizers.words_tokenizer(subject.vocab_size).save_pretrained(directory)
-    head = new_head(subject.model, AGREEMENT)
-    if head is not None:
-        with without_bars():
+        tokenizers.words_tokenizer(subject.vocab_size).save_pretrained(directory)
+        if head is not None:
             head.save(directory / HEAD)
     num_adapters = save_adapters(subject.model, directory / ADAPTERS)
     also = f", and a draft head that is right for {AGREEMENT:.0%} of the tokens" if head else ""

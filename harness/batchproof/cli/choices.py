@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from batchproof.errors import UsageError
@@ -15,11 +16,6 @@ DEFAULT_OUTPUT = ROOT / "results"
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Adds `--output` and `--jobs`."""
     add_output(parser)
-    add_jobs(parser)
-
-
-def add_jobs(parser: argparse.ArgumentParser) -> None:
-    """Adds `--jobs`."""
     meaning = "worker processes (default: one a core, here %(default)s)"
     parser.add_argument("--jobs", type=positive, default=num_cores(), metavar="N", help=meaning)
 
@@ -63,18 +59,14 @@ def add_time_limit(parser: argparse.ArgumentParser, default: float, meaning: str
     parser.add_argument("--time-limit", type=seconds, default=default, metavar="S", help=help_text)
 
 
-def positive(value: str) -> int:
-    """Returns a whole number of at least 1. Raises `argparse.ArgumentTypeError`."""
-    if not _is_whole(value) or int(value) < 1:
-        raise argparse.ArgumentTypeError(f"{value!r} must be a whole number of at least 1")
+def whole(value: str, least: int = 0) -> int:
+    """Returns a whole number of at least `least`. Raises `argparse.ArgumentTypeError`."""
+    if not _is_whole(value) or int(value) < least:
+        raise argparse.ArgumentTypeError(f"{value!r} must be a whole number of at least {least}")
     return int(value)
 
 
-def whole(value: str) -> int:
-    """Returns a whole number of at least 0. Raises `argparse.ArgumentTypeError`."""
-    if not _is_whole(value):
-        raise argparse.ArgumentTypeError(f"{value!r} must be a whole number")
-    return int(value)
+positive = partial(whole, least=1)
 
 
 def _is_whole(text: str) -> bool:
@@ -115,12 +107,12 @@ def select_names(
     return list(dict.fromkeys(names or choices))
 
 
-def writable(directory: Path) -> Path:
+def writable(directory: Path, name: str = "--output") -> Path:
     """Returns the directory, created if it does not exist. Raises `UsageError` before the work is
     done, not after it.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--output '{directory}' cannot be written: {error.strerror}") from error
+        raise UsageError(f"{name} '{directory}' cannot be written: {error.strerror}") from error
     return directory

@@ -8,7 +8,7 @@ import argparse
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from batchproof.errors import UsageError
 from batchproof.validation.values import near
@@ -52,19 +52,16 @@ def run_command(
             allow_abbrev=False,
         )
         if each == name:
-            _module(known).add_arguments(subparser)
+            importlib.import_module(known.module).add_arguments(subparser)
     arguments, unknown = parser.parse_known_args(argv)
     if unknown and "arguments" not in arguments:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if unknown:  # what comes before the first argument that is no option
         arguments.arguments = [*unknown, *arguments.arguments]
-    return _module(commands[arguments.command]).run(arguments)
+    exit_code: int = importlib.import_module(commands[arguments.command].module).run(arguments)
+    return exit_code
 
 
 def _below(prog: str, name: str, command: Command) -> str | None:
     each = [f"`{prog} {name} {below}`: {found.purpose}" for below, found in command.below.items()]
     return f"See also {'; '.join(each)}." if each else None
-
-
-def _module(command: Command) -> Any:
-    return importlib.import_module(command.module)

@@ -23,13 +23,10 @@ from batchproof.errors import UsageError
 from batchproof.records.provenance import ENDED, TYPED, command_line
 
 WRONG_INPUT = 2
-EXIT_CODES = {  # of pytest -> of a command; the others are the same
-    int(pytest.ExitCode.INTERRUPTED): WRONG_INPUT,  # by an error while tests were collected
-    int(pytest.ExitCode.USAGE_ERROR): WRONG_INPUT,
-    int(pytest.ExitCode.NO_TESTS_COLLECTED): WRONG_INPUT,  # -k or -m selects none
-}
 UNSTARTED = (  # of a run without a test, which says why
-    *(pytest.ExitCode.INTERRUPTED, pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED),
+    pytest.ExitCode.INTERRUPTED,  # by an error while tests were collected
+    pytest.ExitCode.USAGE_ERROR,
+    pytest.ExitCode.NO_TESTS_COLLECTED,  # -k or -m selects none
 )
 TERMINATED = 128 + signal.SIGTERM
 FAULTHANDLER_TIMEOUT_S = 300  # shows a hang in native code, which no time limit interrupts
@@ -99,7 +96,7 @@ def _run(tests: Path, arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return int(pytest.ExitCode.TESTS_FAILED)
-    return EXIT_CODES.get(status, status)
+    return WRONG_INPUT if status in UNSTARTED else status
 
 
 def _status(command: Sequence[str], environment: Mapping[str, str]) -> int:

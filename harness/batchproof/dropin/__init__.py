@@ -132,14 +132,8 @@ def cases(model: str) -> list[dict[str, list[int] | list[str]]]:
         stretch = [rng.randrange(VOCAB_SIZE) for _ in range(REACH)]
         prompts.append([*stretch, *oracle(stretch, 10), *stretch])
     words = engines_module("adapters.word_tokenizer")
-    made: list[dict[str, list[int] | list[str]]] = []
-    for number, prompt in enumerate(prompts):
-        answer = oracle(prompt, 8 + number % 17)
-        made.append(
-            {
-                "prompt": prompt,
-                "answer": answer,
-                "words": [words.word_of(token, 256) for token in answer],
-            }
-        )
-    return made
+    answers = [oracle(prompt, 8 + number % 17) for number, prompt in enumerate(prompts)]
+    return [
+        {"prompt": prompt, "answer": answer, "words": [words.word_of(each, 256) for each in answer]}
+        for prompt, answer in zip(prompts, answers, strict=True)
+    ]

@@ -182,8 +182,8 @@ def measure_engine(
     dtype = oracle.subject.dtype_name
     try:
         with contained():
-            capabilities = first_contact(lab, spec, oracle.subject)
-            trial = Trial(lab, spec, oracle, capabilities, Promise.P20)
+            first_contact(lab, spec, oracle.subject)
+            trial = Trial(lab, spec, oracle, Promise.P20)
             failed = failed_control(trial, control_contents)
             kappa, unit = oracle.kappa, oracle.error.max_abs
     except (UsageError, ConfigError):

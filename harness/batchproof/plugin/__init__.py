@@ -9,7 +9,7 @@ The entry point has the module's name, so that a run that names the plugin as we
 """
 
 from argparse import ArgumentError
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from importlib import import_module
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from batchproof.cli.option_names import OPTIONS
 from batchproof.places import BENCHMARKS, SUITE
 
 ACTIVE, CONFIGURING = "batchproof.plugin.active", "batchproof.plugin.configuring"
-PACKAGES = ("batchproof.suite", "batchproof.benchmarks")
 MARKERS = (
     "promise(id): the promise a conformance test checks, P1 to P23",
     "needs(*capabilities): skipped, by name, for engines without them",
@@ -55,22 +54,17 @@ def pytest_load_initial_conftests(
     is_asked = any(each.partition("=")[0] in OPTIONS for each in unknown)
     # A worker of xdist is given the controller's options as values, not as arguments.
     is_worker = hasattr(early_config.option, "engine_time_limit")
-    if is_asked or is_worker or _names_suite(known.file_or_dir):
+    if is_asked or is_worker or any(map(_is_of_suite, known.file_or_dir)):
         _awaken(early_config, parser)
         if not is_worker:
             import_module(CONFIGURING).configure(early_config, parser, args)
     return result
 
 
-def _names_suite(arguments: Iterable[str]) -> bool:
-    for argument in arguments:
-        name = argument.partition("::")[0]
-        if any(name == package or name.startswith(f"{package}.") for package in PACKAGES):
-            return True
-        path = Path(name).resolve()
-        if any(path.is_relative_to(folder) for folder in (SUITE, BENCHMARKS)):
-            return True
-    return False
+def _is_of_suite(argument: str) -> bool:
+    name = argument.partition("::")[0]
+    is_module = f"{name}.".startswith(("batchproof.suite.", "batchproof.benchmarks."))
+    return is_module or any(map(Path(name).resolve().is_relative_to, (SUITE, BENCHMARKS)))
 
 
 def _awaken(config: pytest.Config, parser: pytest.Parser) -> None:

@@ -7,6 +7,7 @@ the processes that run tests.
 
 import gc
 import sys
+from argparse import BooleanOptionalAction
 from importlib import import_module
 from importlib.metadata import version
 
@@ -27,18 +28,12 @@ from batchproof.plugin import (
     recorder,
 )
 from batchproof.plugin.configuring import CONFIGURED, configure_late
-from batchproof.plugin.isolation import pytest_cmdline_main
 from batchproof.plugin.selection import SELECTION, Selection, select
 from batchproof.plugin.xfails import KnownFailures, read_known_failures
 from batchproof.run.engine_names import BY_DEFAULT, FORMS
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
-__all__ = [
-    "pytest_addoption",
-    "pytest_cmdline_main",
-    "pytest_configure",
-    "pytest_report_header",
-]
+pytest_cmdline_main = isolation.pytest_cmdline_main
 DIAGNOSE_FOR_S = 20.0
 TESTING = "batchproof.plugin.testing"  # imports torch
 
@@ -94,7 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="seconds to look for the cause of a failure; 0: not at all (default: %(default)g)",
     )
     group.addoption(declared.SERVES, action="append", metavar="MODEL", help=declared.HELP)
-    isolation.add_option(group)
+    group.addoption(isolation.OPTION, action=BooleanOptionalAction, default=None, help=isolation.HELP)
     outputs.add_options(group)
     group.addoption(deselection.ONE, action="append", default=[], metavar="ID", help=deselection.HELP)
     text = f"the configuration (default: {OWN}, here or above)"

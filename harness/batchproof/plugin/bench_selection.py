@@ -37,7 +37,11 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
         override(spec, **{size: get(f"--{size.replace('_', '-')}") for size in SIZES})
         for spec in select_specs(get("--workload") or (), on_cpu=device_type != "cuda")
     ]
-    num_threads = _num_threads(get("--threads"), device_type)
+    num_threads = get("--threads")
+    if num_threads is not None:
+        at_least("--threads", num_threads, 1)
+    elif device_type == "cpu":
+        num_threads = 1
     terms = Terms(
         num_laps=at_least("--laps", DEFAULT_LAPS if get("--laps") is None else get("--laps"), 1),
         # The process time of one thread is independent of other load.
@@ -73,9 +77,3 @@ def _sample_size(text: str | None) -> int | None:
     if text == "all":
         return 1 << 60
     return whole_number("--verify", text, "'all' or a number of requests")
-
-
-def _num_threads(given: int | None, device_type: str) -> int | None:
-    if given is None:
-        return 1 if device_type == "cpu" else None
-    return at_least("--threads", given, 1)

@@ -5,7 +5,7 @@ comparison therefore runs all engines that were selected for it; each test then 
 """
 
 import faulthandler
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,41 +50,23 @@ def _cells(options: BenchSelection, selection: Selection) -> Iterator[BenchCell]
             yield BenchCell(spec, model_name, engine)
 
 
-class ReplayClock:
-    """A clock that returns recorded times.
-
-    As a benchmark's `timer` it lets pytest-benchmark store times of rounds that ran interleaved with
-    other engines, which its own loop cannot do.
-    """
-
-    def __init__(self) -> None:
-        self._readings: Iterator[float] = iter(())
-
-    def load(self, durations_s: Sequence[float]) -> None:
-        """Sets the durations of the following rounds, in seconds. Each round reads the clock twice."""
-        self._readings = iter([reading for each in durations_s for reading in (0.0, each)])
-
-    def __call__(self) -> float:
-        """Returns the next reading in seconds. Raises `AssertionError` beyond the rounds loaded."""
-        reading = next(self._readings, None)
-        assert reading is not None, "as many rounds are replayed as were loaded"
-        return reading
-
-
 @dataclass(frozen=True)
 class Measured:
-    """What one engine showed. `lack` says why there are no times."""
+    """What one engine showed. `lack` says why there are no times. From `readings` the clock of
+    pytest-benchmark takes what it reads."""
 
     times_s: Sequence[float]
     extra_info: Mapping[str, Any]
     lack: str
-    replay: ReplayClock
+    readings: deque[float]
 
     def report_to(self, benchmark: BenchmarkFixture) -> None:
-        """Passes the times to pytest-benchmark. Fails the test if there are none."""
+        """Passes the times to pytest-benchmark, whose own loop cannot interleave engines: it times as
+        many rounds of nothing, and reads the clock before and after each. Fails the test if there are
+        none."""
         if not self.times_s:
             pytest.fail(self.lack, pytrace=False)
-        self.replay.load(self.times_s)
+        self.readings.extend(reading for each in self.times_s for reading in (0.0, each))
         benchmark.pedantic(lambda: None, rounds=len(self.times_s), iterations=1)
         benchmark.extra_info.update(self.extra_info)
 
@@ -100,6 +82,7 @@ class Benchmarks:
         self._config = config
         self._options = options
         self._path = path
+        self._readings: deque[float] = deque()  # seconds, for the clock of pytest-benchmark
         self._engines: dict[Group, list[EngineSpec]] = defaultdict(list)
         self._found: dict[Group, Mapping[str, Any]] = {}
         self._run: BenchmarkRun | None = None
@@ -119,7 +102,10 @@ class Benchmarks:
         cell = _cell_of(item)
         if cell is not None:
             group = " on ".join(cell.group)
-            item.add_marker(pytest.mark.benchmark(timer=ReplayClock(), group=group))
+            item.add_marker(pytest.mark.benchmark(timer=self._read_clock, group=group))
+
+    def _read_clock(self) -> float:
+        return self._readings.popleft()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Notes which engines are still selected: only they take part."""
@@ -131,8 +117,16 @@ class Benchmarks:
     @pytest.fixture
     def throughput(self, request: pytest.FixtureRequest) -> Measured:
         """One engine's row of a comparison, in vLLM's names, with what it was measured on. A row
-        without figures is INVALID, or a round took too long: both are defects."""
-        row, comparison = self._row(request.param)
+        without figures is INVALID, or a round took too long: both are defects. Skips, by name, an
+        engine that cannot take part."""
+        cell: BenchCell = request.param
+        lack = self._lack(cell, cell.engine)
+        if lack is not None:
+            pytest.skip(lack)
+        if cell.group not in self._found:
+            self._found[cell.group] = self._compare(cell)
+        comparison = self._found[cell.group]
+        row = next(each for each in comparison["rows"] if each["engine"] == cell.engine.name)
         workload, model, clock = comparison["workload"], comparison["model"], comparison["clock"]
         about = {
             "engine": row["engine"],
@@ -144,24 +138,16 @@ class Benchmarks:
             "clock": clock,
         }
         times_s = [each[f"{clock}_s"] for each in row["rounds"]]
-        lack = f"{row['verdict']}: {row['reason']}"
-        return Measured(times_s, about | (row["metrics"] or {}), lack, _clock_of(request.node))
+        why = f"{row['verdict']}: {row['reason']}"
+        return Measured(times_s, about | (row["metrics"] or {}), why, self._readings)
 
-    def _row(self, cell: BenchCell) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Returns the row of one engine and its comparison, for which the whole group is measured if
-        needed. Skips, by name, an engine that cannot take part.
-        """
-        lack = self._lack(cell, cell.engine)
-        if lack is not None:
-            pytest.skip(lack)
-        if cell.group not in self._found:
-            able = [each for each in self._engines[cell.group] if self._lack(cell, each) is None]
-            with self._open() as run, self._bar() as on_step:
-                found = run.compare(cell.workload, cell.model_name, able, on_step)
-                self._found[cell.group] = found
-        comparison = self._found[cell.group]
-        row = next(each for each in comparison["rows"] if each["engine"] == cell.engine.name)
-        return row, comparison
+    def _compare(self, cell: BenchCell) -> Mapping[str, Any]:
+        """Measures the whole group of a cell, but for engines that cannot take part."""
+        able = [each for each in self._engines[cell.group] if self._lack(cell, each) is None]
+        if self._run is None:
+            self._run = BenchmarkRun(self._config.stash[LAB], self._options.terms, self._path)
+        with self._bar() as on_step:
+            return self._run.compare(cell.workload, cell.model_name, able, on_step)
 
     def _lack(self, cell: BenchCell, engine: EngineSpec) -> str | None:
         """Why an engine cannot take part in the group of a cell; None if it can."""
@@ -173,27 +159,19 @@ class Benchmarks:
         return None
 
     @contextmanager
-    def _open(self) -> Iterator[BenchmarkRun]:
-        """Yields the run, which begins when it is first needed. pytest's capture is off, so that the
-        bar is visible.
+    def _bar(self) -> Iterator[Callable[[str], None]]:
+        """Shows the current piece of work on a terminal, past pytest's capture, unless -q was given.
 
         pytest's `faulthandler_timeout` is cancelled, because a comparison may outlast any test and
         each of its rounds has a time limit of its own.
         """
         faulthandler.cancel_dump_traceback_later()
-        capture = self._config.pluginmanager.getplugin("capturemanager")
-        with capture.global_and_fixture_disabled():
-            if self._run is None:
-                options = self._options
-                lab = self._config.stash[LAB]
-                self._run = BenchmarkRun(lab, options.terms, self._path)
-            yield self._run
-
-    @contextmanager
-    def _bar(self) -> Iterator[Callable[[str], None]]:
-        """Shows the current piece of work on a terminal, unless -q was given."""
         is_quiet = self._config.getoption("verbose") < 0
-        with tqdm(leave=False, disable=True if is_quiet else None) as bar:
+        capture = self._config.pluginmanager.getplugin("capturemanager")
+        with (
+            capture.global_and_fixture_disabled(),
+            tqdm(leave=False, disable=True if is_quiet else None) as bar,
+        ):
 
             def begin(what: str) -> None:
                 bar.set_description_str(what, refresh=False)
@@ -226,13 +204,6 @@ class Benchmarks:
 def _cell_of(item: pytest.Item) -> BenchCell | None:
     params = getattr(getattr(item, "callspec", None), "params", {})
     return next((value for value in params.values() if isinstance(value, BenchCell)), None)
-
-
-def _clock_of(item: pytest.Item) -> ReplayClock:
-    marker = item.get_closest_marker("benchmark")
-    clock = marker.kwargs["timer"] if marker else None
-    assert isinstance(clock, ReplayClock), "it was put there when the test was collected"
-    return clock
 
 
 def register(config: pytest.Config, options: BenchSelection) -> None:

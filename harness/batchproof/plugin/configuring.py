@@ -20,8 +20,8 @@ OF_BENCHMARKS = frozenset(each.replace("-", "_") for each in bench_options.OPTIO
 IN_BENCHMARKS = OF_BENCHMARKS | {"engine", "device"}  # the others are about the suite
 
 
-CONFIGURED = pytest.StashKey[str]()  # the file, and its keys that have told this run something
-LOOKED_FOR = pytest.StashKey[bool]()  # whether or not there is one
+# The file, and its keys that have told this run something; empty if there is none.
+CONFIGURED = pytest.StashKey[str]()
 
 
 def configure(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
@@ -32,14 +32,14 @@ def configure(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> 
 def configure_late(config: pytest.Config) -> None:
     """Sets the options of the configuration where a conftest.py has registered the plugin, which was
     asked for none before all was parsed. Raises `pytest.UsageError`."""
-    if LOOKED_FOR not in config.stash:
+    if CONFIGURED not in config.stash:
         parser = config._parser
         words = _of_file(config, parser, config.invocation_params.args)
         parser.parse_known_and_unknown_args(words, config.option)
 
 
 def _of_file(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> list[str]:
-    config.stash[LOOKED_FOR] = True
+    config.stash[CONFIGURED] = ""
     typed = Namespace(**dict.fromkeys(map(_dest, FLAGS.values())))  # None: not typed
     parser.parse_known_and_unknown_args([*args], typed)
     try:

@@ -5,7 +5,7 @@ by -k, -m, --deselect and --lf.
 With workers it is they who deselect; each passes its count to the controller when it ends.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,7 @@ class Deselection:
     @property
     def is_uncounted(self) -> bool:
         """Returns whether tests may be left out that were never collected."""
-        return bool(self._config.getoption("lf", False)) or any(self._parts())
-
-    def _parts(self) -> Iterator[str]:
-        """Yields the arguments that name a part of the suite or of a file."""
-        for argument in self._config.args:
-            path = Path(argument.partition("::")[0]).resolve()
-            is_module = argument.startswith(INSTALLED_SUITE)
-            if "::" in argument or is_module or SUITE in path.parents:
-                yield argument
+        return bool(self._config.getoption("lf", False)) or any(map(_is_part, self._config.args))
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselects the tests that this run is not about, and lets those come first that catch most."""
@@ -88,6 +80,12 @@ class Deselection:
     def pytest_testnodedown(self, node: Any) -> None:
         """Takes over the node ids of a worker that has ended."""
         self._names.update(getattr(node, "workeroutput", {}).get(KEY, ()))
+
+
+def _is_part(argument: str) -> bool:
+    """Returns whether an argument names a part of the suite or of a file."""
+    is_module = argument.startswith(INSTALLED_SUITE)
+    return is_module or "::" in argument or SUITE in Path(argument).resolve().parents
 
 
 # Files of `tests/conformance`; the others follow as they stand. Scenes come once, on a quick model, and

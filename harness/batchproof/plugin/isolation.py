@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-from argparse import BooleanOptionalAction
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -24,7 +23,7 @@ import pytest
 
 from batchproof.cli.interrupts import interruptible
 from batchproof.errors import EngineHang
-from batchproof.findings.finding import Failure, Rule, Run, Scene, found
+from batchproof.findings.finding import Failure, Finding, Rule, Run, Scene, found
 from batchproof.findings.finding_text import failure_text
 from batchproof.places import PACKAGE
 from batchproof.plugin.failure_record import FIRST_CONTACT, record_failure
@@ -45,11 +44,6 @@ HELP = (
 NOTES, LOST = "batchproof_notes", "batchproof_lost"  # in a worker's input
 MOST_STARTS = 3  # of workers that die before they have met an engine
 MANY = 1_000_000  # workers may be lost: each costs its own test
-
-
-def add_option(group: pytest.OptionGroup) -> None:
-    """Adds `--isolate` and `--no-isolate` to pytest's parser."""
-    group.addoption(OPTION, action=BooleanOptionalAction, default=None, help=HELP)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -123,7 +117,7 @@ def share_lost_engines(config: pytest.Config, lab: Laboratory) -> None:
     """Gives the laboratory of a worker the engines that were lost at first contact."""
     worker = getattr(config, "workerinput", None)
     lost: dict[str, Any] = worker[LOST] if worker else {}
-    lab.lost.update({engine: EngineHang(what, frames) for engine, (what, *frames) in lost.items()})
+    lab.lost.update({engine: EngineHang(*how) for engine, how in lost.items()})
 
 
 class Controller:
@@ -131,9 +125,9 @@ class Controller:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lost: dict[str, list[str]] = {}
+        self._lost: dict[str, tuple[object, object]] = {}  # engine -> what happened, frames
         self._num_vain = 0  # workers that died before they met an engine
-        self._ended: dict[str, tuple[CallNote, Ending]] = {}  # id of a worker -> how it died
+        self._ended: dict[str, tuple[CallNote, Finding]] = {}  # id of a worker -> how it died
 
     def _path(self, node: Any) -> Path:
         return self._folder / f"{node.gateway.id}.note"
@@ -159,7 +153,7 @@ class Controller:
             how = ending(path.with_suffix(".dump"), note, node)
             self._ended[node.gateway.id] = (note, how)
             if note.first_contact:
-                self._lost[note.engine] = [how.what, *how.frames]
+                self._lost[note.engine] = how.facts["what"], how.facts["evidence"]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, report: pytest.TestReport) -> None:
@@ -173,37 +167,21 @@ FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 MOST_FRAMES = 5
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a worker ended. `inner` are the frames inside the harness's own, innermost first."""
-
-    rule: Rule
-    what: str
-    inner: tuple[Frame, ...] = ()
-
-    @property
-    def frames(self) -> tuple[str, ...]:
-        """The engine's, innermost last."""
-        return tuple(f"{file}:{line} in {name}" for file, line, name in self.inner[:MOST_FRAMES][::-1])
-
-    @property
-    def at(self) -> Frame | None:
-        """The innermost of the repository under test."""
-        return innermost(self.inner[::-1])
-
-
-def ending(path: Path, note: CallNote, node: Any) -> Ending:
+def ending(path: Path, note: CallNote, node: Any) -> Finding:
     """Returns how the worker ended whose stacks are in the file."""
     dump = path.read_text(errors="replace")
     inner = _frames(dump)
     if dump.startswith("Timeout ("):
+        rule = Rule.HANG
         what = (
             f"{note.call} did not return within {note.limit_s:g} s, nor when it was interrupted; its "
             f"process was ended"
         )
-        return Ending(Rule.HANG, what, inner)
-    when = f"in {note.call}" if note.is_open else f"after {note.call}"
-    return Ending(Rule.DIED, f"the process {_status(node)} {when}", inner)
+    else:
+        rule = Rule.DIED
+        what = f"the process {_status(node)} {'in' if note.is_open else 'after'} {note.call}"
+    shown = [f"{file}:{line} in {name}" for file, line, name in inner[:MOST_FRAMES]]
+    return found(rule, what=what, evidence=tuple(shown[::-1]), at=innermost(inner[::-1]))
 
 
 def _status(node: Any) -> str:
@@ -227,7 +205,7 @@ def _frames(dump: str) -> tuple[Frame, ...]:
     return tuple(takewhile(lambda frame: not frame[0].startswith(str(PACKAGE)), frames))
 
 
-def complete_report(report: pytest.TestReport, note: CallNote, how: Ending) -> TrialRecord | None:
+def complete_report(report: pytest.TestReport, note: CallNote, how: Finding) -> TrialRecord | None:
     """Makes the report of a lost test that of a broken promise and returns the record that it carries;
     None if it was no conformance test.
 
@@ -237,10 +215,9 @@ def complete_report(report: pytest.TestReport, note: CallNote, how: Ending) -> T
     if record is None or subject is None:
         return None
     if note.report:
-        text = f"{note.report}\nits cause was being sought when this happened: {how.what}"
+        text = f"{note.report}\nits cause was being sought when this happened: {how.facts['what']}"
     else:
-        finding = found(how.rule, what=how.what, evidence=how.frames, at=how.at)
-        failure = Failure(finding, Scene((Run(0, note.workload or FIRST_CONTACT),)), subject)
+        failure = Failure(how, Scene((Run(0, note.workload or FIRST_CONTACT),)), subject)
         said = Ledger(release=subject.release, precision=subject.precision)
         record = replace(record, failure=record_failure(failure), ledger=said)
         text = failure_text(failure)

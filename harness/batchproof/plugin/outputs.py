@@ -40,8 +40,10 @@ def resolve_outputs(config: pytest.Config) -> Outputs:
     """Returns the paths, and makes the folder of artifacts, which is given the other files unless their
     options name others. Raises `UsageError` for a path that cannot be written."""
     option, get = config.option, config.getoption
-    is_benchmark = bool(get("--benchmark-only", default=False))
-    folder = _artifacts(get(ARTIFACTS), is_benchmark)
+    for name in (TABLE, VERDICT, ARTIFACTS):
+        if get(name) is not None and get("--benchmark-only", default=False):
+            raise UsageError(f"{name} {get(name)!r} has nothing to write with --benchmark-only")
+    folder = None if get(ARTIFACTS) is None else _artifacts(get(ARTIFACTS))
     has_one_engine = len(get("--engine") or ()) == 1
     if folder is not None:
         option.table = option.table or str(folder / "table.json")
@@ -52,17 +54,13 @@ def resolve_outputs(config: pytest.Config) -> Outputs:
     if option.repro:
         _require_room(REPRO, option.repro, Path(option.repro))
     journal = _file(JOURNAL, option.journal) if option.journal else None
-    table, verdict = (_json(name, get(name), is_benchmark) for name in (TABLE, VERDICT))
+    table, verdict = (_json(name, get(name)) for name in (TABLE, VERDICT))
     if verdict is not None and not has_one_engine:
         raise UsageError(f"{VERDICT} holds the verdict on one engine: name one with --engine")
     return Outputs(table, verdict, journal, folder)
 
 
-def _artifacts(asked: str | None, is_benchmark: bool) -> Path | None:
-    if asked is None:
-        return None
-    if is_benchmark:
-        raise UsageError(f"{ARTIFACTS} {asked!r} is of conformance tests: leave out --benchmark-only")
+def _artifacts(asked: str) -> Path:
     if not asked:
         raise UsageError(f"{ARTIFACTS} '' must name a folder")
     folder = Path(asked).resolve()
@@ -71,14 +69,12 @@ def _artifacts(asked: str | None, is_benchmark: bool) -> Path | None:
     return folder
 
 
-def _json(option: str, asked: str | None, is_benchmark: bool) -> Path | None:
+def _json(option: str, asked: str | None) -> Path | None:
     """Returns the path of a JSON file to write. Raises `UsageError`."""
     if asked is None:
         return None
     if Path(asked).suffix != ".json":
         raise UsageError(f"{option} {asked!r} must name a file that ends in .json")
-    if is_benchmark:
-        raise UsageError(f"{option} {asked!r} has nothing to write with --benchmark-only")
     return _file(option, asked)
 
 

@@ -9,14 +9,12 @@ import pytest
 
 NAME = "batchproof_problem"  # in a worker's output
 HEARD = pytest.StashKey[str]()  # by a controller, of a worker
-TOLD = pytest.StashKey[bool]()  # by pytest itself, of this process
 
 
 def report(config: pytest.Config, problem: str) -> None:
     """Raises `pytest.UsageError`; a worker of xdist passes the problem to the controller instead, and
     runs no test."""
     if not hasattr(config, "workeroutput"):
-        config.stash[TOLD] = True
         raise pytest.UsageError(problem)
     config.workeroutput[NAME] = problem
 
@@ -44,11 +42,6 @@ class Problems:
         """Takes over what a worker that has ended reports."""
         if problem := getattr(node, "workeroutput", {}).get(NAME):
             node.config.stash[HEARD] = problem
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fails the session if there is a problem."""
-        if HEARD in session.config.stash:
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the problem."""

@@ -8,7 +8,6 @@ model that could not have shown a fault.
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from batchproof.errors import Interrupt, UsageError
 from batchproof.plugin.deselection import Deselection
 from batchproof.plugin.items import AGAIN_OPTIONS, options_given, record_of
 from batchproof.plugin.outputs import Outputs
-from batchproof.plugin.problems import HEARD, TOLD
+from batchproof.plugin.problems import HEARD
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.writers.page import FinishedRun, failed_tests, summary_page
 from batchproof.plugin.writers.table import notes, num_compared, outcomes_of, summary_lines
@@ -41,35 +40,33 @@ from batchproof.requirements.verdict_of_journal import (
 SIGTERM_STATUS = 143
 
 
-@dataclass(frozen=True)
-class SessionEnd:
-    """How a session ended."""
+def exit_status(
+    status: int,
+    outcomes: Sequence[Outcome],
+    num_failed: int = 0,
+    is_cut_short: bool = False,
+    signal_status: int | None = None,
+    has_problem: bool = False,
+) -> int:
+    """Returns the status of a session: failed as well if nothing, or too little, was compared, and a
+    usage error if nothing failed but wrong cases.
 
-    status: int  # pytest's own
-    num_failed: int = 0  # tests, those of other things among them
-    is_cut_short: bool = False  # by its failures, as with -x
-    signal_status: int | None = None  # of the signal that ended it
-    has_problem: bool = False  # that a worker found, which ran no test
-
-
-def exit_status(end: SessionEnd, outcomes: Sequence[Outcome]) -> int:
-    """Returns the status: failed as well if nothing, or too little, was compared, and a usage error if
-    nothing failed but wrong cases."""
+    `status` is pytest's own; `num_failed` counts tests of other things as well; `is_cut_short`: by its
+    failures, as with -x; `signal_status` is of the signal that ended it; `has_problem`: a worker found
+    one, and ran no test.
+    """
     num_wrong = sum(record.is_wrong_input for _, record in outcomes)
-    if end.has_problem or (num_wrong and num_wrong == end.num_failed):
+    if has_problem or (num_wrong and num_wrong == num_failed):
         return pytest.ExitCode.USAGE_ERROR
-    if end.signal_status == SIGTERM_STATUS:
+    if signal_status == SIGTERM_STATUS:
         return SIGTERM_STATUS
-    if end.status == pytest.ExitCode.INTERRUPTED and end.is_cut_short and end.signal_status is None:
+    if status == pytest.ExitCode.INTERRUPTED and is_cut_short and signal_status is None:
         # xdist takes what -x ended for interrupted, as it is where tests could not be collected.
-        return pytest.ExitCode.TESTS_FAILED if end.num_failed else end.status
-    is_clean = end.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-    is_failed = is_clean and bool(outcomes) and _proves_little(outcomes)
-    return pytest.ExitCode.TESTS_FAILED if is_failed else end.status
-
-
-def _proves_little(outcomes: Sequence[Outcome]) -> bool:
-    return not num_compared(outcomes) or any(record.is_inadequate for _, record in outcomes)
+        return pytest.ExitCode.TESTS_FAILED if num_failed else status
+    is_clean = status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    is_inadequate = any(record.is_inadequate for _, record in outcomes)
+    proves_little = bool(outcomes) and (is_inadequate or not num_compared(outcomes))
+    return pytest.ExitCode.TESTS_FAILED if is_clean and proves_little else status
 
 
 FINISHED = "batchproof_finished"  # in a worker's input: the tests that the journal holds
@@ -114,10 +111,18 @@ class Recorder:
         """Settles the exit status, and writes the files if there were conformance tests."""
         if ENDED in os.environ:
             Path(os.environ[ENDED]).touch()
-        is_whole = ran_to_its_end(session)
+        was_stopped = session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        is_whole = not (was_stopped or session.shouldstop or session.shouldfail)  # no test is missing
         self._verdict = self._reach_verdict(is_whole)
         outcomes = self._outcomes()
-        session.exitstatus = exit_status(self._end(session), outcomes)
+        session.exitstatus = exit_status(
+            int(session.exitstatus),
+            outcomes,
+            num_failed=len(failed_tests(self._entries)),
+            is_cut_short=bool(session.shouldfail),
+            signal_status=self._signal_status,
+            has_problem=HEARD in self._config.stash,
+        )
         if self._verdict is not None and self._outputs.verdict is not None:
             VERDICT.write(without_local_paths(self._verdict), self._outputs.verdict)
         if outcomes and self._outputs.table is not None:
@@ -138,7 +143,7 @@ class Recorder:
             terminalreporter.section("Batchproof: engine x promise")
             for line, is_bad in summary_lines(outcomes):
                 write(line, red=is_bad)
-        elif exitstatus == pytest.ExitCode.INTERRUPTED:
+        elif exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.USAGE_ERROR):
             pass  # what is selected may not be known yet
         elif (words := self._empty_selection(terminalreporter)) is not None:
             write(words, red=not self._entries)
@@ -154,15 +159,6 @@ class Recorder:
         selection = self._config.stash[SELECTION]
         names = [spec.name for spec in selection.engines]
         return outcomes_of(self._entries, names, selection.model_names)
-
-    def _end(self, session: pytest.Session) -> SessionEnd:
-        return SessionEnd(
-            status=int(session.exitstatus),
-            num_failed=len(failed_tests(self._entries)),
-            is_cut_short=bool(session.shouldfail),
-            signal_status=self._signal_status,
-            has_problem=HEARD in self._config.stash,
-        )
 
     def _reach_verdict(self, is_whole: bool) -> EngineVerdict | None:
         """Returns the verdict on the engine, if it is asked for: on the tests of the journal too."""
@@ -220,10 +216,9 @@ class Recorder:
     def _empty_selection(self, terminalreporter: pytest.TerminalReporter) -> str | None:
         """Returns that -k, -m and the journal left no conformance test; pytest itself prints only what
         it deselected."""
-        stash = self._config.stash
         if self._config.option.collectonly:
             return None  # pytest says what it would run
-        if terminalreporter.stats.get("error") or HEARD in stash or TOLD in stash:
+        if terminalreporter.stats.get("error") or HEARD in self._config.stash:
             return None  # what could not be collected, or is wrong with the run, is printed
         if self._earlier and not self._entries:
             return f"no test was run: beside those that {self._outputs.journal} holds none is selected"
@@ -271,12 +266,6 @@ def _text(report: pytest.TestReport) -> str:
     if isinstance(longrepr, tuple):  # of a skip: file, line, reason
         return str(longrepr[2]).removeprefix("Skipped: ")
     return str(longrepr)
-
-
-def ran_to_its_end(session: pytest.Session) -> bool:
-    """Returns whether no selected test is missing, by pytest's own exit status."""
-    was_stopped = session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-    return not (was_stopped or session.shouldstop or session.shouldfail)
 
 
 def register(config: pytest.Config, outputs: Outputs) -> None:

@@ -80,7 +80,10 @@ def select(config: pytest.Config) -> Selection:
     # Conformance is exact in float32; speed is asked for in the dtype people serve in.
     is_gpu_benchmark = bench is not None and device.startswith("cuda")
     return Selection(
-        engines=tuple(_engine(config, name) for name in names),
+        engines=tuple(
+            EngineSpec(name, _elsewhere) if has_workers(config) else resolve_engine(name)
+            for name in names
+        ),
         yardsticks=frozenset(() if config.getoption("--engine") else {REFERENCE}),
         model_names=tuple(dict.fromkeys(models)),
         device=device,
@@ -89,10 +92,6 @@ def select(config: pytest.Config) -> Selection:
         time_limit_s=time_limit_s,
         bench=bench,
     )
-
-
-def _engine(config: pytest.Config, name: str) -> EngineSpec:
-    return EngineSpec(name, _elsewhere) if has_workers(config) else resolve_engine(name)
 
 
 def _device(name: str) -> str:

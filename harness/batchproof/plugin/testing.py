@@ -23,31 +23,14 @@ from batchproof.errors import (
 from batchproof.invariance.measure import declared_grades
 from batchproof.models.catalogue import resolve_device, resolve_dtype
 from batchproof.models.embedded import EMBEDDED
-from batchproof.plugin import isolation
+from batchproof.plugin import isolation, trials, verdicts
 from batchproof.plugin.declared import choose_tests
 from batchproof.plugin.profiles import register_profiles
 from batchproof.plugin.selection import LAB, Selection
-from batchproof.plugin.trials import (
-    laboratory,
-    pytest_collection_modifyitems,
-    pytest_generate_tests,
-    trial,
-)
-from batchproof.plugin.verdicts import pytest_runtest_makereport
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import make_current
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.trial import Trial
-
-__all__ = [
-    "begin",
-    "laboratory",
-    "pytest_collection_finish",
-    "pytest_collection_modifyitems",
-    "pytest_generate_tests",
-    "pytest_runtest_makereport",
-    "trial",
-]
 
 LONGEST_ERROR = 400  # characters: one that shows its model fills a page
 
@@ -66,7 +49,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def begin(config: pytest.Config, selection: Selection) -> None:
-    """Prepares torch and the laboratory, and registers this plugin. Raises `UsageError`."""
+    """Prepares torch and the laboratory, and registers the plugins of such a process. Raises
+    `UsageError`."""
     device = resolve_device(selection.device)
     make_current(device)
     compute_exactly()  # before any engine is built
@@ -77,7 +61,8 @@ def begin(config: pytest.Config, selection: Selection) -> None:
     config.stash[LAB] = lab
     isolation.share_lost_engines(config, lab)
     _try_what_was_named(config, selection, lab)
-    config.pluginmanager.register(sys.modules[__name__], __name__)
+    for module in (trials, verdicts, sys.modules[__name__]):
+        config.pluginmanager.register(module, module.__name__)
     if not config.getoption("--hypothesis-profile"):
         settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
 
@@ -92,14 +77,15 @@ def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Labora
     missing: list[EngineMissingError] = []
     for name in selection.model_names:
         if name not in EMBEDDED:
-            _require_answers(lab, name)
+            try:
+                lab.oracle(name).right_tokens((0,), 1)
+            except (UnsupportedModelError, OracleError) as error:  # without one no engine can be judged
+                raise UsageError(f"--model {name!r} has no right answers: {error}") from error
     for spec in selection.engines:
         try:
             subject = lab.subject(selection.model_names[0])  # another one, if an engine damaged it
-            capabilities = lab.capabilities(spec, subject)
-            if Capability.INVARIANCE in capabilities:
-                oracle = lab.oracle(subject.name)
-                declared_grades(Trial(lab, spec, oracle, capabilities, Promise.P20))
+            if Capability.INVARIANCE in lab.capabilities(spec, subject):
+                declared_grades(Trial(lab, spec, lab.oracle(subject.name), Promise.P20))
         except EngineMissingError as error:
             missing.append(error)
         except (UnsupportedModelError, EngineHang):
@@ -111,13 +97,3 @@ def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Labora
             raise UsageError(f"--engine {spec.name!r}: its factory raised {words}") from error
     if missing and len(missing) == len(selection.engines):
         raise UsageError(str(missing[0]))
-
-
-def _require_answers(lab: Laboratory, model_name: str) -> None:
-    """Raises `UsageError` for a model on which the reference gives no answer: without one no engine
-    can be judged.
-    """
-    try:
-        lab.oracle(model_name).right_tokens((0,), 1)
-    except (UnsupportedModelError, OracleError) as error:
-        raise UsageError(f"--model {model_name!r} has no right answers: {error}") from error

@@ -1,6 +1,6 @@
 """Runs every test that asks for a `trial` once per engine and model."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
 
@@ -9,14 +9,14 @@ import pytest
 from batchproof.api import Capability
 from batchproof.cases.schema import Case
 from batchproof.errors import EngineHang, EngineMissingError, UnsupportedModelError
-from batchproof.findings.finding import Failure, Rule, Run, Scene, Subject, found
+from batchproof.findings.finding import Failure, Rule, Run, Scene, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.models.embedded import LONG_MODEL, NAN_MODEL, QUICKEST_MODEL, THREE_MODELS
 from batchproof.oracle.oracle import Oracle
 from batchproof.plugin.declared import DECLARED, SAYS_SO
 from batchproof.plugin.failure_record import FIRST_CONTACT
 from batchproof.plugin.items import IDENTITY, again, name_of, requirement_id
-from batchproof.plugin.selection import LAB, SELECTION, Selection
+from batchproof.plugin.selection import LAB, SELECTION
 from batchproof.plugin.xfails import known_failure_of
 from batchproof.records.trial_record import TrialRecord
 from batchproof.requirements.promises import Promise
@@ -31,6 +31,7 @@ TRIAL = pytest.StashKey[Trial]()
 # a window.
 WINDOW_MODEL = "mistral-window"
 VARIED = {"quick_models": (QUICKEST_MODEL, WINDOW_MODEL), "three_models": THREE_MODELS}  # by mark
+FOR_ONE = {"long_model", "one_model"}  # marks: the first model that the engine serves is enough
 
 
 @pytest.fixture(scope="session")
@@ -44,64 +45,51 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "trial" not in metafunc.fixturenames:
         return
     selection = metafunc.config.stash[SELECTION]
+    # Those of the test hide those of its module.
+    marks = {mark.name: mark.args for mark in reversed([*metafunc.definition.iter_markers()])}
+    is_for_one = bool(FOR_ONE & marks.keys()) and "on_model" not in marks
     pairs = []
     for spec in selection.engines:
-        is_yardstick = spec.name in selection.yardsticks
-        models = _for_yardstick(metafunc, selection) if is_yardstick else _models_for(metafunc, spec)
+        models = _models_for(metafunc, marks, spec)
         for model_name in models:
-            is_any = model_name == models[0] and _is_for_one(metafunc)
-            marks = pytest.mark.first_served if is_any else ()
-            pairs.append(pytest.param((spec, model_name), id=f"{spec.name}-{model_name}", marks=marks))
+            served = pytest.mark.first_served if is_for_one and model_name == models[0] else ()
+            pairs.append(pytest.param((spec, model_name), id=f"{spec.name}-{model_name}", marks=served))
     if not pairs:
         why = "the test is for models that --model leaves out"
         pairs = [pytest.param(None, id="no-model", marks=pytest.mark.skip(reason=why))]
     metafunc.parametrize("trial", pairs, indirect=True)
 
 
-def _is_for_one(metafunc: pytest.Metafunc) -> bool:
-    """Returns whether the first model that the engine serves is enough for the test."""
-    has_mark = metafunc.definition.get_closest_marker
-    return bool(has_mark("long_model") or has_mark("one_model")) and not has_mark("on_model")
+def _models_for(
+    metafunc: pytest.Metafunc, marks: Mapping[str, Sequence[str]], spec: EngineSpec
+) -> tuple[str, ...]:
+    """Returns the models that the test's marks choose. A model that was asked for is never left out."""
+    config, selection = metafunc.config, metafunc.config.stash[SELECTION]
+    asked, is_free = selection.model_names, not config.getoption("--model")
+
+    def possible(names: Sequence[str]) -> list[str]:
+        return [name for name in names if is_free or name in asked]
+
+    if spec.name in selection.yardsticks:
+        # It is measured by itself, on one quick model, and serves one request at a time: it is left out
+        # by tests about many, as curated cases are.
+        is_about_many = {"long_model", "on_model"} & marks.keys() or "case" in metafunc.fixturenames
+        return () if is_about_many else asked[-1:]
+    if "on_model" in marks:
+        return tuple(possible(marks["on_model"]))
+    names = [name for name in asked if name != NAN_MODEL]
+    if "long_model" in marks:
+        names = [*possible([LONG_MODEL]), *names]
+    varied = next((models for mark, models in VARIED.items() if mark in marks), None)
+    if names and FOR_ONE & marks.keys():
+        names = [_first_served(config, spec, names)]
+    elif varied is not None and is_free:
+        few = varied if config.getoption("--engine") else (WINDOW_MODEL,)
+        names = [name for name in names if name in few]
+    return tuple(dict.fromkeys((*names, *possible(marks.get("also_on", ())))))
 
 
-def _for_yardstick(metafunc: pytest.Metafunc, selection: Selection) -> tuple[str, ...]:
-    """Returns the models for the yardstick that is measured by itself: one quick model is enough. It
-    serves one request at a time, so it is skipped by tests about many, as curated cases are."""
-    has_mark = metafunc.definition.get_closest_marker
-    is_about_many = has_mark("long_model") or has_mark("on_model") or "case" in metafunc.fixturenames
-    return () if is_about_many else selection.model_names[-1:]
-
-
-def _models_for(metafunc: pytest.Metafunc, spec: EngineSpec) -> tuple[str, ...]:
-    asked = metafunc.config.stash[SELECTION].model_names
-    is_free = not metafunc.config.getoption("--model")  # a model asked for is never left out
-    has_mark = metafunc.definition.get_closest_marker
-    only = has_mark("on_model")
-    if only is not None:
-        return tuple(name for name in only.args if is_free or name in asked)
-    names = tuple(name for name in asked if name != NAN_MODEL)
-    selected = _selected(metafunc, spec, names)
-    also = has_mark("also_on")
-    added = also.args if also else ()
-    return (*selected, *(n for n in added if (is_free or n in asked) and n not in selected))
-
-
-def _selected(metafunc: pytest.Metafunc, spec: EngineSpec, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns those of the models that the test's marks choose."""
-    is_free = not metafunc.config.getoption("--model")
-    has_mark = metafunc.definition.get_closest_marker
-    if has_mark("long_model") and (is_free or LONG_MODEL in names):
-        names = (LONG_MODEL, *names)
-    if names and _is_for_one(metafunc):
-        return (_first_served(metafunc.config, spec, names),)
-    for mark, varied in VARIED.items():
-        if has_mark(mark) and is_free:
-            few = varied if metafunc.config.getoption("--engine") else (WINDOW_MODEL,)
-            return tuple(name for name in names if name in few)
-    return names
-
-
-def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...]) -> str:
+def _first_served(config: pytest.Config, spec: EngineSpec, names: Sequence[str]) -> str:
     """Returns the first model that the engine serves, for an engine that was named and may refuse
     some. The built-in engines serve all models and are not built for this question.
     """
@@ -157,7 +145,17 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Tr
     spec, model_name = request.param
     item.stash[IDENTITY] = identity = record_identity(item, spec, model_name)
     oracle = laboratory.oracle(model_name)
-    note_test(item, identity, subject_of(spec, oracle))
+    known = known_failure_of(item)
+    notes().change(  # for its report, if the engine takes the process along
+        engine=spec.name,
+        model=model_name,
+        subject=subject_of(spec, oracle),
+        workload=None,
+        record=identity,
+        report="",
+        again=again(item),
+        known=known and known.reason,
+    )
     capabilities = _capabilities(item, laboratory, spec, oracle)
     lacks, words = _lack(request, laboratory, spec, oracle.subject, capabilities)
     if lacks:
@@ -171,7 +169,7 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Tr
     if adequacy is not None:
         is_adequate = adequacy.is_adequate
         item.stash[IDENTITY] = replace(identity, adequacy=str(adequacy), is_adequate=is_adequate)
-    trial = Trial(laboratory, spec, oracle, capabilities, Promise[identity.promises[0]])
+    trial = Trial(laboratory, spec, oracle, Promise[identity.promises[0]], capabilities)
     item.stash[TRIAL] = trial
     yield trial
     if trial.subject.is_embedded:  # a large model takes too long to look at after each test
@@ -201,21 +199,6 @@ def without_trace(promises: Iterable[str]) -> tuple[str, ...]:
     return tuple(each.id for each in dict.fromkeys(decided))
 
 
-def note_test(item: pytest.Item, identity: TrialRecord, subject: Subject) -> None:
-    """Notes the test, for its report if the engine takes the process along."""
-    known = known_failure_of(item)
-    notes().change(
-        engine=identity.engine,
-        model=identity.model,
-        subject=subject,
-        workload=None,
-        record=identity,
-        report="",
-        again=again(item),
-        known=known and known.reason,
-    )
-
-
 def _capabilities(
     item: pytest.Item, laboratory: Laboratory, spec: EngineSpec, oracle: Oracle
 ) -> frozenset[Capability]:
@@ -234,7 +217,7 @@ def _capabilities(
     except EngineHang as hang:  # no `Exception`, which pytest would not forgive in a fixture
         # Its failure file needs an engine to name, which has shown no capability.
         promise = Promise[identity.promises[0]]
-        item.stash[TRIAL] = Trial(laboratory, spec, oracle, frozenset(), promise)
+        item.stash[TRIAL] = Trial(laboratory, spec, oracle, promise, frozenset())
         finding = found(Rule.HANG, what=hang.what, evidence=hang.evidence)
     scene = Scene((Run(0, FIRST_CONTACT),))
     raise ConformanceFailure(Failure(finding, scene, subject_of(spec, oracle)))
@@ -247,27 +230,20 @@ def _lack(
     subject: ModelUnderTest,
     capabilities: frozenset[Capability],
 ) -> tuple[str, str]:
-    """Returns what the engine lacks for the test, and a sentence; empty texts if it lacks nothing."""
-    for name in _needed(request, spec, capabilities):
-        if Capability(name) not in capabilities:
-            return name, f"engine {spec.name!r} has no capability {name!r}"
+    """Returns what the engine lacks for the test, and a sentence; empty texts if it lacks nothing.
+
+    What the test `shows` it needs of an engine with a trace. Without one, the same workloads are served
+    wherever the config asks for it, and right answers are right whether it happened or not. A yardstick
+    has nothing to show.
+    """
+    is_yardstick = spec.name in request.config.stash[SELECTION].yardsticks
+    has_evidence = Capability.TRACING in capabilities or is_yardstick
+    for kind in ("needs", "shows") if has_evidence else ("needs",):
+        for name in (name for mark in request.node.iter_markers(kind) for name in mark.args):
+            if Capability(name) not in capabilities:
+                return name, f"engine {spec.name!r} has no capability {name!r}"
     case = request.node.callspec.params.get("case")
     lacking = case.lacking(laboratory.offer(spec, subject)[1]) if isinstance(case, Case) else ()
     if lacking:
         return lacking[0], f"engine {spec.name!r} does not take such {' and '.join(lacking)}"
     return "", ""
-
-
-def _needed(
-    request: pytest.FixtureRequest, spec: EngineSpec, capabilities: frozenset[Capability]
-) -> Iterator[str]:
-    """Yields the capabilities that the test needs of this engine: those it `shows` if it has a trace.
-
-    Without one, the same workloads are served wherever the config asks for it, and right answers are
-    right whether it happened or not. A yardstick has nothing to show.
-    """
-    is_yardstick = spec.name in request.config.stash[SELECTION].yardsticks
-    has_evidence = Capability.TRACING in capabilities or is_yardstick
-    for kind in ("needs", "shows") if has_evidence else ("needs",):
-        for mark in request.node.iter_markers(kind):
-            yield from mark.args

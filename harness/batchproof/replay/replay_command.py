@@ -57,10 +57,9 @@ def _trial(file: FailureFile, engine: str, model: str, device: torch.device) -> 
     spec = resolve_engine(engine)
     oracle = lab.oracle(model)
     try:
-        capabilities = lab.capabilities(spec, oracle.subject)
+        return Trial(lab, spec, oracle, file.failure.promise)
     except BatchproofError:
         raise
     except (Exception, SystemExit, EngineHang) as error:
         what = f"{type(error).__name__}: {error}"
         raise UsageError(f"engine {engine!r} cannot be built: {what}") from error
-    return Trial(lab, spec, oracle, capabilities, file.failure.promise)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from batchproof.api import Capability, Completion, Engine, FinishReason, Request, StepRecord
+from batchproof.api import Completion, Engine, FinishReason, Request, StepRecord
 from batchproof.checks.broken import require
 from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.oracle.choosing import is_plain
@@ -51,7 +51,6 @@ def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> O
 
     Raises `ConformanceFailure`, `HangFailure` and `OracleError`, as `Trial.run` does.
     """
-    has_trace = Capability.TRACING in trial.capabilities
     num_records = len(trial.trace_of(engine))
     with blame(Promise.P13, "beside a cancelled request"):
         outcome = trial.run(workload, engine)
@@ -59,8 +58,7 @@ def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> O
         with trial.reporting(workload):
             require(_findings(trial, workload, outcome, trace, num_records))
         trial.check(Workload((afterwards(workload),), workload.config, arrivals=(0,)), engine)
-        if has_trace:
-            final = trial.trace_of(engine)[-1]
+        for final in trial.trace_of(engine)[-1:]:
             with trial.reporting(workload):
                 require(final_findings(final))
     return outcome

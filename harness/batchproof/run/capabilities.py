@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from batchproof.api import (
     CHOOSING,
@@ -81,160 +81,30 @@ def offer_of(
 
     Raises `EngineHang` if reading or answering takes longer than `time_limit_s`, or building twice as
     long, what the factory raises, and `UsageError` if the engine has no `generate`, has only a part of
-    a capability's methods, declares a capability without having its methods, declares an invalid
-    `scheduling_delay` or `block_size_multiple`, or has a property that raises.
+    a capability's methods, declares a capability without having its methods, declares what cannot be,
+    or has a property that raises.
     """
     with time_limit(2 * time_limit_s, "building the engine"):  # the first build imports a library
         engine = build(EngineConfig(return_logits=True))
-    _require_engine(name, engine)
+    said = Declarations(name, engine)
+    said.require_engine()
     with time_limit(time_limit_s, "reading what the engine declares"):
-        declared = _read(name, engine, "capabilities", None)
-        undeclared = LIFECYCLE - declared if isinstance(declared, Set) else LIFECYCLE
-        shown = PROTOCOLS.keys() - undeclared
-        structural = {each for each in shown if _has(name, engine, each)}
+        rule = "a frozenset of batchproof.api.Capability"
+        declared = said.declared("capabilities", None, lambda it: it is None or _is_set(it), rule)
+        undeclared = LIFECYCLE if declared is None else LIFECYCLE - declared
+        structural = {each for each in PROTOCOLS.keys() - undeclared if said.has(each)}
     if declared is None:
         capabilities = _shown(engine, structural, time_limit_s)
     else:
-        capabilities = _checked(name, declared, structural)
-    scheduling_delay_of(name, engine, capabilities)
-    taken = taken_fields_of(name, engine, capabilities)
-    return Offer(capabilities, taken, block_size_multiple_of(name, engine), grammars_of(name, engine))
+        capabilities = said.checked(declared, structural)
+    said.scheduling_delay(capabilities)
+    return Offer(
+        capabilities, said.taken_fields(capabilities), said.block_size_multiple(), said.grammars()
+    )
 
 
-def _require_engine(name: str, engine: object) -> None:
-    if inspect.iscoroutine(engine):
-        engine.close()  # so that Python does not warn that it was never awaited
-        raise UsageError(
-            f"engine {name!r}: its factory is a coroutine (async def), but must be a plain function "
-            f"that returns an engine"
-        )
-    if inspect.isclass(engine):
-        raise UsageError(
-            f"engine {name!r}: its factory returned the class {engine.__name__}, but must return an "
-            f"instance of it"
-        )
-    if not callable(getattr(engine, "generate", None)):
-        raise UsageError(
-            f"engine {name!r}: its factory returned a {type(engine).__name__} "
-            f"without generate(requests)"
-        )
-
-
-def _read(name: str, engine: Engine, member: str, absent: object) -> object:
-    """Returns an attribute, or `absent`. Raises `UsageError` if its property raises."""
-    try:
-        return getattr(engine, member)
-    except AttributeError as error:
-        if not hasattr(type(engine), member):
-            return absent
-        raised: Exception = error
-    except Exception as error:
-        raised = error
-    text = f"reading {member} raised {type(raised).__name__}: {raised}"
-    raise UsageError(f"engine {name!r}: {text}") from raised
-
-
-def scheduling_delay_of(name: str, engine: Engine, capabilities: Set[Capability]) -> int:
-    """Returns the declared delay in steps (`batchproof.api.DelayedEngine`); 0 without a declaration.
-
-    Raises `UsageError` if it is no property, not 0 or 1, or 1 without the capability SCHEDULING.
-    """
-    declared = _read(name, engine, "scheduling_delay", 0)
-    if callable(declared):
-        raise UsageError(f"engine {name!r}: scheduling_delay must be a property, but is a method")
-    if type(declared) is not int or declared not in DELAYS:
-        raise UsageError(
-            f"engine {name!r}: scheduling_delay is {declared!r}, but must be "
-            f"{' or '.join(map(str, DELAYS))}: the steps by which it reads a token late"
-        )
-    if declared and Capability.SCHEDULING not in capabilities:
-        raise UsageError(
-            f"engine {name!r} declares a scheduling_delay of {declared}, which needs "
-            f"{Capability.SCHEDULING}: nothing else is measured by it"
-        )
-    return declared
-
-
-def block_size_multiple_of(name: str, engine: Engine) -> int:
-    """Returns what each size of a block is a multiple of (`batchproof.api.BlockedEngine`). Raises
-    `UsageError`."""
-    declared = _read(name, engine, "block_size_multiple", 1)
-    if type(declared) is not int or declared < 1:
-        raise UsageError(
-            f"engine {name!r}: block_size_multiple is {declared!r}, but must be a whole number, at "
-            f"least 1: what each size of a block is a multiple of"
-        )
-    return declared
-
-
-def grammars_of(name: str, engine: Engine) -> TakenGrammars:
-    """Returns the grammars that the engine takes (`batchproof.api.StructuredEngine`). Raises
-    `UsageError`."""
-    kinds = _read(name, engine, "grammar_kinds", frozenset(KINDS))
-    ends = _read(name, engine, "grammar_ends", None)
-    if not (isinstance(kinds, Set) and kinds and kinds <= {*KINDS}):
-        raise UsageError(
-            f"engine {name!r}: grammar_kinds is {kinds!r}, but must be a set of {', '.join(KINDS)}"
-        )
-    if ends is not None and not (isinstance(ends, Set) and ends and all(type(i) is int for i in ends)):
-        raise UsageError(
-            f"engine {name!r}: grammar_ends is {ends!r}, but must be a set of one token id or more"
-        )
-    return TakenGrammars(frozenset(kinds), None if ends is None else frozenset(ends))
-
-
-def taken_fields_of(name: str, engine: Engine, capabilities: Set[Capability]) -> TakenFields:
-    """Returns the fields of `SamplingParams` that the engine takes, with its limits
-    (`batchproof.api.SelectiveEngine`).
-
-    Raises `UsageError` if it declares one that none of its capabilities is about, or none of those
-    that one of them is about, or limits of something else.
-    """
-    about = fields_of(capabilities)
-    declared = _read(name, engine, "sampling_fields", about)
-    if not isinstance(declared, Set):
-        raise UsageError(
-            f"engine {name!r}: sampling_fields is a {type(declared).__name__}, but must be a set of "
-            f"fields of SamplingParams"
-        )
-    for each in sorted(map(str, declared - about)):
-        raise UsageError(
-            f"engine {name!r}: sampling_fields has {each!r}, but its capabilities are about "
-            f"{', '.join(sorted(about)) or 'no field'}"
-        )
-    for each in sorted(capabilities & CHOOSING):
-        needed = LEAST_FIELDS.get(each, fields_of({each}))
-        if not declared & needed:
-            raise UsageError(
-                f"engine {name!r} declares {each}, which needs sampling_fields with "
-                f"{' or '.join(sorted(needed))}"
-            )
-    return TakenFields(map(str, declared), _limits_of(name, engine, declared))
-
-
-def _limits_of(name: str, engine: Engine, taken: Set[object]) -> SamplingLimits:
-    limits = _read(name, engine, "sampling_limits", SamplingLimits())
-    if not isinstance(limits, SamplingLimits):
-        raise UsageError(
-            f"engine {name!r}: sampling_limits is a {type(limits).__name__}, but must be of "
-            f"SamplingLimits"
-        )
-    apart = {each for names in limits.apart for each in names} - {DRAFTS}
-    for each in sorted({*limits.ranges, *limits.documented, *apart} - taken):
-        raise UsageError(
-            f"engine {name!r}: sampling_limits has {each!r}, but it takes "
-            f"{', '.join(sorted(map(str, taken))) or 'no field'}"
-        )
-    for each, (low, high) in limits.ranges.items():
-        plain = getattr(SamplingParams(), each)
-        is_number = each == "logit_bias" or not isinstance(plain, frozenset | tuple)
-        has_plain = not isinstance(plain, int | float) or low <= plain <= high
-        if not (is_number and low <= high and has_plain):
-            raise UsageError(
-                f"engine {name!r}: sampling_limits has the range {low:g} to {high:g} of {each}, but a "
-                f"range is of a number, from the least to the highest, with the default in it"
-            )
-    return limits
+def _is_set(value: object) -> bool:
+    return isinstance(value, Set)
 
 
 def _shown(engine: Engine, structural: Set[Capability], time_limit_s: float) -> frozenset[Capability]:
@@ -252,42 +122,153 @@ def _shown(engine: Engine, structural: Set[Capability], time_limit_s: float) -> 
     return frozenset(found)
 
 
-def _has(name: str, engine: Engine, capability: Capability) -> bool:
-    members, absent = MEMBERS[capability], object()
-    read = {member: _read(name, engine, member, absent) for member in members}
-    missing = [member for member in members if read[member] is absent]
-    # One method of several is a slip, not a choice.
-    if missing and len(missing) < len(members) and "step" not in missing:
-        raise UsageError(f"engine {name!r} has part of {capability}: it lacks {', '.join(missing)}")
-    # A method is true whatever it would return: a forgotten @property.
-    for member in {"has_unfinished", "trace"} & set(members):
-        if not missing and callable(read[member]):
-            raise UsageError(f"engine {name!r}: {member} must be a property, but is a method")
-    if not isinstance(read.get("trace", ()), Sequence) and not missing:
-        kind = type(read["trace"]).__name__
-        raise UsageError(f"engine {name!r}: trace is a {kind}, but should be a sequence of StepRecords")
-    return not missing
+class Declarations:
+    """What an engine says of itself by its attributes. Each method raises `UsageError` for what cannot
+    be."""
 
+    def __init__(self, name: str, engine: Engine) -> None:
+        self._name, self._engine = name, engine
 
-def _checked(name: str, given: object, structural: Set[Capability]) -> frozenset[Capability]:
-    if not isinstance(given, Set):
-        raise UsageError(
-            f"engine {name!r}: capabilities is a {type(given).__name__}, but must be a "
-            f"frozenset of batchproof.api.Capability"
+    def _wrong(self, problem: str) -> UsageError:
+        return UsageError(f"engine {self._name!r}: {problem}")
+
+    def _read(self, member: str, absent: object) -> object:
+        """Returns an attribute, or `absent`. Raises `UsageError` if its property raises."""
+        try:
+            return getattr(self._engine, member)
+        except AttributeError as error:
+            if not hasattr(type(self._engine), member):
+                return absent
+            raised: Exception = error
+        except Exception as error:
+            raised = error
+        text = f"reading {member} raised {type(raised).__name__}: {raised}"
+        raise self._wrong(text) from raised
+
+    def _require(self, member: str, value: object, is_right: bool, rule: str) -> None:
+        if callable(value):  # true whatever it would return: a forgotten @property
+            raise self._wrong(f"{member} must be a property, but is a method")
+        if not is_right:
+            raise self._wrong(f"{member} is {value!r}, but must be {rule}")
+
+    def declared(self, member: str, absent: object, is_right: Callable[[Any], bool], rule: str) -> Any:
+        """Returns an attribute that is right, or `absent`. `rule` says what else it must be."""
+        value = self._read(member, absent)
+        self._require(member, value, not callable(value) and is_right(value), rule)
+        return value
+
+    def require_engine(self) -> None:
+        """Requires that a factory has returned an engine."""
+        engine: object = self._engine
+        if inspect.iscoroutine(engine):
+            engine.close()  # so that Python does not warn that it was never awaited
+            is_one = "is a coroutine (async def), but must be a plain function that returns an engine"
+        elif inspect.isclass(engine):
+            is_one = f"returned the class {engine.__name__}, but must return an instance of it"
+        elif not callable(getattr(engine, "generate", None)):
+            is_one = f"returned a {type(engine).__name__} without generate(requests)"
+        else:
+            return
+        raise self._wrong(f"its factory {is_one}")
+
+    def has(self, capability: Capability) -> bool:
+        """Returns whether the engine has the members of a capability."""
+        members, absent = MEMBERS[capability], object()
+        read = {member: self._read(member, absent) for member in members}
+        missing = [member for member in members if read[member] is absent]
+        # One method of several is a slip, not a choice.
+        if missing and len(missing) < len(members) and "step" not in missing:
+            raise self._wrong(f"it has part of {capability}: it lacks {', '.join(missing)}")
+        for member in {"has_unfinished", "trace"} & {*members} if not missing else ():
+            is_right = member != "trace" or isinstance(read[member], Sequence)
+            self._require(member, read[member], is_right, "a sequence of StepRecords")
+        return not missing
+
+    def checked(self, declared: Set[object], structural: Set[Capability]) -> frozenset[Capability]:
+        """Returns the capabilities declared, with what they need among those that members show."""
+        for unknown in (each for each in declared if each not in list(Capability)):
+            raise self._wrong(
+                f"it declares {unknown!r}, which is no capability: {', '.join(Capability)}"
+            )
+        capabilities = frozenset(Capability(str(each)) for each in declared)
+        for each in sorted(capabilities & PROTOCOLS.keys() - structural):
+            members = MEMBERS[each]
+            lacks = "an attribute of that name" if members == [each] else ", ".join(members)
+            raise self._wrong(f"it declares {each}, which needs {lacks}")
+        for each, needed in NEEDS.items():
+            lacking = sorted(needed - capabilities)
+            if each in capabilities and lacking:
+                raise self._wrong(f"it declares {each}, which needs {', '.join(lacking)}")
+        return capabilities
+
+    def scheduling_delay(self, capabilities: Set[Capability]) -> int:
+        """Returns the delay in steps (`batchproof.api.DelayedEngine`); 0 without a declaration. Any
+        other needs the capability SCHEDULING."""
+        rule = f"{' or '.join(map(str, DELAYS))}: the steps by which it reads a token late"
+        delay: int = self.declared(
+            "scheduling_delay", 0, lambda it: type(it) is int and it in DELAYS, rule
         )
-    declared: frozenset[object] = frozenset(given)
-    unknown = [each for each in declared if each not in list(Capability)]
-    if unknown:
-        raise UsageError(
-            f"engine {name!r} declares {unknown[0]!r}, which is no capability: {', '.join(Capability)}"
+        if delay and Capability.SCHEDULING not in capabilities:
+            needs = f"{Capability.SCHEDULING}: nothing else is measured by it"
+            raise self._wrong(f"it declares a scheduling_delay of {delay}, which needs {needs}")
+        return delay
+
+    def block_size_multiple(self) -> int:
+        """Returns what each size of a block is a multiple of (`batchproof.api.BlockedEngine`)."""
+        rule = "a whole number, at least 1: what each size of a block is a multiple of"
+        found: int = self.declared(
+            "block_size_multiple", 1, lambda it: type(it) is int and it >= 1, rule
         )
-    capabilities = frozenset(Capability(str(each)) for each in declared)
-    for each in sorted(capabilities & PROTOCOLS.keys() - structural):
-        members = MEMBERS[each]
-        lacks = "an attribute of that name" if members == [each] else ", ".join(members)
-        raise UsageError(f"engine {name!r} declares {each}, which needs {lacks}")
-    for each, needed in NEEDS.items():
-        lacking = sorted(needed - capabilities)
-        if each in capabilities and lacking:
-            raise UsageError(f"engine {name!r} declares {each}, which needs {', '.join(lacking)}")
-    return capabilities
+        return found
+
+    def grammars(self) -> TakenGrammars:
+        """Returns the grammars that the engine takes (`batchproof.api.StructuredEngine`)."""
+
+        def are_ids(ends: object) -> bool:
+            return isinstance(ends, Set) and bool(ends) and all(type(each) is int for each in ends)
+
+        every, rule = frozenset(KINDS), f"a set of {', '.join(KINDS)}"
+        kinds = self.declared(
+            "grammar_kinds", every, lambda it: _is_set(it) and it and it <= every, rule
+        )
+        rule = "a set of one token id or more"
+        ends = self.declared("grammar_ends", None, lambda it: it is None or are_ids(it), rule)
+        return TakenGrammars(frozenset(kinds), None if ends is None else frozenset(ends))
+
+    def taken_fields(self, capabilities: Set[Capability]) -> TakenFields:
+        """Returns the fields of `SamplingParams` that the engine takes, with its limits
+        (`batchproof.api.SelectiveEngine`): some of those that its capabilities are about, and of each
+        capability one or more."""
+        about = fields_of(capabilities)
+        taken = self.declared("sampling_fields", about, _is_set, "a set of fields of SamplingParams")
+        for each in sorted(map(str, taken - about)):
+            those = ", ".join(sorted(about)) or "no field"
+            raise self._wrong(f"sampling_fields has {each!r}, but its capabilities are about {those}")
+        for each in sorted(capabilities & CHOOSING):
+            needed = LEAST_FIELDS.get(each, fields_of({each}))
+            if not taken & needed:
+                least = " or ".join(sorted(needed))
+                raise self._wrong(f"it declares {each}, which needs sampling_fields with {least}")
+        return TakenFields(map(str, taken), self._limits(taken))
+
+    def _limits(self, taken: Set[object]) -> SamplingLimits:
+        limits: SamplingLimits = self.declared(
+            "sampling_limits",
+            SamplingLimits(),
+            lambda it: isinstance(it, SamplingLimits),
+            "of SamplingLimits",
+        )
+        apart = {each for names in limits.apart for each in names} - {DRAFTS}
+        for each in sorted({*limits.ranges, *limits.documented, *apart} - taken):
+            those = ", ".join(sorted(map(str, taken))) or "no field"
+            raise self._wrong(f"sampling_limits has {each!r}, but it takes {those}")
+        for each, (low, high) in limits.ranges.items():
+            plain = getattr(SamplingParams(), each)
+            is_number = each == "logit_bias" or not isinstance(plain, frozenset | tuple)
+            has_plain = not isinstance(plain, int | float) or low <= plain <= high
+            if not (is_number and low <= high and has_plain):
+                raise self._wrong(
+                    f"sampling_limits has the range {low:g} to {high:g} of {each}, but a range is of a "
+                    f"number, from the least to the highest, with the default in it"
+                )
+        return limits

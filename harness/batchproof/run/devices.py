@@ -24,21 +24,17 @@ def synchronise(device: torch.device) -> None:
     Without it a clock measures only the time to enqueue the work.
     """
     if device.type == "cuda":
+        own = torch.cuda.current_device() if device.index is None else device.index
         torch.cuda.synchronize(device)
-        for index in _others_in_use(device):
-            torch.cuda.synchronize(index)
+        for index in range(
+            torch.cuda.device_count()
+        ):  # to wait for an unused one makes a context there
+            if index != own and torch.cuda.memory_reserved(index):
+                torch.cuda.synchronize(index)
     elif device.type == "mps":
         torch.mps.synchronize()  # there is one device, and no argument
     elif device.type not in ("cpu", "meta"):
         torch.get_device_module(device).synchronize(device)
-
-
-def _others_in_use(device: torch.device) -> Iterator[int]:
-    """Yields the other GPUs in use. Waiting for an unused one would create a context there."""
-    own = torch.cuda.current_device() if device.index is None else device.index
-    for index in range(torch.cuda.device_count()):
-        if index != own and torch.cuda.memory_reserved(index):
-            yield index
 
 
 @contextmanager

@@ -3,11 +3,10 @@
 No engine is imported.
 """
 
-import importlib.util
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 from batchproof.api import Engine
@@ -28,11 +27,8 @@ RELEASED = "batchproof_engines.adapters.released"  # a folder for each engine
 def _released_names() -> list[str]:
     """Returns the folders that describe one. The package that holds them is not imported, since it
     brings torch along."""
-    spec = importlib.util.find_spec(PACKAGE)
-    assert spec is not None, f"{PACKAGE} is installed with this package"
-    assert spec.origin is not None, f"{PACKAGE} has a file"
-    folder = Path(spec.origin).parent / "adapters" / "released"
-    return sorted(path.parent.name for path in folder.glob("*/engine.toml"))
+    folder = files(PACKAGE).joinpath("adapters", "released")
+    return sorted(each.name for each in folder.iterdir() if each.joinpath("engine.toml").is_file())
 
 
 PEERS_HERE = {  # in the process of the tests

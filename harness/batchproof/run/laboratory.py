@@ -1,9 +1,9 @@
 """What is expensive and kept for a session: models, oracles, capabilities of engines."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import torch
@@ -33,22 +33,18 @@ class WorldWatch:
     between the uses.
     """
 
-    _loaded: dict[str, World] = field(default_factory=dict)
+    loaded: dict[str, World] = field(default_factory=dict)  # by the name of the model
     _changes: list[tuple[EngineSpec, str, Finding]] = field(default_factory=list)
-
-    def without_engines(self) -> "WorldWatch":
-        """Returns one that knows the same models, and nothing of engines."""
-        return WorldWatch(self._loaded)
 
     def begin(self, subject: ModelUnderTest) -> None:
         """Notes what the model is like, before any engine uses it."""
-        self._loaded[subject.name] = environment.shared_of(subject.model)
+        self.loaded[subject.name] = environment.shared_of(subject.model)
 
     def as_loaded(self, subject: ModelUnderTest) -> World:
         """Returns the model's state and torch's switches from before any engine used it."""
-        if subject.name not in self._loaded:
+        if subject.name not in self.loaded:
             self.begin(subject)
-        return self._loaded[subject.name]
+        return self.loaded[subject.name]
 
     @contextmanager
     def guard(self, spec: EngineSpec, subject: ModelUnderTest, when: str) -> Iterator[None]:
@@ -58,18 +54,13 @@ class WorldWatch:
             yield
         finally:
             now = settings_of(subject.model) | environment.process_of(before)
-            if self._is_noted(spec, subject, before, now, when):
+            if self.has_noted(spec, subject, before, now, when):
                 environment.put_back(subject.model, before)
 
-    def has_damaged(self, spec: EngineSpec, subject: ModelUnderTest, when: str) -> bool:
-        """Notes the first part of the model that is not as it was loaded. Sums over all weights."""
-        return self._is_noted(
-            spec, subject, self.as_loaded(subject), environment.model_of(subject.model), when
-        )
-
-    def _is_noted(
+    def has_noted(
         self, spec: EngineSpec, subject: ModelUnderTest, before: World, now: World, when: str
     ) -> bool:
+        """Notes the first thing that differs, and returns whether there is one."""
         first = list(islice(environment.world_findings(before, now, when), 1))
         self._changes += [(spec, subject.name, finding) for finding in first]
         return bool(first)
@@ -79,12 +70,6 @@ class WorldWatch:
         for each, name, finding in self._changes:
             if (each.factory, name) == (spec.factory, subject.name):
                 raise BrokenPromise(finding)
-
-    def forget_engines(self) -> None:
-        self._changes.clear()
-
-    def is_damaged(self, subject: ModelUnderTest) -> bool:
-        return environment.shared_of(subject.model) != self.as_loaded(subject)
 
 
 BUILD_TIME_LIMIT_S = 120.0
@@ -105,7 +90,24 @@ class Laboratory:
     _offers: dict[tuple[str, str], Offer | UnsupportedModelError] = field(default_factory=dict)
     lost: dict[str, EngineHang] = field(default_factory=dict)  # engines that hung at first contact
     _adequacy: dict[str, Adequacy] = field(default_factory=dict)
-    _is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)
+    is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)  # rule O0: engine, model
+
+    def beside(self, time_limit_s: float) -> "Laboratory":
+        """Returns one that shares models and right answers with this one, and knows no engine."""
+        return replace(
+            self,
+            time_limit_s=time_limit_s,
+            watch=WorldWatch(self.watch.loaded),
+            _offers={},
+            lost={},
+            is_bitwise={},
+        )
+
+    def drop_damaged(self) -> None:
+        """Drops the models that are not as they were loaded."""
+        for name, subject in list(self._subjects.items()):
+            if environment.shared_of(subject.model) != self.watch.as_loaded(subject):
+                self.drop(name)
 
     def subject(self, model_name: str) -> ModelUnderTest:
         """Returns the model, loaded at the first call. Raises `UsageError` if there is no such
@@ -120,8 +122,10 @@ class Laboratory:
         return self._subjects[model_name]
 
     def look_after(self, spec: EngineSpec, subject: ModelUnderTest, when: str) -> None:
-        """Drops a model that the engine has damaged: the next engine gets one as it was loaded."""
-        if self.watch.has_damaged(spec, subject, when):
+        """Drops a model that the engine has damaged: the next engine gets one as it was loaded. Sums
+        over all weights."""
+        loaded, now = self.watch.as_loaded(subject), environment.model_of(subject.model)
+        if self.watch.has_noted(spec, subject, loaded, now, when):
             self.drop(subject.name)
 
     def drop(self, model_name: str) -> None:
@@ -181,13 +185,6 @@ class Laboratory:
         """Returns that of the engine on this model, as far as it has been asked for its offer."""
         known = self._offers.get((spec.name, subject.name))
         return known.block_size_multiple if isinstance(known, Offer) else 1
-
-    def is_bitwise(self, spec: EngineSpec, subject: ModelUnderTest, probe: Callable[[], bool]) -> bool:
-        """Returns the result of `probe`, called once for each engine and model (rule O0)."""
-        key = (spec.name, subject.name)
-        if key not in self._is_bitwise:
-            self._is_bitwise[key] = probe()
-        return self._is_bitwise[key]
 
 
 def first_contact(lab: Laboratory, spec: EngineSpec, subject: ModelUnderTest) -> frozenset[Capability]:

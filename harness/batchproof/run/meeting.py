@@ -156,7 +156,6 @@ class Meetings:
         if "n-grams" in self.choices["drafts"] and not repeats_itself(trial.oracle):
             self.choices["drafts"].remove("n-grams")
         self.strength = strength
-        self.num_served = 0  # workloads
         self._shown: set[Meeting] = set()
         self._trial = trial
         self._seed = random.Random(f"{seed} {trial.subject.name}").randrange(1 << 30)
@@ -243,7 +242,6 @@ class Meetings:
         self._shown.update(
             each for each in combinations(had, self.strength) if _met(each, served, moved)
         )
-        self.num_served += 1
 
 
 def _met(meeting: Meeting, served: Served, interrupted: set[int]) -> bool:

@@ -8,6 +8,7 @@ one name, the second engine would run the helper of the first, so that import is
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -51,7 +52,11 @@ def resolve_engine(text: str) -> EngineSpec:
     options = names.parse_options(text, query)
     prefix = next(filter(target.startswith, COLLECTIONS), None)
     if prefix is not None:
-        factory = _planted(prefix, target)
+        name, known = target.removeprefix(prefix), collection(prefix)
+        if name not in known:
+            hint = near(name, known, f"the module {PACKAGE}.{COLLECTIONS[prefix][1]}")
+            raise UsageError(f"--engine {target!r} is no {COLLECTIONS[prefix][0]}; {hint}")
+        factory = known[name].factory
     else:
         factory = load_factory(text, target if ":" in target else names.target_of(text, target))
     names.check_options(text, factory, options)
@@ -76,14 +81,6 @@ oddities = partial(collection, names.ODD_PREFIX)
 def reference_factory() -> EngineFactory:
     """Returns the factory of the engine whose answers are the specification."""
     return resolve_engine(names.REFERENCE).factory
-
-
-def _planted(prefix: str, target: str) -> Callable[..., Engine]:
-    name, known = target.removeprefix(prefix), collection(prefix)
-    if name not in known:
-        hint = near(name, known, f"the module {PACKAGE}.{COLLECTIONS[prefix][1]}")
-        raise UsageError(f"--engine {target!r} is no {COLLECTIONS[prefix][0]}; {hint}")
-    return known[name].factory
 
 
 _folders: list[Path] = []  # of engine files, as `sys.path` has them: searched last
@@ -111,13 +108,8 @@ def load_factory(text: str, target: str) -> Callable[..., Engine]:
         what = f"{'running' if is_file else 'importing'} {module_name!r}"
         raise engine_error(text, f"{what} raised {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):
-        callables = [
-            name
-            for name, value in vars(module).items()
-            if callable(value)
-            and not name.startswith("_")
-            and getattr(value, "__module__", None) == module.__name__
-        ]
+        own = inspect.getmembers(module, lambda it: getattr(it, "__module__", "") == module.__name__)
+        callables = [name for name, value in own if callable(value) and not name.startswith("_")]
         listed = ", ".join(callables) or "none"
         raise engine_error(
             text, f"{module_name} has no attribute {attribute!r}; its callables are {listed}"

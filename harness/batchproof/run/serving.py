@@ -41,7 +41,7 @@ def serve(
     wrong type.
     """
     if workload.needs_stepping:
-        return serve_steps(cast(SteppingEngine, engine), workload, time_limit_s, interrupt)
+        return _serve_steps(cast(SteppingEngine, engine), workload, time_limit_s, interrupt)
     asked = list(workload.requests)
     with time_limit(time_limit_s, "generate"):
         for each in workload.interruptions:
@@ -54,17 +54,11 @@ def serve(
     return Outcome(checked)
 
 
-def serve_steps(
-    engine: SteppingEngine,
-    workload: Workload,
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-    interrupt: Interrupt = refuse_interruption,
+def _serve_steps(
+    engine: SteppingEngine, workload: Workload, time_limit_s: float, interrupt: Interrupt
 ) -> Outcome:
     """Gives the workload to the engine through `add`, `step` and `abort`; assembles completions from
-    the events.
-
-    Raises as `serve` does.
-    """
+    the events."""
     arrivals = workload.arrivals or (0,) * len(workload.requests)
     aborted_at, acting = (step for _, step in workload.aborts), (i.step for i in workload.interruptions)
     last_action = max([*arrivals, *aborted_at, *acting], default=0)

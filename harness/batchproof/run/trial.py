@@ -5,9 +5,9 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 from batchproof.api import (
     Capability,
@@ -19,7 +19,7 @@ from batchproof.api import (
     StepRecord,
 )
 from batchproof.checks.answers import completion_findings, presence_findings
-from batchproof.checks.broken import BrokenPromise, require
+from batchproof.checks.broken import BrokenPromise, broken, require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.contract_types import checked_trace
 from batchproof.checks.happened import OWN_CHOICE, happened_in
@@ -37,7 +37,7 @@ from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
 from batchproof.run.adapting import LoadedAdapters
 from batchproof.run.call_notes import notes
-from batchproof.run.capabilities import scheduling_delay_of
+from batchproof.run.capabilities import Declarations
 from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames, notes_of, raised_at
 from batchproof.run.interrupting import interrupter
 from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory
@@ -49,54 +49,51 @@ from batchproof.workload.workloads import UPDATE, Interruption, Outcome, Workloa
 NUM_KEPT_RUNS = 80  # more than any example or sweep makes
 
 
+@dataclass
+class EngineState:
+    """What an engine has been given."""
+
+    serial: int  # in the order in which the engines of a trial were built, from 1 on
+    adapters: LoadedAdapters = field(default_factory=LoadedAdapters)
+    weights: int = 0  # number of the variant that it has
+    computed: tuple[Computed, ...] = ()  # the prefixes that it knows
+    computed_before: tuple[Computed, ...] = ()  # those it knew before its last run
+
+    def update(self, weights: int) -> None:
+        """Notes that the engine has other weights, and so knows no prefix."""
+        self.weights, self.computed = weights, ()
+
+
 class RunHistory:
     """What has happened in a trial: the engines in the order in which they were built, and the latest
     `NUM_KEPT_RUNS` runs of all of them, oldest first."""
 
     def __init__(self) -> None:
-        self._serials: dict[int, int] = {}  # id of an engine -> its serial
+        self._num_built = 0
+        self._states: dict[int, EngineState] = {}  # by the id of an engine
         self._runs: deque[Run] = deque(maxlen=NUM_KEPT_RUNS)
-        # serial -> the prefixes that were known before the last run, and after it
-        self._computed: dict[int, tuple[tuple[Computed, ...], tuple[Computed, ...]]] = {}
-        self._weights: dict[int, int] = {}  # serial -> number of the variant whose weights it has
-        self._loaded: dict[int, LoadedAdapters] = {}  # by serial
 
-    def add(self, engine: Engine) -> int:
-        """Returns the serial of an engine that was built, from 1 on."""
-        serial = max(self._serials.values(), default=0) + 1
-        self._serials[id(engine)] = serial
-        return serial
+    def add(self, engine: Engine) -> EngineState:
+        """Returns the state of an engine that was just built."""
+        self._num_built += 1
+        self._states[id(engine)] = EngineState(self._num_built)
+        return self.of(engine)
 
-    def loaded(self, engine: Engine) -> LoadedAdapters:
-        """Returns the adapters that the engine has."""
-        return self._loaded.setdefault(self._serials[id(engine)], LoadedAdapters())
-
-    def weights(self, engine: Engine) -> int:
-        """Returns the number of the variant whose weights the engine has."""
-        return self._weights.get(self._serials[id(engine)], 0)
-
-    def updated(self, engine: Engine, weights: int) -> None:
-        """Notes that the engine has other weights, and so knows no prefix."""
-        self._weights[self._serials[id(engine)]] = weights
-        self._computed.pop(self._serials[id(engine)], None)
+    def of(self, engine: Engine) -> EngineState:
+        """Returns the state of an engine of this trial."""
+        return self._states[id(engine)]
 
     def begin(self, engine: Engine, workload: Workload) -> None:
-        self._runs.append(Run(self._serials[id(engine)], workload))
+        self._runs.append(Run(self.of(engine).serial, workload))
 
-    def end(self, completions: tuple[Completion, ...], computed: tuple[Computed, ...]) -> None:
+    def end(
+        self, engine: Engine, completions: tuple[Completion, ...], computed: tuple[Computed, ...]
+    ) -> None:
         """Notes what came of the last run, and all prefixes that are known after it."""
-        self._runs[-1] = last = replace(self._runs[-1], completions=completions)
-        _, before = self._computed.get(last.serial, ((), ()))
-        self._computed[last.serial] = before, computed
-        self._weights[last.serial] = last.workload.updates[-1].weights
-
-    def computed_before(self, engine: Engine) -> tuple[Computed, ...]:
-        """Returns the prefixes that this engine knew before its last run."""
-        return self._computed.get(self._serials[id(engine)], ((), ()))[0]
-
-    def computed(self, engine: Engine) -> tuple[Computed, ...]:
-        """Returns the prefixes that this engine knows now."""
-        return self._computed.get(self._serials[id(engine)], ((), ()))[1]
+        self._runs[-1] = replace(self._runs[-1], completions=completions)
+        state = self.of(engine)
+        state.computed_before, state.computed = state.computed, computed
+        state.weights = self.last_workload.updates[-1].weights
 
     @property
     def last_workload(self) -> Workload:
@@ -135,7 +132,8 @@ class Trial:
     """An engine, a model, the right answers, and counts of what has been compared.
 
     Every failure it raises names engine, model and workload. `promise` is the one that the running
-    test is about.
+    test is about. The engine is asked for its `capabilities`, unless it cannot be. Raises as
+    `Laboratory.offer` does.
     """
 
     # No dataclass: Hypothesis would print all fields, models included, for each failing example.
@@ -144,9 +142,11 @@ class Trial:
         lab: Laboratory,
         spec: EngineSpec,
         oracle: Oracle,
-        capabilities: frozenset[Capability],
         promise: Promise,
+        capabilities: frozenset[Capability] | None = None,
     ) -> None:
+        if capabilities is None:
+            capabilities = lab.capabilities(spec, oracle.subject)
         self.lab = lab
         self.spec = spec
         self.oracle = oracle
@@ -161,7 +161,7 @@ class Trial:
 
     def renewed(self, promise: Promise | None = None) -> "Trial":
         """Returns a trial of the same engine and model in which nothing has happened yet."""
-        return Trial(self.lab, self.spec, self.oracle, self.capabilities, promise or self.promise)
+        return Trial(self.lab, self.spec, self.oracle, promise or self.promise, self.capabilities)
 
     def __repr__(self) -> str:
         return f"Trial({self.spec.name} on {self.subject.name})"
@@ -199,38 +199,32 @@ class Trial:
         `check` close theirs).
 
         Raises `EngineHang` if building takes longer than `BUILD_TIME_LIMIT_S` seconds and than a call
-        may, what the factory raises, and `UsageError` for an invalid `scheduling_delay`.
+        may, what the factory raises, and `UsageError` for a `scheduling_delay` that is invalid, or
+        another than that of an engine built before.
         """
         config = self.fitted(config)
         guard = self.lab.watch.guard(self.spec, self.subject, "while the engine was built")
         with self._engines_time(), guard, time_limit(self._build_limit_s, "building the engine"):
             engine = self.spec.factory(self.subject.model, config)
-        serial = self.history.add(engine)
+        state = self.history.add(engine)
         release = getattr(engine, "release", None)
         self.ledger.release = release if isinstance(release, str) else None
         told = tuple(str(each) for each in getattr(engine, "notes", ()))
         limits = getattr(engine, "sampling_limits", SamplingLimits())
         self.ledger.conventions = (*told, *limits.sentences())
-        self._note_delay(engine, is_first=serial == 1)
-        return engine
-
-    def _note_delay(self, engine: Engine, is_first: bool) -> None:
-        """Records the declared delay in the ledger, because it affects the verdict.
-
-        Raises `UsageError` if it is invalid, or differs from that of an engine built before.
-        """
-        before = self.scheduling_delay
-        delay = scheduling_delay_of(self.spec.name, engine, self.capabilities)
-        if not is_first and delay != before:
+        delay = Declarations(self.spec.name, engine).scheduling_delay(self.capabilities)
+        if delay != self.scheduling_delay and state.serial > 1:
             raise UsageError(
-                f"engine {self.spec.name!r}: scheduling_delay is {delay}, but was {before} when it was "
-                f"built before: it must be the same whatever the config"
+                f"engine {self.spec.name!r}: scheduling_delay is {delay}, but was "
+                f"{self.scheduling_delay} when it was built before: it must be the same whatever the "
+                f"config"
             )
         self.scheduling_delay = delay
-        if delay:
+        if delay:  # which affects the verdict
             declared = f"declares a scheduling delay of {delay} step"
             self.ledger.conventions += (declared,)
             self.ledger.note(f"{self.spec.name} {declared}, and is granted it")
+        return engine
 
     def close(self, engine: Engine) -> None:
         """Closes the engine, if it has the capability. Raises `EngineHang`, and what `close` raises."""
@@ -275,6 +269,7 @@ class Trial:
         if engine is None:
             with self.reporting(workload, Rule.RAISED), self.engine(workload.config) as fresh:
                 return self.run(workload, fresh)
+        state = self.history.of(engine)
         self.history.begin(engine, workload)
         notes().change(subject=self.under_test, workload=workload)
         self.ledger.num_runs += 1
@@ -286,31 +281,29 @@ class Trial:
             interrupt = interrupter(engine, self.oracle, workload.weights, workload.interruptions)
             with guard, self._engines_time():
                 with time_limit(self.lab.time_limit_s, "load_adapter and unload_adapter"):
-                    loaded = self.history.loaded(engine)
-                    loaded.bring(engine, self.subject, workload)  # type: ignore[arg-type]
-                self._update_weights(engine, workload.weights)
+                    state.adapters.bring(engine, self.subject, workload)  # type: ignore[arg-type]
+                self._update_weights(engine, state, workload.weights)
                 outcome = serve(engine, workload, self.lab.time_limit_s, interrupt)
             self.lab.watch.require_untouched(self.spec, self.subject)
         computed: tuple[Computed, ...] = ()
         if can_share:
             records = self.trace_of(engine)[num_records:]
-            earlier = self.history.computed(engine)
-            prefixes = ComputedPrefixes(workload, outcome.completions, earlier)
+            prefixes = ComputedPrefixes(workload, outcome.completions, state.computed)
             computed = prefixes.note_all(records, Cuts.of(workload, outcome)).computed
-        self.history.end(outcome.completions, computed)
+        self.history.end(engine, outcome.completions, computed)
         with self.reporting(workload):
             answers = outcome.completions
             require(presence_findings(workload, answers, self.capabilities, self.promise))
         return outcome
 
-    def _update_weights(self, engine: Engine, wanted: int) -> None:
+    def _update_weights(self, engine: Engine, state: EngineState, wanted: int) -> None:
         """Makes the engine have the weights of this variant."""
-        known, update = self.history.weights(engine), Interruption(0, UPDATE, wanted)
-        if known != wanted:
-            interrupt = interrupter(engine, self.oracle, known, [update])
+        if state.weights != wanted:
+            update = Interruption(0, UPDATE, wanted)
+            interrupt = interrupter(engine, self.oracle, state.weights, [update])
             with time_limit(self.lab.time_limit_s, "update_weights"):
                 interrupt(update)
-            self.history.updated(engine, wanted)
+            state.update(wanted)
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:
         """Runs a workload of good requests as `run` does, and judges every answer and the conduct.
@@ -327,8 +320,11 @@ class Trial:
                 return self.check(workload, fresh)
         num_records = len(self.trace_of(engine))
         outcome = self.run(workload, engine)
+        earlier = self.history.of(engine).computed_before
         with self.reporting(workload):
-            require(self._findings(workload, outcome, engine, num_records))
+            records = self.trace_of(engine)[num_records:]
+            answers = self.answer_findings(workload.requests, outcome, workload, records)
+            require(chain(answers, self.conduct_findings(workload, outcome, records, earlier)))
         return outcome
 
     def check_answers(
@@ -351,14 +347,6 @@ class Trial:
         for event in events:
             self.must_show(event, happened_in(trace)[event] > 0)
         return trace
-
-    def _findings(
-        self, workload: Workload, outcome: Outcome, engine: Engine, num_records: int
-    ) -> Iterator[Finding]:
-        """Yields what is wrong with the answers, then with the conduct since `num_records`."""
-        records, earlier = self.trace_of(engine)[num_records:], self.history.computed_before(engine)
-        yield from self.answer_findings(workload.requests, outcome, workload, records)
-        yield from self.conduct_findings(workload, outcome, records, earlier)
 
     def conduct_findings(
         self,
@@ -400,7 +388,7 @@ class Trial:
     def judge(
         self,
         requests: Sequence[Request],
-        completions: Sequence[Completion],
+        given: Sequence[Completion],
         bad: Collection[int] = (),
         adapters: Iterable[tuple[str, int]] = (),
     ) -> None:
@@ -409,37 +397,26 @@ class Trial:
 
         Raises `BrokenPromise`, and `OracleError`.
         """
-        require(self._judged(requests, completions, bad, adapters))
-
-    def _judged(
-        self,
-        requests: Sequence[Request],
-        given: Sequence[Completion],
-        bad: Collection[int],
-        adapters: Iterable[tuple[str, int]],
-    ) -> Iterator[Finding]:
         if bad and len(given) != len(requests):
-            yield found(Rule.COUNT, num_requests=len(requests), num_completions=len(given))
-            return
-        for place in bad:
-            yield from refusal_findings(given[place], requests[place], self.ledger)
+            raise broken(Rule.COUNT, num_requests=len(requests), num_completions=len(given))
+        refused = (refusal_findings(given[each], requests[each], self.ledger) for each in bad)
         good = [request for place, request in enumerate(requests) if place not in bad]
         answers = tuple(each for place, each in enumerate(given) if place not in bad)
         under = Workload((), adapters=tuple(adapters))
-        yield from self.answer_findings(good, Outcome(answers), under)
+        require(chain(*refused, self.answer_findings(good, Outcome(answers), under)))
 
     def answer_findings(
         self,
         requests: Sequence[Request],
         outcome: Outcome,
-        workload: Workload | None = None,
+        workload: Workload,
         records: Sequence[StepRecord] = (),
     ) -> Iterator[Finding]:
         """Yields what is wrong with the answers to good requests of the workload, under its adapters
         and weights. `records` is what the workload has added to the trace."""
-        under = partial(self.oracle.under, workload.adapters if workload else ())
-        if workload is None or not workload.is_interrupted:
-            oracle = under(workload.updates[-1].weights if workload else 0)
+        under = partial(self.oracle.under, workload.adapters)
+        if not workload.is_interrupted:
+            oracle = under(workload.updates[-1].weights)
             yield from completion_findings(requests, outcome.completions, oracle, self.ledger)
             return
         pairs = [*zip(requests, outcome.completions, strict=True)]

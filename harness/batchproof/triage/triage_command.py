@@ -207,7 +207,7 @@ class Session:
         if self.pack is not None:
             require_pack_of(oracle, self.pack)
         pack = self.pack or pack_at_hand(oracle, self.arguments.seed)
-        trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P1)
+        trial = Trial(lab, spec, oracle, Promise.P1)
         door = EngineDoor(trial, pack)
         triage = Triage(door, pack, rule, is_ours=True)
         found = triage.decide(spec.name)

@@ -85,9 +85,8 @@ def _trial(lab: Laboratory, engine: str | type[Wrapper]) -> Trial:
     oracle = lab.oracle(MODEL)
     if isinstance(engine, type):
         named = EngineSpec(engine.__name__, engine)
-        return Trial(lab, named, oracle, engine.capabilities, Promise.P1)
-    spec = resolve_engine(engine)
-    return Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P1)
+        return Trial(lab, named, oracle, Promise.P1, engine.capabilities)
+    return Trial(lab, resolve_engine(engine), oracle, Promise.P1)
 
 
 def _rows(comparison: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -23,10 +23,8 @@ OFFLOADING = f"{NAME}&offload=16"
 
 
 def test_it_reaches_every_grade_that_it_declares(laboratory_for: LaboratoryFor) -> None:
-    lab, spec = laboratory_for(30.0), resolve_engine(OFFLOADING)
-    oracle = lab.oracle("gpt2-random")
-    capabilities = lab.capabilities(spec, oracle.subject)
-    trial = Trial(lab, spec, oracle, capabilities, Promise.P20)
+    lab = laboratory_for(30.0)
+    trial = Trial(lab, resolve_engine(OFFLOADING), lab.oracle("gpt2-random"), Promise.P20)
     with num_threads(1):
         require_control(trial)
         declared = declared_grades(trial)
