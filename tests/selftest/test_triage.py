@@ -278,6 +278,17 @@ def test_an_endpoint_is_asked_in_texts_what_a_pack_holds(server: StandIn, tmp_pa
     code, found = triage(tmp_path, server.base_url, f"--pack={path}", "--budget=40", "--at-once=4")
     assert (code, found.verdict) == (0, CLEAN)
     assert server.most_running <= 4
+
+    def now_and_then(handler: Handler, body: dict[str, object]) -> None:
+        if len(server.bodies) % 16 == 0:
+            handler.say(500, {})
+        else:
+            text_alone(handler, body)
+
+    server.behaviour = now_and_then
+    code, found = triage(tmp_path, server.base_url, f"--pack={path}", "--budget=40")
+    assert (code, found.verdict) == (0, CLEAN)
+    assert "requests got no answer: " in found.evidence[-1]
     # The same endpoint, with answers that are none, or that are cut by a limit of its own.
     for change, verdict in (
         ({"text": None}, UNDECIDED),

@@ -31,6 +31,7 @@ WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # before a request is sent again that a se
 LONGEST_S = 120.0  # of an answer, which may come byte by byte
 NUM_CUT_OFF = 64  # tokens that are asked for where the answer is cut off: short contexts allow it
 BUSY = (429, 503)  # HTTP statuses
+MOST_IN_A_ROW = 3  # requests without an answer, after which an endpoint is away
 BROKEN_OFF = ("abort", "aborted", "error", "content_filter")  # finish reasons of what is no answer
 
 
@@ -66,11 +67,12 @@ class Scene:
 @dataclass(frozen=True)
 class Said:
     """An answer, as ids or as a text; a refusal has no tokens. `num_prompt` is how many tokens the
-    endpoint says that it read; None where it does not say so."""
+    endpoint says that it read; None where it does not say so. `lost` says why there is no answer."""
 
     token_ids: tuple[int, ...] | None = None
     text: str = ""
     num_prompt: int | None = None
+    lost: str = ""
 
 
 class NoAnswerError(BatchproofError):
@@ -137,7 +139,8 @@ class UrlDoor:
     asked in texts as well, or in ids where it takes them.
 
     At most `most_at_once` requests are under way, and at most `max_rate` begin in a second. A server
-    that is busy is asked again later.
+    that is busy is asked again later. A request without an answer is no more than that, until there are
+    several in a row.
     """
 
     capabilities: frozenset[Capability] = frozenset()
@@ -171,6 +174,9 @@ class UrlDoor:
             try:
                 for call in scene.calls:
                     found += pool.map(self._answer, call)
+                    latest = found[-MOST_IN_A_ROW:]
+                    if len(latest) == MOST_IN_A_ROW and all(each.lost for each in latest):
+                        raise NoAnswerError(found[-1].lost)
             except BaseException:  # also Ctrl-C and SIGTERM
                 self._is_over.set()
                 for each in [*self._open]:
@@ -194,12 +200,12 @@ class UrlDoor:
             try:
                 return _said(self._read(body))
             except client.Cut:
-                raise NoAnswerError(f"an answer has no end after {LONGEST_S:g} s") from None
+                return Said(lost=f"an answer has no end after {LONGEST_S:g} s")
             except client.Refused as error:
                 raise NoAnswerError(f"the endpoint refuses a prompt: {error}") from None
             except client.EngineFailed as error:
                 if error.status not in BUSY or wait_s is None:
-                    raise NoAnswerError(str(error)) from None
+                    return Said(lost=str(error))
             self._is_over.wait(wait_s)
         raise AssertionError
 
@@ -238,7 +244,7 @@ class UrlDoor:
 
 
 def _said(answer: Any) -> Said:
-    """Returns what is said in the JSON of a completion or a chat. Raises `NoAnswerError`."""
+    """Returns what is said in the JSON of a completion or a chat."""
     try:
         (choice,) = answer["choices"]
         text = choice["text"] if "text" in choice else choice["message"]["content"]
@@ -248,7 +254,7 @@ def _said(answer: Any) -> Said:
     except (TypeError, KeyError, ValueError, AttributeError):
         is_whole = False
     if not is_whole:
-        raise NoAnswerError(f"an answer is no completion: {str(answer)[:200]}")
+        return Said(lost=f"an answer is no completion: {str(answer)[:200]}")
     return Said(text=text, num_prompt=num if isinstance(num, int) else None)
 
 
@@ -303,7 +309,8 @@ def _place_of(texts: Sequence[str], rest: str) -> int:
 
 
 def seen_in(scene: Scene, answers: Sequence[Said], pack: ProbePack) -> Iterator[Seen]:
-    """Yields how each answer of a scene leaves its path."""
+    """Yields how each answer of a scene leaves its path. Lost ones tell nothing."""
     asked = [each for call in scene.calls for each in call]
     for each, said in zip(asked, answers, strict=True):
-        yield read(each, said, pack.probes[each.probe], scene.name)
+        if not said.lost:
+            yield read(each, said, pack.probes[each.probe], scene.name)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from batchproof.records.probe_packs import ProbePack
+from batchproof.records.texts import counted
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPT, MIXED, UNDECIDED, EndpointTriage, Verdict
 from batchproof.triage.asking import Asked, Door, NoAnswerError, Said, Scene, num_said, seen_in
 from batchproof.triage.hypotheses import (
@@ -35,6 +36,7 @@ LIKELY = 1e-3  # an answer with less than this chance of an honest endpoint is a
 ALIKE = 0.99  # of the likelihood of the best: settings between which the answers do not tell
 NUM_AGAIN, TIMES_AGAIN = 6, 3  # such answers, and how often
 NUM_SHOWN = 5  # of them
+MOST_LOST = 0.1  # of the requests, without an answer
 HIDDEN = "answers are those to other prompts: a hidden prompt and corruption look the same"
 HIDDEN_SHARE = 0.3  # of wrong answers alone, from which on the endpoint may read other prompts
 
@@ -66,6 +68,7 @@ class Triage:
     num_told: int | None = None  # of them, when it was known not to be honest
     wrong_scene: Scene | None = None  # the first with an answer that is not honest
     _alone: list[tuple[Asked, Said]] = field(default_factory=list)
+    _lost: list[str] = field(default_factory=list)  # why requests got no answer
     _scenes: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -129,12 +132,16 @@ class Triage:
         said = self.door.ask(scene)
         self.num_requests += len(said)
         self._scenes[scene.name] += 1
+        self._lost += [each.lost for each in said if each.lost]
         if scene.name == ALONE:
-            self._alone += zip((each for call in scene.calls for each in call), said, strict=True)
+            pairs = zip((each for call in scene.calls for each in call), said, strict=True)
+            self._alone += (pair for pair in pairs if not pair[1].lost)
         for each in seen_in(scene, said, self.pack):
             self.evidence.add(each)
             if self._chance(each) < LIKELY and self.wrong_scene is None:
                 self.wrong_scene = scene
+        if len(self._lost) > 1 + MOST_LOST * self.num_requests:
+            raise NoAnswerError(f"{len(self._lost)} of {self.num_requests}: {self._lost[-1]}")
         odds = self.evidence.against_honest / math.log(10)
         self.note(
             f"{self.num_requests} requests, {scene.name}: 1e{odds:+.1f} to 1 that it is not honest"
@@ -251,6 +258,8 @@ class Triage:
             flips, num = sum(each.place > 0 for each in seen), sum(each.step + 1 for each in seen)
             yield f"{name}: of {num} tokens {flips} are not the best, {wrong} beyond honest noise"
         yield from list(dict.fromkeys(map(self._words, self._unlikely())))[:NUM_SHOWN]
+        if self._lost:
+            yield f"{counted(len(self._lost), 'request')} got no answer: {self._lost[-1]}"
 
     def _words(self, seen: Seen) -> str:
         probe = self.pack.probes[seen.probe]

@@ -34,7 +34,7 @@ from batchproof.records.decode import encode
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.probe_packs import ProbePack
 from batchproof.records.triage import CLEAN, UNDECIDED, WATCH_STATE, Verdict, WatchState
-from batchproof.triage.asking import Asked, Door, NoAnswerError, Scene, seen_in
+from batchproof.triage.asking import Asked, Door, NoAnswerError, Said, Scene, seen_in
 from batchproof.triage.deciding import BELIEF, Rule, Triage
 from batchproof.triage.hypotheses import Evidence, Seen, hypotheses
 from batchproof.triage.scenes import TOGETHER, alone, alternately
@@ -97,19 +97,22 @@ class Watch:
 
     def turn(self) -> None:
         """Asks one scene, and takes its answers into account."""
-        scene, seen, error = self._scene(), list[Seen](), ""
+        scene, state = self._scene(), self.state
         num = sum(map(len, scene.calls))
-        turns, asked = self.state.num_turns + 1, self.state.num_requests + num
+        turns, asked = state.num_turns + 1, state.num_requests + num
         try:
-            seen += seen_in(scene, self.door.ask(scene), self.pack)
-            counted: dict[str, Any] = {"last_answer": time.time()}
+            said = self.door.ask(scene)
         except NoAnswerError as caught:
-            error = str(caught)
-            counted = {"num_failed": self.state.num_failed + num}
+            said = [Said(lost=str(caught))] * num
+        lost = [each.lost for each in said if each.lost]
+        counted: dict[str, Any] = {"num_failed": state.num_failed + len(lost)}
+        error = lost[0] if len(lost) == num else ""
+        if not error:
+            counted["last_answer"] = time.time()
         if bool(error) != bool(self._error):
             self._note(f"is away: {error}" if error else "answers again")
         self._error = error
-        weighed = self._weighed(seen)
+        weighed = self._weighed(seen_in(scene, said, self.pack))
         self.state = replace(weighed, num_turns=turns, num_requests=asked, **counted)
 
     def _scene(self) -> Scene:
