@@ -2,17 +2,17 @@
 rotated keys."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from batchproof.diagnosis.counterfactual import CellTable, Mistake, Suspect
+from batchproof.diagnosis.counterfactual import CellTable, Edit, Mistake, Suspect
 from batchproof.diagnosis.mistakes.storage import kept_as, places_of
 from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import ModelUnderTest
-from batchproof.models.lacking_parts import OwnExperts, Part
+from batchproof.models.lacking_parts import OwnExperts, Part, lacking
 
 PARTS = {  # and the cause, where the steps tell no other
     "sinks": (Part("sinks", -1e4), Cause.MASK),
@@ -26,8 +26,8 @@ def part_mistakes(subject: ModelUnderTest, suspect: Suspect) -> Iterator[Mistake
     """Yields mistakes in which a part that the model has is left out in steps of a kind."""
     for name, (part, cause) in PARTS.items():
         for what, (of_steps, cells) in _steps(suspect).items() if part.owners(subject.exact) else ():
-            view = replace(suspect.honest, part=part, without=cells)
-            yield Mistake(of_steps or cause, f"{what} computes without {name}", view)
+            edit = Edit(cells, partial(lacking, part=part))
+            yield suspect.mistake(of_steps or cause, f"{what} computes without {name}", edit=edit)
     width = getattr(subject.exact.config.get_text_config(), "qk_nope_head_dim", None)
     if width is not None:  # of latent attention, whose cache has the rest of a key beside the latent
 
@@ -35,7 +35,7 @@ def part_mistakes(subject: ModelUnderTest, suspect: Suspect) -> Iterator[Mistake
             return pad(keys[..., :width], (0, keys.shape[-1] - width))
 
         for what, (cause, cells) in places_of(suspect.table, suspect.config.block_size).items():
-            view = replace(kept_as(suspect, cells, held=without_rotated), are_values_kept=True)
+            view = kept_as(suspect, cells, held=without_rotated, are_values_kept=True)
             yield Mistake(cause, f"{what} is stored without its rotated part", view)
 
 
@@ -43,9 +43,9 @@ def expert_mistakes(subject: ModelUnderTest, suspect: Suspect) -> Iterator[Mista
     """Yields the mistake in which rows of decodes that joined later are routed as pads."""
     part = OwnExperts()
     if part.owners(subject.exact):
-        view = replace(suspect.honest, part=part, without=_joined(suspect.table))
+        edit = Edit(_joined(suspect.table), partial(lacking, part=part))
         text = "rows that were not in the last step of decodes have the experts of its pads"
-        yield Mistake(Cause.STALE, text, view)
+        yield suspect.mistake(Cause.STALE, text, edit=edit)
 
 
 def _joined(table: CellTable) -> Tensor:

@@ -1,14 +1,17 @@
 """Mistakes of the KV cache: keys and values in the wrong place, lost, or rounded."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from batchproof.diagnosis.counterfactual import CellTable, Mistake, Suspect, View
+from batchproof.diagnosis.counterfactual import CellTable, Edit, Mistake, Suspect, View
 from batchproof.findings.causes import Cause
+from batchproof.models.cached_states import reading
 
 
 def storage_mistakes(suspect: Suspect) -> Iterator[Mistake]:
@@ -118,9 +121,10 @@ def kept_as(
     cells: Tensor,
     source: Tensor | None = None,
     held: Callable[[Tensor], Tensor] | None = None,
+    are_values_kept: bool = False,
 ) -> View:
     """Returns the right view, but the cache keeps other keys and values for these cells: what `held`
-    makes of them, or those of the cells `source`.
+    makes of them, `(1, heads, cells, head_dim)`, or of keys alone; or those of the cells `source`.
 
     Each cell gets a substitute at the end of the table, which later steps see in its place.
     """
@@ -132,11 +136,19 @@ def kept_as(
     fresh[:, chosen] &= ~later
     rows = torch.cat([fresh, substitutes], dim=1)
     copied = chosen if source is None else source[chosen]
-    is_substitute = torch.arange(table.num_cells + len(chosen)) >= table.num_cells
     within = {}  # a substitute is as far away as what it stands for
     for kind, each in view.within.items():
         wide = torch.cat([each, each[:, chosen]], dim=1)
         within[kind] = torch.cat([wide, wide[copied]])
+
+    def during(model: PreTrainedModel, marked: Tensor) -> AbstractContextManager[None]:
+        def read(states: Tensor) -> Tensor:
+            other = states if held is None else held(states)
+            return torch.where(marked.to(states.device)[:, None], other, states)
+
+        return reading(model, read, are_values_kept)
+
+    is_substitute = torch.arange(table.num_cells + len(chosen)) >= table.num_cells
     return replace(
         view,
         token=torch.cat([view.token, view.token[copied]]),
@@ -144,6 +156,5 @@ def kept_as(
         position=torch.cat([view.position, view.position[copied]]),
         visible=torch.cat([rows, rows[copied]]),
         within=within,
-        marked=None if held is None else is_substitute,
-        held=held,
+        edit=held and Edit(is_substitute, during),
     )
