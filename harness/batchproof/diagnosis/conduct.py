@@ -6,15 +6,14 @@ from dataclasses import replace
 
 from batchproof.api import EngineConfig, FinishReason
 from batchproof.diagnosis.reruns import (
-    SHOWN,
     Call,
     OutOfTimeError,
     Rerunner,
-    Reruns,
     Symptom,
     Without,
     is_bad,
     only,
+    wrong_again,
 )
 from batchproof.diagnosis.sizes import size_words
 from batchproof.findings.causes import Cause, Diagnosis
@@ -40,18 +39,18 @@ def of_conduct(rerunner: Rerunner, failure: Failure, own: Diagnosis) -> Diagnosi
         ]
 
     calls = None if failure.rule is Rule.PREFIX else rerunner.run(workloads)
-    for symptom in symptoms(calls, trial.oracle)[:1] if calls else ():
-        reruns = Reruns(rerunner, calls or (), symptom, symptoms_of=symptoms)
-        with suppress(OutOfTimeError):
-            reruns.change()
-            reruns.is_right[Without.NEIGHBOURS] = True  # so that it is their number that is less
-            size = size_words(reruns) if reruns.has_many else None
-            needs = ["without speculation"] if reruns.is_right_without_drafts() else []
-            needs += [each.value for each in SHOWN if reruns.is_right.get(each)]
-            more = [f"it does not occur {' or '.join(needs)}"] if needs else []
-            more += [size] if size else []
-            facts = (*own.evidence, *reruns.facts)
-            return replace(own, text="; ".join((own.text, *more)), evidence=facts)
+    reruns = wrong_again(rerunner, failure, [calls] if calls else [], symptoms)
+    if reruns is None:
+        return own
+    with suppress(OutOfTimeError):
+        reruns.change()
+        reruns.is_right[Without.NEIGHBOURS] = True  # so that it is their number that is less
+        size = size_words(reruns) if reruns.has_many else None
+        needs = reruns.needs()
+        more = [f"it does not occur {' or '.join(needs)}"] if needs else []
+        more += [size] if size else []
+        facts = (*own.evidence, *reruns.facts)
+        return replace(own, text="; ".join((own.text, *more)), evidence=facts)
     return own
 
 
