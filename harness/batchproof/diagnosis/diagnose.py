@@ -213,13 +213,13 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
         return explained
     size = size if reruns.is_large else size_words(reruns)
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
-    # Unlike rounding, it may still be an error that comes with the length.
-    if rounding and (rounding.is_alike or reruns.shows_with_half() is not False):
+    if rounding:
+        times, is_alike = rounding
         largest = 0.05 if reruns.is_right.get(Without.NEIGHBOURS) else 3.0
-        if 1e-3 < rounding.size < largest:
+        # Unlike rounding, it may still be an error that comes with the length.
+        if (is_alike or reruns.shows_with_half() is not False) and 1e-3 < times < largest:
             text = "the logits are off by no more than rounding to bfloat16 would make them"
-            facts = (f"{rounding.size:.2g} times as much", *reruns.facts)
-            return Diagnosis(Cause.PRECISION, text, facts)
+            return Diagnosis(Cause.PRECISION, text, (f"{times:.2g} times as much", *reruns.facts))
     likely = failure.rule.likely_cause(failure.promise)
     if shown is None and likely in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
         shown = likely, likely.value

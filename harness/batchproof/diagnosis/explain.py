@@ -305,24 +305,12 @@ def _limited(view: View, suspect: Suspect, where: Tensor) -> View:
     return replace(seen, token=token, position=position, variant=variant)
 
 
-@dataclass(frozen=True, slots=True)
-class Rounding:
-    """How an answer is off the right logits, against the answer that bfloat16 arithmetic gives.
-
-    `size`: the distance in units of the distance of that. `likeness`: the cosine between both errors,
-    about 0 for errors of another origin; weights are rounded alike in every order of sums.
-    """
-
-    size: float
-    likeness: float
-
-    @property
-    def is_alike(self) -> bool:
-        return self.likeness > ALIKE
-
-
-def rounding_of(subject: ModelUnderTest, suspect: Suspect, observed: Observed) -> Rounding | None:
-    """Returns the comparison with bfloat16 arithmetic; None if there are no logits to compare."""
+def rounding_of(
+    subject: ModelUnderTest, suspect: Suspect, observed: Observed
+) -> tuple[float, bool] | None:
+    """Compares how the answer is off with the answer that bfloat16 arithmetic gives: by how many times
+    as much, and whether in about the same direction, since weights are rounded alike in every order of
+    sums. None if there are no logits to compare."""
     if carries_states(subject) or observed.logits is None:
         return None
     low = centred(logits_of(subject, suspect.honest, torch.bfloat16)) - observed.honest
@@ -330,4 +318,4 @@ def rounding_of(subject: ModelUnderTest, suspect: Suspect, observed: Observed) -
     sizes = low.norm().item(), off.norm().item()
     if not all(sizes):
         return None
-    return Rounding(sizes[1] / sizes[0], (low * off).sum().item() / (sizes[0] * sizes[1]))
+    return sizes[1] / sizes[0], (low * off).sum().item() > ALIKE * sizes[0] * sizes[1]
