@@ -11,6 +11,7 @@ from batchproof.diagnosis.reruns import (
     Rerunner,
     Symptom,
     Without,
+    good_requests,
     is_bad,
     only,
     wrong_again,
@@ -66,10 +67,10 @@ def cause_of_exception(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     """
     text = headline(failure.finding)
     runs = [run.workload for run in failure.scene.runs]
-    oracle = rerunner.trial.oracle
+    good = [each.with_requests(good_requests(each, rerunner.trial.oracle)) for each in runs]
     changes = (
         (Cause.CANCEL, "with nothing aborted", [replace(each, aborts=()) for each in runs]),
-        (Cause.INPUT, "without the bad request", [_good(each, oracle) for each in runs]),
+        (Cause.INPUT, "without the bad request", good),
     )
     for cause, words, changed in changes:
         asked = [each for each in changed if each.requests]
@@ -107,14 +108,6 @@ def cause_of_refusal(rerunner: Rerunner, failure: Failure) -> Diagnosis:
         facts.append(f"{words}, on a fresh engine: {'refused as well' if is_refused else 'answered'}")
         cause = cause if is_refused else Cause.INPUT
     return Diagnosis(cause, headline(failure.finding), tuple(facts))
-
-
-def _good(workload: Workload, oracle: Oracle) -> Workload:
-    """Returns the workload without bad requests and without the later ones of a live id."""
-    first = {each.request_id: each for each in reversed(workload.requests)}.values()
-    under = oracle.under(workload.adapters)
-    kept = [r for r in workload.requests if any(r is each for each in first) and not is_bad(r, under)]
-    return workload if len(kept) == len(workload.requests) else workload.with_requests(kept)
 
 
 def explain_hang(rerunner: Rerunner, hang: Failure) -> Diagnosis:

@@ -217,7 +217,7 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
         times, is_alike = rounding
         largest = 0.05 if reruns.is_right.get(Without.NEIGHBOURS) else 3.0
         # Unlike rounding, it may still be an error that comes with the length.
-        if (is_alike or reruns.shows_with_half() is not False) and 1e-3 < times < largest:
+        if (is_alike or size is None) and 1e-3 < times < largest:
             text = "the logits are off by no more than rounding to bfloat16 would make them"
             return Diagnosis(Cause.PRECISION, text, (f"{times:.2g} times as much", *reruns.facts))
     likely = failure.rule.likely_cause(failure.promise)

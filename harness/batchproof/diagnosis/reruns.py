@@ -148,6 +148,13 @@ def is_bad(request: Request, oracle: Oracle) -> bool:
     return limits.refusal(request) is not None or not oracle.knows(request) or is_malformed(request)
 
 
+def good_requests(workload: Workload, oracle: Oracle) -> list[Request]:
+    """Returns the requests that need not be refused: the first of each id, unless it is bad."""
+    first = {each.request_id: each for each in reversed(workload.requests)}.values()
+    under = oracle.under(workload.adapters)
+    return [r for r in workload.requests if any(r is each for each in first) and not is_bad(r, under)]
+
+
 def symptoms_of(calls: Sequence[Call], oracle: Oracle) -> list[Symptom]:
     """Returns every wrong answer, in the order of calls and requests."""
     found = []
@@ -200,7 +207,6 @@ def _first_wrong(request: Request, completion: Completion, oracle: Oracle) -> in
     return len(known) if known != tokens else None
 
 
-FEWEST_HALVED = 8  # tokens
 MORE = 8  # tokens of an answer
 NUM_REWRITTEN = 6  # requests whose contents are rewritten, one at a time
 MANY = 128  # requests
@@ -314,8 +320,7 @@ class Reruns:
             yield Without.HISTORY, [here]
         if here.aborts:
             yield Without.ABORTS, self._with_call(replace(here, aborts=()))
-        under = trial.oracle.under(here.adapters)
-        good = [r for r in here.requests if not is_bad(r, under)]
+        good = good_requests(here, trial.oracle)
         if len(good) < len(here.requests):
             yield Without.BAD_REQUESTS, self._with_call(here.with_requests(good))
         if config.prefix_caching:  # an engine may do it unasked
@@ -406,26 +411,6 @@ class Reruns:
         if without is Without.DRAFTS:
             self.is_right[without] = self._is_right(without.value, workloads)
         return bool(self.is_right.get(Without.DRAFTS))
-
-    def shows_with_half(self) -> bool | None:
-        """Returns whether half of the tokens before the wrong output, alone, are answered wrongly as
-        well, as low precision would have it; None where there are too few, or no time is left."""
-        request = self.symptom.request
-        half = (len(request.prompt_token_ids) + self.symptom.step) // 2
-        prompt = request.prompt_token_ids[:half]
-        if half < FEWEST_HALVED:
-            return None
-        short = replace(request, prompt_token_ids=prompt, max_new_tokens=3 + half - len(prompt))
-        try:
-            again = self.rerunner.run([only(self.here, short)])
-        except OutOfTimeError:
-            return None
-        if again is None:
-            return None
-        is_wrong = bool(symptoms_of(again, self.rerunner.trial.oracle))
-        words = "wrong as well" if is_wrong else "right"
-        self.facts.append(f"alone with half of its context: {words}")
-        return is_wrong
 
     def needs(self) -> list[str]:
         """Returns without what the answer is right, the most certain first."""

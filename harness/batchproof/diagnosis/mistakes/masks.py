@@ -160,40 +160,38 @@ def routing_mistakes(suspect: Suspect) -> Iterator[Mistake]:
         cells = [others.get(number, own) for own, others in zip(own_cells, sampled, strict=True)]
         text = f"it was given what belongs to {fed.request.request_id!r}"
         yield suspect.mistake(Cause.ROUTING, text, samples=torch.tensor(cells))
-    is_decode = table.is_decode()
-    places = [*zip(table.step.tolist(), table.row.tolist(), strict=True)]
-    decoded = {places[cell]: int(table.token[cell]) for cell in is_decode.nonzero()[:, 0].tolist()}
-    text = "decodes are fed the token of the sequence that had their row in the step before"
-    yield suspect.mistake(Cause.FEED, text, token=_of_the_row_before(table))
     for offset, words in ((1, "the next row"), (-1, "the row before")):
-        token = table.token.clone()
-        for cell in (suspect.is_own & is_decode).nonzero()[:, 0].tolist():
-            step, row = places[cell]
-            token[cell] = decoded.get((step, row + offset), int(token[cell]))
-        text = f"decodes are fed the token of {words} of their step"
-        yield suspect.mistake(Cause.FEED, text, token=token)
         shifted = []
         for own, others in zip(own_cells, sampled, strict=True):
             cells = sorted(others.values())
             shifted.append(cells[(cells.index(own) + offset) % len(cells)])
         text = f"it was given what belongs to {words} of its step"
         yield suspect.mistake(Cause.ROUTING, text, samples=torch.tensor(shifted))
+    yield from _of_other_rows(suspect)
 
 
-def _of_the_row_before(table: CellTable) -> Tensor:
-    """Returns the tokens, where each decode gets the token chosen one step earlier in the row of the
-    same number."""
-    chosen: dict[tuple[int, int], int] = {}
+def _of_other_rows(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields mistakes in which decodes are fed what is due in another row, or was in the same one."""
+    table = suspect.table
+    places = [*zip(table.step.tolist(), table.row.tolist(), strict=True)]
+    decodes = table.is_decode().nonzero()[:, 0].tolist()
+    fed = {places[cell]: int(table.token[cell]) for cell in decodes}
+    chosen: dict[tuple[int, int], int] = {}  # one step earlier in a row of the same number
     for sample in table.samples:
-        tokens, cell = table.sequences[sample.seq].token_ids, sample.cell
-        after = int(table.index[cell]) + 1
+        (step, row), after = places[sample.cell], int(table.index[sample.cell]) + 1
+        tokens = table.sequences[sample.seq].token_ids
         if after < len(tokens):
-            chosen[int(table.step[cell]), int(table.row[cell])] = tokens[after]
-    token = table.token.clone()
-    for cell in table.is_decode().nonzero()[:, 0]:
-        row = int(table.step[cell]) - 1, int(table.row[cell])
-        token[cell] = chosen.get(row, int(token[cell]))
-    return token
+            chosen[step + 1, row] = tokens[after]
+    for words, known, offset in (
+        ("the sequence that had their row in the step before", chosen, 0),
+        ("the next row of their step", fed, 1),
+        ("the row before of their step", fed, -1),
+    ):
+        token = table.token.clone()
+        for cell in decodes:
+            step, row = places[cell]
+            token[cell] = known.get((step, row + offset), int(token[cell]))
+        yield suspect.mistake(Cause.FEED, f"decodes are fed the token of {words}", token=token)
 
 
 def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:

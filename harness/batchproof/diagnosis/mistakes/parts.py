@@ -24,8 +24,9 @@ SIZES = (2, 4, 8, 16, 32)  # tokens of a step from which on another kernel may r
 
 def part_mistakes(subject: ModelUnderTest, suspect: Suspect) -> Iterator[Mistake]:
     """Yields mistakes in which a part that the model has is left out in steps of a kind."""
-    for name, (part, cause) in PARTS.items():
-        for what, (of_steps, cells) in _steps(suspect).items() if part.owners(subject.exact) else ():
+    found = {name: each for name, each in PARTS.items() if each[0].owners(subject.exact)}
+    for name, (part, cause) in found.items():
+        for what, (of_steps, cells) in cells_by_step(suspect.table).items():
             edit = Edit(cells, partial(lacking, part=part))
             yield suspect.mistake(of_steps or cause, f"{what} computes without {name}", edit=edit)
     width = getattr(subject.exact.config.get_text_config(), "qk_nope_head_dim", None)
@@ -60,17 +61,20 @@ def _joined(table: CellTable) -> Tensor:
     return joined
 
 
-def _steps(suspect: Suspect) -> dict[str, tuple[Cause | None, Tensor]]:
-    """Returns sets of cells, bool `(num_cells,)`, by the steps that they are."""
-    table = suspect.table
+def cells_by_step(table: CellTable) -> dict[str, tuple[Cause | None, Tensor]]:
+    """Returns sets of cells that another kernel may compute, bool `(num_cells,)`, by the steps that
+    they are."""
     num_tokens = table.step.bincount()[table.step]
     has_prompt = any_of_step(table.step, ~table.is_decode())
     is_chunk = (table.context_len > 0) & (table.query_len > 1)
+    ends_early = table.context_len + table.query_len < table.num_prompt_tokens()
     kinds: dict[str, tuple[Cause | None, Tensor]] = {
         "every step": (None, torch.ones_like(is_chunk)),
         "a step of decodes alone": (None, ~has_prompt),
+        "each decode": (None, table.is_decode()),
         "a step with a prompt": (None, has_prompt),
         "a step with a later chunk": (Cause.CHUNK, any_of_step(table.step, is_chunk)),
+        "a chunk that does not end its prompt": (Cause.CHUNK, ends_early),
     }
     for size in SIZES:
         kinds[f"a step of {size} tokens or more"] = (Cause.SHAPES, num_tokens >= size)
