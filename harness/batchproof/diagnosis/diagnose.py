@@ -118,12 +118,8 @@ def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Di
     if shown and shown[0] is not Cause.STALE:  # which is no matter of parameters
         shown = cause, shown[1]
     named = _named(reruns, family, cause) or _explained(reruns, evidence_of(reruns))
-    return named or _shown(shown or _sized(reruns), *reruns.facts)
-
-
-def _sized(reruns: Reruns) -> tuple[Cause, str] | None:
-    size = size_words(reruns)
-    return (Cause.SIZE, size) if size else None
+    size = None if named or shown else size_words(reruns)
+    return named or _shown((Cause.SIZE, size) if size else shown, *reruns.facts)
 
 
 def _shown(shown: tuple[Cause, str] | None, *facts: str) -> Diagnosis:
@@ -206,12 +202,11 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     if reruns.is_repeatable is False or failure.rule is Rule.LOGITS_FINITE:
         cause, text = shown or (Cause.UNKNOWN, headline(failure.finding))
         return Diagnosis(cause, text, tuple(reruns.facts))
-    size = size_words(reruns) if reruns.is_large else None  # while there is time
+    size = size_words(reruns)
     evidence = evidence_of(reruns)
     explained = _explained(reruns, evidence, size)
     if explained:
         return explained
-    size = size if reruns.is_large else size_words(reruns)
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
     if rounding:
         times, is_alike = rounding

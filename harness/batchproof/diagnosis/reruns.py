@@ -210,7 +210,6 @@ def _first_wrong(request: Request, completion: Completion, oracle: Oracle) -> in
 MORE = 8  # tokens of an answer
 NUM_REWRITTEN = 6  # requests whose contents are rewritten, one at a time
 MANY = 128  # requests
-LONG = 512  # tokens of a request
 
 
 class Without(Enum):
@@ -279,12 +278,6 @@ class Reruns:
     def has_many(self) -> bool:
         """Whether it is rather their number that matters than what each of the requests says."""
         return sum(len(each.requests) for each in self.workloads) > MANY
-
-    @property
-    def is_large(self) -> bool:
-        """Whether sizes are tried before mistakes, each of which takes long."""
-        own = self.symptom.request
-        return self.has_many or len(own.prompt_token_ids) + own.max_new_tokens > LONG
 
     def answer_in(self, calls: Sequence[Call]) -> Completion | None:
         return calls[self.symptom.call].completion(self.symptom.request.request_id)
