@@ -105,34 +105,31 @@ class Observed:
     honest: Tensor  # float64, centred
     tolerance: float
 
-    def first(self) -> "Observed":
-        logits = None if self.logits is None else self.logits[:1]
-        return Observed(self.tokens[:1], logits, self.honest[:1], self.tolerance)
-
     def explanation(
         self, mistake: Mistake | StateMistake, predictions: Predictions
     ) -> Explanation | None:
         """Returns the mistake if logits that it gives explain the answer, else None."""
         for extent, predicted in predictions:
-            seen = self.first() if extent == "one" else self
-            share = seen._share(centred(predicted), mistake.is_rounding)
+            share = self._share(centred(predicted), mistake.is_rounding)
             if share is None:
                 continue
             known = None if self.logits is None else share
-            found = Explanation(mistake.cause, mistake.text, known, len(seen.tokens), extent)
+            found = Explanation(mistake.cause, mistake.text, known, len(predicted), extent)
             if extent != "one" or found.badness < ONCE_EXPLAINED_SHARE:
                 return found
         return None
 
     def _share(self, predicted: Tensor, is_rounding: bool) -> float | None:
-        """Returns the error of the prediction `(n, vocab)` as a share of the reference's error; None if
-        it is too large for an explanation. NaN explains nothing: its argmax is any token."""
+        """Returns the error of the prediction of the first outputs, `(n, vocab)`, as a share of the
+        reference's error; None if it is too large for an explanation. NaN explains nothing: its argmax
+        is any token."""
+        num = len(predicted)
         if predicted.isnan().any():
             return None
         if self.logits is None:
-            fits = torch.equal(predicted.argmax(-1), self.tokens)
+            fits = torch.equal(predicted.argmax(-1), self.tokens[:num])
             return 0.0 if fits else None
-        missed, honest = (self.logits - predicted), (self.logits - self.honest)
+        missed, honest = self.logits[:num] - predicted, self.logits[:num] - self.honest[:num]
         if is_rounding:
             share = (missed.pow(2).mean() / honest.pow(2).mean()).sqrt().item()
             return share if share < ROUNDING_SHARE else None

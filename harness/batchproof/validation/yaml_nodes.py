@@ -94,12 +94,6 @@ class YamlNode:
         except ValueError as error:  # of a date that is none
             raise self.place.error(f"{self.what} cannot be read: {error}") from None
 
-    def true(self) -> bool:
-        """The value true, for keys that are left out otherwise."""
-        if self.kind != "bool" or self.node.value.lower() not in ("true", "yes", "on"):
-            raise self.wrong("true; leave it out if it need not happen")
-        return True
-
     def boolean(self) -> bool:
         value = self.node.value.lower() if self.kind == "bool" else ""
         if value not in ("true", "false"):
