@@ -117,9 +117,12 @@ def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Di
     shown = None if is_drawn(reruns.symptom.request) else reruns.cause()
     if shown and shown[0] is not Cause.STALE:  # which is no matter of parameters
         shown = cause, shown[1]
-    named = _named(reruns, family, cause) or _explained(reruns, evidence_of(reruns))
-    size = None if named or shown else size_words(reruns)
-    return named or _shown((Cause.SIZE, size) if size else shown, *reruns.facts)
+    named = _named(reruns, family, cause)
+    if named:
+        return named
+    size = size_words(reruns)
+    sized = (Cause.SIZE, size) if size else None
+    return _explained(reruns, evidence_of(reruns), size) or _shown(shown or sized, *reruns.facts)
 
 
 def _shown(shown: tuple[Cause, str] | None, *facts: str) -> Diagnosis:
@@ -133,7 +136,7 @@ def _of_drafts(reruns: Reruns, family: Family) -> Diagnosis:
     reruns.change()
     named = _named(reruns, family, Cause.SPECULATION)
     if named is None and family is choice_mistakes:
-        named = _explained(reruns, evidence_of(reruns))
+        named = _explained(reruns, evidence_of(reruns), size_words(reruns))
         named = named and replace(named, text=f"{named.text}; {SHOWN[Without.DRAFTS][1]}")
     needs = ", and ".join(reruns.needs())
     return named or _shown((Cause.SPECULATION, f"it is right {needs}"), *reruns.facts)
@@ -195,8 +198,7 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     is_grammar = any(each.grammar for each in requests)
     families = [choice_mistakes] if is_grammar or any(each.sampling for each in requests) else []
     for family in (*families, returned_mistakes):
-        named = _named(reruns, family, Cause.GRAMMAR if is_grammar else Cause.SAMPLING)
-        if named:
+        if named := _named(reruns, family, Cause.GRAMMAR if is_grammar else Cause.SAMPLING):
             return named
     shown = reruns.cause()
     if reruns.is_repeatable is False or failure.rule is Rule.LOGITS_FINITE:
@@ -204,15 +206,14 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
         return Diagnosis(cause, text, tuple(reruns.facts))
     size = size_words(reruns)
     evidence = evidence_of(reruns)
-    explained = _explained(reruns, evidence, size)
-    if explained:
+    if explained := _explained(reruns, evidence, size):
         return explained
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
     if rounding:
         times, is_alike = rounding
         largest = 0.05 if reruns.is_right.get(Without.NEIGHBOURS) else 3.0
-        # Unlike rounding, it may still be an error that comes with the length.
-        if (is_alike or size is None) and 1e-3 < times < largest:
+        # Unlike rounding, it may still be an error that comes with a size, or with what was left out.
+        if (is_alike or (size or shown) is None) and 1e-3 < times < largest:
             text = "the logits are off by no more than rounding to bfloat16 would make them"
             return Diagnosis(Cause.PRECISION, text, (f"{times:.2g} times as much", *reruns.facts))
     likely = failure.rule.likely_cause(failure.promise)
@@ -238,15 +239,14 @@ def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
 
 
 def _explained(
-    reruns: Reruns, evidence: tuple[Suspect, Observed] | None, size: str | None = None
+    reruns: Reruns, evidence: tuple[Suspect, Observed] | None, size: str | None
 ) -> Diagnosis | None:
-    """Names the mistake under which the reference gives the tokens, logits or logprobs, and the size
-    from which on it is made."""
+    """Names the mistake under which the reference gives the tokens, logits or logprobs; `size`: from
+    which on it is made."""
     explanation = evidence and explain(reruns, *evidence)
     if not explanation:
         return None
     text = f"{explanation.text} (request {reruns.symptom.request.request_id!r})"
-    size = size or size_words(reruns)
     facts = (explanation.words(), *([size] if size else []), *reruns.facts)
     return Diagnosis(_narrowed(explanation.cause, reruns), text, facts)
 

@@ -120,11 +120,10 @@ def kept_as(
     suspect: Suspect,
     cells: Tensor,
     source: Tensor | None = None,
-    held: Callable[[Tensor], Tensor] | None = None,
-    are_values_kept: bool = False,
+    held: Callable[[Tensor], Tensor] = lambda states: states,
 ) -> View:
     """Returns the right view, but the cache keeps other keys and values for these cells: what `held`
-    makes of them, `(1, heads, cells, head_dim)`, or of keys alone; or those of the cells `source`.
+    makes of them, `(1, heads, cells, head_dim)`, or those of the cells `source`.
 
     Each cell gets a substitute at the end of the table, which later steps see in its place.
     """
@@ -143,10 +142,9 @@ def kept_as(
 
     def during(model: PreTrainedModel, marked: Tensor) -> AbstractContextManager[None]:
         def read(states: Tensor) -> Tensor:
-            other = states if held is None else held(states)
-            return torch.where(marked.to(states.device)[:, None], other, states)
+            return torch.where(marked.to(states.device)[:, None], held(states), states)
 
-        return reading(model, read, are_values_kept)
+        return reading(model, read)
 
     is_substitute = torch.arange(table.num_cells + len(chosen)) >= table.num_cells
     return replace(
@@ -156,5 +154,5 @@ def kept_as(
         position=torch.cat([view.position, view.position[copied]]),
         visible=torch.cat([rows, rows[copied]]),
         within=within,
-        edit=held and Edit(is_substitute, during),
+        edit=Edit(is_substitute, during),
     )
