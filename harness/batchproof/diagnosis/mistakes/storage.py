@@ -49,14 +49,9 @@ def _misread(suspect: Suspect) -> Iterator[Mistake]:
         places[f"block {block} holds what block {block - 1} should (block_size {size})"] = before
     for text, place in places.items():
         held = torch.where(place > index, index, place)
-        view = kept_as(suspect, own & (held != index), source=_cells_at(suspect, held))
+        there = table.among_own() & (index == held[:, None])
+        view = kept_as(suspect, own & (held != index), source=there.int().argmax(dim=1))
         yield Mistake(Cause.ADDRESSING, text, view)
-
-
-def _cells_at(suspect: Suspect, index: Tensor) -> Tensor:
-    """Returns for each own cell the cell of the same sequence and epoch at another index."""
-    there = suspect.table.among_own() & (suspect.table.index == index[:, None])
-    return there.int().argmax(dim=1)
 
 
 def _one_lost(suspect: Suspect) -> Iterator[Mistake]:
