@@ -204,7 +204,7 @@ class View:
     adapting: Adapting = AS_ASKED
     # By kind of layer: which of these keys it sees. Kinds that are not named see all.
     within: Mapping[str, Tensor] = field(default_factory=dict)
-    edit: "Edit | None" = None
+    edit: Edit | None = None
     logits_dtype: torch.dtype | None = None
 
     def grown(self, within: Tensor) -> Tensor:

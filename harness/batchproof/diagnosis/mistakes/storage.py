@@ -115,7 +115,7 @@ def kept_as(
     suspect: Suspect,
     cells: Tensor,
     source: Tensor | None = None,
-    held: Callable[[Tensor], Tensor] = lambda states: states,
+    held: Callable[[Tensor], Tensor] | None = None,
 ) -> View:
     """Returns the right view, but the cache keeps other keys and values for these cells: what `held`
     makes of them, `(1, heads, cells, head_dim)`, or those of the cells `source`.
@@ -135,12 +135,6 @@ def kept_as(
         wide = torch.cat([each, each[:, chosen]], dim=1)
         within[kind] = torch.cat([wide, wide[copied]])
 
-    def during(model: PreTrainedModel, marked: Tensor) -> AbstractContextManager[None]:
-        def read(states: Tensor) -> Tensor:
-            return torch.where(marked.to(states.device)[:, None], held(states), states)
-
-        return reading(model, read)
-
     is_substitute = torch.arange(table.num_cells + len(chosen)) >= table.num_cells
     return replace(
         view,
@@ -149,5 +143,13 @@ def kept_as(
         position=torch.cat([view.position, view.position[copied]]),
         visible=torch.cat([rows, rows[copied]]),
         within=within,
-        edit=Edit(is_substitute, during),
+        edit=None if held is None else Edit(is_substitute, partial(_held_where, held=held)),
+    )
+
+
+def _held_where(
+    model: PreTrainedModel, marked: Tensor, held: Callable[[Tensor], Tensor]
+) -> AbstractContextManager[None]:
+    return reading(
+        model, lambda states: torch.where(marked.to(states.device)[:, None], held(states), states)
     )
