@@ -54,6 +54,7 @@ ABOUT_FORM = {
 }
 NONE = "no mistake of the list gives this answer"
 MOST_NEEDS = 2  # that a line tells
+SHORT = 16  # tokens before a wrong output: too few to see whether its error comes with their number
 # Rules about what is made of logits.
 FAMILY_OF: Mapping[Rule, Family] = {
     **dict.fromkeys((Rule.PROCESSED, Rule.FORBIDDEN), choice_mistakes),
@@ -211,9 +212,11 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
     if rounding:
         times, is_alike = rounding
-        largest = 0.05 if reruns.is_right.get(Without.NEIGHBOURS) else 3.0
-        # Unlike rounding, it may still be an error that comes with a size, or with what was left out.
-        if (is_alike or (size or shown) is None) and 1e-3 < times < largest:
+        is_right_alone = bool(reruns.is_right.get(Without.NEIGHBOURS))
+        length = len(reruns.symptom.request.prompt_token_ids) + reruns.symptom.step
+        # Unlike rounding, it may still be an error that comes with neighbours, or with a size.
+        is_alike |= length < SHORT or (size is None and not is_right_alone)
+        if is_alike and 1e-3 < times < (0.05 if is_right_alone else 3.0):
             text = "the logits are off by no more than rounding to bfloat16 would make them"
             return Diagnosis(Cause.PRECISION, text, (f"{times:.2g} times as much", *reruns.facts))
     likely = failure.rule.likely_cause(failure.promise)

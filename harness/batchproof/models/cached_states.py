@@ -13,7 +13,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 READS = "batchproof_reads_"  # before the name of the attention that is called then
 
 
-def read_as(model: PreTrainedModel, kind: str, held: Callable[[Tensor], Tensor]) -> None:
+def read_as(
+    model: PreTrainedModel,
+    kind: str,
+    held: Callable[[Tensor], Tensor],
+    are_values_kept: bool = False,
+) -> None:
     """Lets attention read keys and values, `(batch, heads, keys, head_dim)`, as `held` returns them.
 
     `kind` names `held`: the same name is the same function in all models. It must be undone before
@@ -26,7 +31,8 @@ def read_as(model: PreTrainedModel, kind: str, held: Callable[[Tensor], Tensor])
     ) -> Any:
         eager = sys.modules[type(module).__module__].eager_attention_forward
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(own, eager)
-        return attention(module, query, held(key), held(value), mask, **more)
+        value = value if are_values_kept else held(value)
+        return attention(module, query, held(key), value, mask, **more)
 
     name = f"{READS}{kind}_{own}"
     AttentionInterface.register(name, attend)
@@ -35,10 +41,12 @@ def read_as(model: PreTrainedModel, kind: str, held: Callable[[Tensor], Tensor])
 
 
 @contextmanager
-def reading(model: PreTrainedModel, held: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Does so while the block runs."""
+def reading(
+    model: PreTrainedModel, held: Callable[[Tensor], Tensor], are_values_kept: bool = False
+) -> Iterator[None]:
+    """Does so while the block runs; or for keys alone, where values are kept as they are."""
     own = model.config._attn_implementation
-    read_as(model, "edited", held)
+    read_as(model, "edited", held, are_values_kept)
     try:
         yield
     finally:

@@ -1,12 +1,15 @@
-"""Mistakes of kernels that leave a part of the model out in some steps."""
+"""Mistakes of kernels that leave a part of the model out in some steps, or of a cache that keeps no
+rotated keys."""
 
 from collections.abc import Iterator
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from batchproof.diagnosis.counterfactual import CellTable, Edit, Mistake, Suspect
+from batchproof.diagnosis.mistakes.storage import kept_as, places_of
 from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.models.lacking_parts import OwnExperts, Part, lacking
@@ -26,6 +29,15 @@ def part_mistakes(subject: ModelUnderTest, suspect: Suspect) -> Iterator[Mistake
         for what, (of_steps, cells) in cells_by_step(suspect.table).items():
             edit = Edit(cells, partial(lacking, part=part))
             yield suspect.mistake(of_steps or cause, f"{what} computes without {name}", edit=edit)
+    width = getattr(subject.exact.config.get_text_config(), "qk_nope_head_dim", None)
+    if width is not None:  # of latent attention, whose cache has the rest of a key beside the latent
+
+        def without_rotated(keys: Tensor) -> Tensor:
+            return pad(keys[..., :width], (0, keys.shape[-1] - width))
+
+        for what, (cause, cells) in places_of(suspect.table, suspect.config.block_size).items():
+            view = kept_as(suspect, cells, held=without_rotated, are_values_kept=True)
+            yield Mistake(cause, f"{what} is stored without its rotated part", view)
 
 
 def expert_mistakes(subject: ModelUnderTest, suspect: Suspect) -> Iterator[Mistake]:

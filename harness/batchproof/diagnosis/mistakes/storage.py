@@ -116,9 +116,10 @@ def kept_as(
     cells: Tensor,
     source: Tensor | None = None,
     held: Callable[[Tensor], Tensor] | None = None,
+    are_values_kept: bool = False,
 ) -> View:
     """Returns the right view, but the cache keeps other keys and values for these cells: what `held`
-    makes of them, `(1, heads, cells, head_dim)`, or those of the cells `source`.
+    makes of them, `(1, heads, cells, head_dim)`, or of keys alone; or those of the cells `source`.
 
     Each cell gets a substitute at the end of the table, which later steps see in its place.
     """
@@ -136,6 +137,7 @@ def kept_as(
         within[kind] = torch.cat([wide, wide[copied]])
 
     is_substitute = torch.arange(table.num_cells + len(chosen)) >= table.num_cells
+    during = held and partial(_held_where, held=held, are_values_kept=are_values_kept)
     return replace(
         view,
         token=torch.cat([view.token, view.token[copied]]),
@@ -143,13 +145,14 @@ def kept_as(
         position=torch.cat([view.position, view.position[copied]]),
         visible=torch.cat([rows, rows[copied]]),
         within=within,
-        edit=None if held is None else Edit(is_substitute, partial(_held_where, held=held)),
+        edit=None if during is None else Edit(is_substitute, during),
     )
 
 
 def _held_where(
-    model: PreTrainedModel, marked: Tensor, held: Callable[[Tensor], Tensor]
+    model: PreTrainedModel, marked: Tensor, held: Callable[[Tensor], Tensor], are_values_kept: bool
 ) -> AbstractContextManager[None]:
-    return reading(
-        model, lambda states: torch.where(marked.to(states.device)[:, None], held(states), states)
-    )
+    def read(states: Tensor) -> Tensor:
+        return torch.where(marked.to(states.device)[:, None], held(states), states)
+
+    return reading(model, read, are_values_kept)
