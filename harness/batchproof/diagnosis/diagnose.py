@@ -215,8 +215,8 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
         is_right_alone = bool(reruns.is_right.get(Without.NEIGHBOURS))
         length = len(reruns.symptom.request.prompt_token_ids) + reruns.symptom.step
         # Unlike rounding, it may still be an error that comes with neighbours, or with a size.
-        is_alike |= length < SHORT or (size is None and not is_right_alone)
-        if is_alike and 1e-3 < times < (0.05 if is_right_alone else 3.0):
+        is_rounding = is_alike or length < SHORT or (size is None and not is_right_alone)
+        if is_rounding and 1e-3 < times < (0.05 if is_right_alone else 3.0):
             text = "the logits are off by no more than rounding to bfloat16 would make them"
             return Diagnosis(Cause.PRECISION, text, (f"{times:.2g} times as much", *reruns.facts))
     likely = failure.rule.likely_cause(failure.promise)
