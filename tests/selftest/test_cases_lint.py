@@ -77,7 +77,7 @@ WRONG_FILES = [
     ),
 ]
 WRONG_KEYS = [
-    ("promis: P1", "a case: key 'promis' is unknown; choose one of name, promise, why, link"),
+    ("promis: P1", "a case has no key 'promis'; do you mean promise?"),
     ("config: {max_num_seqs: 0}", "EngineConfig.max_num_seqs is 0, but must be at least 1"),
     ("link: a/b#7", "link is 'a/b#7', but must be the http or https URL of a public thread"),
 ]

@@ -7,7 +7,7 @@ import pytest
 
 from batchproof.cli import config_file
 from batchproof.errors import UsageError
-from batchproof.validation.toml_tables import read_toml
+from batchproof.validation.toml_files import read_toml
 from tests.selftest.conftest import HEAD, RIGHT, RunSuite
 
 

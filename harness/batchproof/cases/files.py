@@ -82,7 +82,9 @@ def _case(item: YamlNode) -> Case:
         models=tuple(each.choice(list(EMBEDDED)) for each in _list(found, "models", "model")),
         config=config,
         abort_unknown=_abort_unknown(found),
-        events=frozenset(event for event in schema.EVENTS if event in expect and expect[event].true()),
+        events=frozenset(
+            event for event in schema.EVENTS if event in expect and expect[event].boolean()
+        ),
         max_steps=_at_least(expect, "max_steps", 1),
     )
 

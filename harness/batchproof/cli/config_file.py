@@ -5,14 +5,15 @@ that of the current folder. Its paths are relative to the folder that it lies in
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from batchproof.cli.option_names import CONFIG, KEYS, SERVED
 from batchproof.errors import UsageError
 from batchproof.places import repository
 from batchproof.run.engine_names import COMMAND_PREFIX
-from batchproof.validation.toml_tables import TomlTable, read_toml
+from batchproof.validation.toml_files import read_toml
+from batchproof.validation.yaml_nodes import YamlNode
 
 OWN = "batchproof.toml"
 WHAT = "the configuration"
@@ -20,22 +21,23 @@ DEST, NONE = "batchproof_config", ""  # where pytest keeps the file named, and w
 
 
 class ConfigFile:
-    """A configuration: the table with its keys, and the folder that it lies in."""
+    """A configuration: its path as it is shown, the values of its keys, and the folder that it lies
+    in."""
 
-    def __init__(self, table: TomlTable, folder: Path) -> None:
-        self.table = table
+    def __init__(self, path: str, values: Mapping[str, YamlNode], folder: Path) -> None:
+        self.path, self.values = path, values
         self._folder = folder
 
     @property
     def engines(self) -> list[str]:
         """Returns the engines that the file names, as they are named from the current folder."""
-        return self.named_from_here(self.table.texts("engine")) if "engine" in self.table.values else []
+        return self.named_from_here(self.values["engine"].texts()) if "engine" in self.values else []
 
     def served_by(self, engines: Iterable[str]) -> list[str]:
         """Returns the models that these engines serve, if the file names no others."""
         is_about = not self.engines or set(engines) <= set(self.engines)
-        is_said = is_about and SERVED in self.table.values
-        return self.named_from_here(self.table.texts(SERVED)) if is_said else []
+        is_said = is_about and SERVED in self.values
+        return self.named_from_here(self.values[SERVED].texts()) if is_said else []
 
     def from_here(self, path: str) -> str:
         """Returns a path of the file as it is named from the current folder."""
@@ -59,9 +61,8 @@ class ConfigFile:
 def read(path: Path) -> ConfigFile:
     """Returns a configuration. Raises `CaseError` if the file cannot be read, or has an unknown
     key."""
-    table = read_toml(path, WHAT)
-    table.require_keys(KEYS)
-    return ConfigFile(table, path.resolve().parent)
+    root = read_toml(path, WHAT)
+    return ConfigFile(root.path, root.mapping(KEYS), path.resolve().parent)
 
 
 def find() -> ConfigFile | None:
@@ -89,6 +90,6 @@ def required_engines(config: ConfigFile | None) -> list[str]:
     if config is None or not config.engines:
         raise UsageError(
             "no ENGINE is given: name one before all options, such as mine.py:Engine, or write "
-            f'engine = "mine.py:Engine" into {config.table.file if config else OWN}'
+            f'engine = "mine.py:Engine" into {config.path if config else OWN}'
         )
     return config.engines

@@ -156,14 +156,7 @@ class SamplingParams:
     @property
     def changes_logits(self) -> bool:
         """Whether some stage from 1 to 5 may change a logit."""
-        return (
-            self.repetition_penalty != 1.0
-            or self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
-            or bool(self.logit_bias)
-            or self.allowed_token_ids is not None
-            or self.min_tokens > 0
-        )
+        return not _OF_LOGITS.isdisjoint(self.changed)
 
     @property
     def changed(self) -> list[str]:
@@ -216,6 +209,10 @@ class SamplingParams:
         yield () in self.stop_token_sequences, "a stop_token_sequence is empty"
 
 
+_OF_LOGITS = {
+    *("allowed_token_ids", "min_tokens", "logit_bias"),
+    *("repetition_penalty", "frequency_penalty", "presence_penalty"),
+}
 _OPTIONAL = ("seed", "logprobs", "prompt_logprobs")  # None is a value of theirs
 _WHOLE = ("top_k", "min_tokens", *_OPTIONAL)
 # The number, its least value, its highest.

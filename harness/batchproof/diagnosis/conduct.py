@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from batchproof.api import EngineConfig, FinishReason
 from batchproof.diagnosis.reruns import (
-    SHOWN,
     Call,
     OutOfTimeError,
     Rerunner,
-    Reruns,
     Symptom,
     Without,
+    good_requests,
     is_bad,
     only,
+    wrong_again,
 )
 from batchproof.diagnosis.sizes import size_words
 from batchproof.findings.causes import Cause, Diagnosis
@@ -40,18 +40,18 @@ def of_conduct(rerunner: Rerunner, failure: Failure, own: Diagnosis) -> Diagnosi
         ]
 
     calls = None if failure.rule is Rule.PREFIX else rerunner.run(workloads)
-    for symptom in symptoms(calls, trial.oracle)[:1] if calls else ():
-        reruns = Reruns(rerunner, calls or (), symptom, symptoms_of=symptoms)
-        with suppress(OutOfTimeError):
-            reruns.change()
-            reruns.is_right[Without.NEIGHBOURS] = True  # so that it is their number that is less
-            size = size_words(reruns) if reruns.has_many else None
-            needs = ["without speculation"] if reruns.is_right_without_drafts() else []
-            needs += [each.value for each in SHOWN if reruns.is_right.get(each)]
-            more = [f"it does not occur {' or '.join(needs)}"] if needs else []
-            more += [size] if size else []
-            facts = (*own.evidence, *reruns.facts)
-            return replace(own, text="; ".join((own.text, *more)), evidence=facts)
+    reruns = wrong_again(rerunner, failure, [calls] if calls else [], symptoms)
+    if reruns is None:
+        return own
+    with suppress(OutOfTimeError):
+        reruns.change()
+        reruns.is_right[Without.NEIGHBOURS] = True  # so that it is their number that is less
+        size = size_words(reruns) if reruns.has_many else None
+        needs = reruns.needs()
+        more = [f"it does not occur {' or '.join(needs)}"] if needs else []
+        more += [size] if size else []
+        facts = (*own.evidence, *reruns.facts)
+        return replace(own, text="; ".join((own.text, *more)), evidence=facts)
     return own
 
 
@@ -67,10 +67,10 @@ def cause_of_exception(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     """
     text = headline(failure.finding)
     runs = [run.workload for run in failure.scene.runs]
-    oracle = rerunner.trial.oracle
+    good = [each.with_requests(good_requests(each, rerunner.trial.oracle)) for each in runs]
     changes = (
         (Cause.CANCEL, "with nothing aborted", [replace(each, aborts=()) for each in runs]),
-        (Cause.INPUT, "without the bad request", [_good(each, oracle) for each in runs]),
+        (Cause.INPUT, "without the bad request", good),
     )
     for cause, words, changed in changes:
         asked = [each for each in changed if each.requests]
@@ -108,14 +108,6 @@ def cause_of_refusal(rerunner: Rerunner, failure: Failure) -> Diagnosis:
         facts.append(f"{words}, on a fresh engine: {'refused as well' if is_refused else 'answered'}")
         cause = cause if is_refused else Cause.INPUT
     return Diagnosis(cause, headline(failure.finding), tuple(facts))
-
-
-def _good(workload: Workload, oracle: Oracle) -> Workload:
-    """Returns the workload without bad requests and without the later ones of a live id."""
-    first = {each.request_id: each for each in reversed(workload.requests)}.values()
-    under = oracle.under(workload.adapters)
-    kept = [r for r in workload.requests if any(r is each for each in first) and not is_bad(r, under)]
-    return workload if len(kept) == len(workload.requests) else workload.with_requests(kept)
 
 
 def explain_hang(rerunner: Rerunner, hang: Failure) -> Diagnosis:

@@ -10,7 +10,7 @@ chunks, batches, leaks and former tenants need no special treatment.
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Self
@@ -24,9 +24,7 @@ from batchproof.api import Completion, EngineConfig, Request, RowRecord, StepRec
 from batchproof.decoding.adapters import low_rank
 from batchproof.findings.causes import Cause
 from batchproof.models.adapted_tokens import AS_ASKED, Adapting, adapted
-from batchproof.models.cached_states import reading
 from batchproof.models.catalogue import ModelUnderTest, moved
-from batchproof.models.lacking_parts import OwnExperts, Part, lacking
 from batchproof.workload.workloads import Workload
 
 
@@ -186,6 +184,14 @@ FULL, SLIDING = "full_attention", "sliding_attention"  # kinds of layers, as tra
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """What is done to the model while it computes these cells, bool per cell."""
+
+    cells: Tensor
+    during: Callable[[PreTrainedModel, Tensor], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """What is fed in the pass, and what is read from it: the right computation, or one with a
     mistake."""
@@ -198,11 +204,7 @@ class View:
     adapting: Adapting = AS_ASKED
     # By kind of layer: which of these keys it sees. Kinds that are not named see all.
     within: Mapping[str, Tensor] = field(default_factory=dict)
-    marked: Tensor | None = None  # bool per cell: the cache keeps `held` of its key and value
-    held: Callable[[Tensor], Tensor] | None = None
-    are_values_kept: bool = False  # so that `held` is of the key alone
-    part: Part | OwnExperts | None = None  # of the model, which the cells `without` compute without
-    without: Tensor | None = None  # bool per cell
+    edit: Edit | None = None
     logits_dtype: torch.dtype | None = None
 
     def grown(self, within: Tensor) -> Tensor:
@@ -252,10 +254,8 @@ def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.fl
     low_rank_of = partial(low_rank, subject.model)
     with ExitStack() as stack:
         stack.enter_context(adapted(model, view.variant, view.adapting, low_rank_of))
-        if view.marked is not None:
-            stack.enter_context(reading(model, _held_by(view), view.are_values_kept))
-        if view.part is not None and view.without is not None:
-            stack.enter_context(lacking(model, view.part, view.without))
+        if view.edit is not None:
+            stack.enter_context(view.edit.during(model, view.edit.cells))
         logits: Tensor = model(**arguments, use_cache=False).logits[0].cpu()[view.samples].double()
     return logits if view.logits_dtype is None else logits.to(view.logits_dtype).double()
 
@@ -290,19 +290,13 @@ def _pruned(view: View) -> View:
         visible=view.visible[needed][:, needed],
         samples=place[view.samples],
         within={kind: view.grown(each)[needed][:, needed] for kind, each in view.within.items()},
-        marked=None if view.marked is None else view.marked[needed],
-        without=None if view.without is None else view.without[needed],
+        edit=view.edit and replace(view.edit, cells=view.edit.cells[needed]),
     )
 
 
-def _held_by(view: View) -> Callable[[Tensor], Tensor]:
-    """Returns what makes keys and values, `(1, heads, cells, head_dim)`, those of a faulty cache."""
-    marked, held = view.marked, view.held
-    assert marked is not None, "without marked cells nothing is edited"
-    assert held is not None, "marked cells are held as something else"
-    return lambda states: torch.where(marked.to(states.device)[:, None], held(states), states)
-
-
+# At which steps a mistake is made: "all", those from the first wrong output on ("later"), that "one";
+# and the float64 logits `(n, vocab)` that it gives.
+Predictions = Iterator[tuple[str, Tensor]]
 PICKS = ("first", "last", "longest", "shortest")
 
 

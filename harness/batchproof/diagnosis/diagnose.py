@@ -9,6 +9,7 @@ Three sources, the strongest first:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from batchproof.api import FinishReason
 from batchproof.checks.answers import structure_findings
@@ -33,7 +34,7 @@ from batchproof.diagnosis.reruns import (
     Reruns,
     Symptom,
     Without,
-    symptoms_of,
+    wrong_again,
 )
 from batchproof.diagnosis.sizes import size_words
 from batchproof.findings.causes import Cause, Diagnosis
@@ -53,7 +54,7 @@ ABOUT_FORM = {
 }
 NONE = "no mistake of the list gives this answer"
 MOST_NEEDS = 2  # that a line tells
-WITHOUT_DRAFTS = "it is right without speculation"
+SHORT = 16  # tokens before a wrong output: too few to see whether its error comes with their number
 # Rules about what is made of logits.
 FAMILY_OF: Mapping[Rule, Family] = {
     **dict.fromkeys((Rule.PROCESSED, Rule.FORBIDDEN), choice_mistakes),
@@ -95,7 +96,7 @@ def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> D
 def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Diagnosis | None:
     """Names a mistake in what is made of logits, else what the reruns show; None if nothing of the
     family is wrong, neither when it is run again nor as it was given."""
-    cause, name = CAUSE_OF_PROMISE[failure.rule.promise], failure.finding.request_id
+    cause = CAUSE_OF_PROMISE[failure.rule.promise]
 
     def first_miss(own: Answer) -> int:
         misses = next(family(own)).misses
@@ -104,28 +105,25 @@ def _of_right_logits(rerunner: Rerunner, failure: Failure, family: Family) -> Di
 
     def symptoms(calls: Sequence[Call], oracle: Oracle) -> list[Symptom]:
         wrong = (a for a in answers_of(calls, oracle) if is_wrong(family, a))
-        found = [Symptom(a.call, a.request, first_miss(a), is_content=True) for a in wrong]
-        return sorted(found, key=lambda each: each.request.request_id != name)
+        return [Symptom(a.call, a.request, first_miss(a), is_content=True) for a in wrong]
 
     given = [Call(r.workload, r.completions, ()) for r in failure.scene.runs if r.completions]
-    for calls in (*rerunner.reruns(failure.scene), given):
-        for symptom in symptoms(calls, rerunner.trial.oracle)[:1]:
-            reruns = Reruns(rerunner, calls, symptom, symptoms_of=symptoms)
-            if reruns.is_right_without_drafts():
-                return _of_drafts(reruns, family)
-            reruns.change()
-            # Another draw may be right by chance.
-            shown = None if is_drawn(symptom.request) else reruns.cause()
-            if shown and shown[0] is not Cause.STALE:  # which is no matter of parameters
-                shown = cause, shown[1]
-            named = _named(reruns, family, cause) or _explained(reruns, evidence_of(reruns))
-            return named or _shown(shown or _sized(reruns), *reruns.facts)
-    return None
-
-
-def _sized(reruns: Reruns) -> tuple[Cause, str] | None:
+    reruns = wrong_again(rerunner, failure, chain(rerunner.reruns(failure.scene), [given]), symptoms)
+    if reruns is None:
+        return None
+    if reruns.needs_drafts():
+        return _of_drafts(reruns, family)
+    reruns.change()
+    # Another draw may be right by chance.
+    shown = None if is_drawn(reruns.symptom.request) else reruns.cause()
+    if shown and shown[0] is not Cause.STALE:  # which is no matter of parameters
+        shown = cause, shown[1]
+    named = _named(reruns, family, cause)
+    if named:
+        return named
     size = size_words(reruns)
-    return (Cause.SIZE, size) if size else None
+    sized = (Cause.SIZE, size) if size else None
+    return _explained(reruns, evidence_of(reruns), size) or _shown(shown or sized, *reruns.facts)
 
 
 def _shown(shown: tuple[Cause, str] | None, *facts: str) -> Diagnosis:
@@ -139,10 +137,10 @@ def _of_drafts(reruns: Reruns, family: Family) -> Diagnosis:
     reruns.change()
     named = _named(reruns, family, Cause.SPECULATION)
     if named is None and family is choice_mistakes:
-        named = _explained(reruns, evidence_of(reruns))
-        named = named and replace(named, text=f"{named.text}; {WITHOUT_DRAFTS}")
-    needs = "".join(f", and {each.value}" for each in SHOWN if reruns.is_right.get(each))
-    return named or _shown((Cause.SPECULATION, f"{WITHOUT_DRAFTS}{needs}"), *reruns.facts)
+        named = _explained(reruns, evidence_of(reruns), size_words(reruns))
+        named = named and replace(named, text=f"{named.text}; {SHOWN[Without.DRAFTS][1]}")
+    needs = ", and ".join(reruns.needs())
+    return named or _shown((Cause.SPECULATION, f"it is right {needs}"), *reruns.facts)
 
 
 def _named(
@@ -150,18 +148,19 @@ def _named(
 ) -> Diagnosis | None:
     name, oracle = reruns.symptom.request.request_id, reruns.rerunner.trial.oracle
     reran = (*reruns.reran, *reruns.with_longer_answers())
-    answers = [a for calls in reran for a in answers_of(calls, oracle) if a.request.request_id == name]
-    for own in answers_of(reruns.calls, oracle):
-        if own.request.request_id == name and is_wrong(family, own):
-            named = named_mistake(reruns.rerunner, family, own, answers, cause, reruns.is_right)
-            if named is None:
-                return None
-            facts = (*named.evidence, *evidence, *reruns.facts)
-            needs = [each.value for each in SHOWN if reruns.is_right.get(each)][:MOST_NEEDS]
-            text = f"{named.text} (request {name!r})"
-            text += f"; it is right {' or '.join(needs)}" if needs else ""
-            return replace(named, text=text, evidence=facts)
-    return None
+    own, *answers = (
+        [a for a in answers_of(calls, oracle) if a.request.request_id == name]
+        for calls in (reruns.calls, *reran)
+    )
+    wrong = next((each for each in own if is_wrong(family, each)), None)
+    more = [*chain.from_iterable(answers)]
+    named = wrong and named_mistake(reruns.rerunner, family, wrong, more, cause, reruns.is_right)
+    if not named:
+        return None
+    needs = [each for each in reruns.needs() if each != Without.DRAFTS.value][:MOST_NEEDS]
+    text = f"{named.text} (request {name!r})"
+    text += f"; it is right {' or '.join(needs)}" if needs else ""
+    return replace(named, text=text, evidence=(*named.evidence, *evidence, *reruns.facts))
 
 
 def _by_the_rule(failure: Failure) -> Diagnosis | None:
@@ -172,17 +171,15 @@ def _by_the_rule(failure: Failure) -> Diagnosis | None:
 
 
 def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
-    found = _wrong_answer(rerunner, failure)
-    if found is None:
+    reruns = wrong_again(rerunner, failure, rerunner.reruns(failure.scene))
+    if reruns is None:
         if failure.rule is Rule.GOOD_REFUSED:
             return cause_of_refusal(rerunner, failure)
         return _without_a_wrong_answer(failure, rerunner.trial.promise)
-    calls, symptom = found
-    reruns = Reruns(rerunner, calls, symptom)
-    if reruns.is_right_without_drafts():
-        family = choice_mistakes if symptom.is_content else end_mistakes
-        return _of_drafts(reruns, family)
-    call = calls[symptom.call]
+    symptom = reruns.symptom
+    if reruns.needs_drafts():
+        return _of_drafts(reruns, choice_mistakes if symptom.is_content else end_mistakes)
+    call = reruns.calls[symptom.call]
     if not is_drawn(symptom.request):
         right, _ = rerunner.trial.oracle.under(call.workload.adapters).expected(symptom.request)
         delay = rerunner.trial.scheduling_delay
@@ -202,46 +199,32 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     is_grammar = any(each.grammar for each in requests)
     families = [choice_mistakes] if is_grammar or any(each.sampling for each in requests) else []
     for family in (*families, returned_mistakes):
-        named = _named(reruns, family, Cause.GRAMMAR if is_grammar else Cause.SAMPLING)
-        if named:
+        if named := _named(reruns, family, Cause.GRAMMAR if is_grammar else Cause.SAMPLING):
             return named
     shown = reruns.cause()
     if reruns.is_repeatable is False or failure.rule is Rule.LOGITS_FINITE:
         cause, text = shown or (Cause.UNKNOWN, headline(failure.finding))
         return Diagnosis(cause, text, tuple(reruns.facts))
-    size = size_words(reruns) if reruns.is_large else None  # while there is time
+    size = size_words(reruns)
     evidence = evidence_of(reruns)
-    explained = _explained(reruns, evidence, size)
-    if explained:
+    if explained := _explained(reruns, evidence, size):
         return explained
-    size = size if reruns.is_large else size_words(reruns)
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
-    # Unlike rounding, it may still be an error that comes with the length.
-    if rounding and (rounding.is_alike or reruns.shows_with_half() is not False):
-        largest = 0.05 if reruns.is_right.get(Without.NEIGHBOURS) else 3.0
-        if 1e-3 < rounding.size < largest:
+    if rounding:
+        times, is_alike = rounding
+        is_right_alone = bool(reruns.is_right.get(Without.NEIGHBOURS))
+        length = len(reruns.symptom.request.prompt_token_ids) + reruns.symptom.step
+        # Unlike rounding, it may still be an error that comes with neighbours, or with a size.
+        is_rounding = is_alike or length < SHORT or (size is None and not is_right_alone)
+        if is_rounding and 1e-3 < times < (0.05 if is_right_alone else 3.0):
             text = "the logits are off by no more than rounding to bfloat16 would make them"
-            facts = (f"{rounding.size:.2g} times as much", *reruns.facts)
-            return Diagnosis(Cause.PRECISION, text, facts)
+            return Diagnosis(Cause.PRECISION, text, (f"{times:.2g} times as much", *reruns.facts))
     likely = failure.rule.likely_cause(failure.promise)
     if shown is None and likely in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
         shown = likely, likely.value
     if size:
         shown = (shown[0], f"{shown[1]}; {size}") if shown else (Cause.SIZE, size)
     return _shown(shown, *reruns.facts)
-
-
-def _wrong_answer(rerunner: Rerunner, failure: Failure) -> tuple[Sequence[Call], Symptom] | None:
-    """Reruns the failure. Returns the calls and a wrong answer, preferably one of the failed request;
-    None if every answer is right."""
-    for calls in rerunner.reruns(failure.scene):
-        symptoms = symptoms_of(calls, rerunner.trial.oracle)
-        symptoms.sort(
-            key=lambda s: (not s.is_content, s.request.request_id != failure.finding.request_id)
-        )
-        if symptoms:
-            return calls, symptoms[0]
-    return None
 
 
 def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
@@ -259,15 +242,14 @@ def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
 
 
 def _explained(
-    reruns: Reruns, evidence: tuple[Suspect, Observed] | None, size: str | None = None
+    reruns: Reruns, evidence: tuple[Suspect, Observed] | None, size: str | None
 ) -> Diagnosis | None:
-    """Names the mistake under which the reference gives the tokens, logits or logprobs, and the size
-    from which on it is made."""
+    """Names the mistake under which the reference gives the tokens, logits or logprobs; `size`: from
+    which on it is made."""
     explanation = evidence and explain(reruns, *evidence)
     if not explanation:
         return None
     text = f"{explanation.text} (request {reruns.symptom.request.request_id!r})"
-    size = size or size_words(reruns)
     facts = (explanation.words(), *([size] if size else []), *reruns.facts)
     return Diagnosis(_narrowed(explanation.cause, reruns), text, facts)
 

@@ -1,9 +1,9 @@
 """Finds the mistake under which the reference gives exactly the engine's answer."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Self
 
 import torch
@@ -14,8 +14,8 @@ from batchproof.api import Capability
 from batchproof.diagnosis.counterfactual import (
     FULL,
     SLIDING,
-    CellTable,
     Mistake,
+    Predictions,
     Suspect,
     View,
     cell_table_of,
@@ -33,10 +33,10 @@ from batchproof.diagnosis.mistakes.masks import (
 from batchproof.diagnosis.mistakes.parts import expert_mistakes, part_mistakes
 from batchproof.diagnosis.mistakes.states import (
     Change,
-    Pass,
     StateMistake,
     StateReplay,
     carries_states,
+    passes_around,
     state_mistakes,
 )
 from batchproof.diagnosis.mistakes.storage import precision_mistakes, storage_mistakes
@@ -105,62 +105,37 @@ class Observed:
     honest: Tensor  # float64, centred
     tolerance: float
 
-    def first(self) -> "Observed":
-        logits = None if self.logits is None else self.logits[:1]
-        return Observed(self.tokens[:1], logits, self.honest[:1], self.tolerance)
-
     def explanation(
-        self, mistake: Mistake | StateMistake, predicted: Tensor, extent: str
+        self, mistake: Mistake | StateMistake, predictions: Predictions
     ) -> Explanation | None:
-        """Returns the mistake if its logits `(n, vocab)` explain the answer, else None."""
-        share = self._share(predicted, mistake.is_rounding)
-        if share is None:
-            return None
-        known = None if self.logits is None else share
-        return Explanation(mistake.cause, mistake.text, known, len(self.tokens), extent)
+        """Returns the mistake if logits that it gives explain the answer, else None."""
+        for extent, predicted in predictions:
+            share = self._share(centred(predicted), mistake.is_rounding)
+            if share is None:
+                continue
+            known = None if self.logits is None else share
+            found = Explanation(mistake.cause, mistake.text, known, len(predicted), extent)
+            if extent != "one" or found.badness < ONCE_EXPLAINED_SHARE:
+                return found
+        return None
 
     def _share(self, predicted: Tensor, is_rounding: bool) -> float | None:
-        """Returns the error of the prediction `(n, vocab)` as a share of the reference's error; None if
-        it is too large for an explanation. NaN explains nothing: its argmax is any token."""
+        """Returns the error of the prediction of the first outputs, `(n, vocab)`, as a share of the
+        reference's error; None if it is too large for an explanation. NaN explains nothing: its argmax
+        is any token."""
+        num = len(predicted)
         if predicted.isnan().any():
             return None
         if self.logits is None:
-            fits = torch.equal(predicted.argmax(-1), self.tokens)
+            fits = torch.equal(predicted.argmax(-1), self.tokens[:num])
             return 0.0 if fits else None
-        missed, honest = (self.logits - predicted), (self.logits - self.honest)
+        missed, honest = self.logits[:num] - predicted, self.logits[:num] - self.honest[:num]
         if is_rounding:
             share = (missed.pow(2).mean() / honest.pow(2).mean()).sqrt().item()
             return share if share < ROUNDING_SHARE else None
         share = (missed.abs().max() / honest.abs().max()).item()
         is_close = bool(missed.abs().max() <= self.tolerance) and share < 0.3
         return share if share < EXPLAINED_SHARE or is_close else None
-
-
-def explain_by_states(rerunner: Rerunner, suspect: Suspect, observed: Observed) -> Explanation | None:
-    """Returns the first mistake that explains all outputs from the first wrong one on, else the first
-    that explains that one alone; None if none does."""
-    replay = StateReplay(rerunner.trial.subject, suspect.table)
-    passes, best = replay.passes(suspect.seq), None
-    for mistake in rerunner.in_time(state_mistakes(replay, suspect)):
-        found = _explanation(replay, passes, suspect, observed, mistake)
-        if found and found.num_outputs == len(observed.tokens) > 1:
-            return found
-        best = best or found
-    return best
-
-
-def _explanation(
-    replay: StateReplay, passes: list[Pass], suspect: Suspect, observed: Observed, mistake: StateMistake
-) -> Explanation | None:
-    logits = replay.logits(passes, mistake.change)
-    cells = [cell for cell in suspect.honest.samples.tolist() if cell in logits]
-    predicted = centred(torch.stack([logits[cell] for cell in cells]))
-    for seen, extent in ((observed, "all"), (observed.first(), "one")):
-        size = len(seen.tokens)
-        found = seen.explanation(mistake, predicted[:size], extent) if len(predicted) >= size else None
-        if found:
-            return found
-    return None
 
 
 Family = Callable[[Suspect], Iterator[Mistake]]
@@ -179,7 +154,8 @@ def explain(reruns: Reruns, suspect: Suspect, observed: Observed) -> Explanation
     is_right_alone = bool(reruns.is_right.get(Without.NEIGHBOURS))
     rerunner, subject = reruns.rerunner, reruns.rerunner.trial.subject
     if carries_states(subject):
-        return explain_by_states(rerunner, suspect, observed)
+        replay = StateReplay(subject, suspect)
+        return _best(rerunner, observed, ((m, replay.predictions(m)) for m in state_mistakes(replay)))
     own: tuple[Family, ...] = (*OWN, partial(part_mistakes, subject))
     others: tuple[Family, ...] = (partial(expert_mistakes, subject), *OTHERS)
     groups = [others, own] if is_right_alone else [own, others]
@@ -196,7 +172,8 @@ def explain(reruns: Reruns, suspect: Suspect, observed: Observed) -> Explanation
     once: Explanation | None = None  # of the first wrong output alone
     for group in groups:
         mistakes = chain.from_iterable(family(suspect) for family in group)
-        best = _best(rerunner, suspect, observed, mistakes)
+        tried = ((each, _predictions(subject, suspect, observed, each)) for each in mistakes)
+        best = _best(rerunner, observed, tried)
         if best is not None and best.num_outputs == len(observed.tokens):
             return best
         once = once or best
@@ -230,28 +207,26 @@ def evidence_of(reruns: Reruns) -> tuple[Suspect, Observed] | None:
     )
     cells = [s.cell for s in table.samples if s.seq == seq and s.output >= symptom.step]
     cells = cells[: len(completion.token_ids) - symptom.step]
+    if cells and has_states:
+        ends = {each.last_cell for each in passes_around(table, seq, cells[0])}
+        cells = [*takewhile(ends.__contains__, cells)]
     if not cells:
         return None
-    end = symptom.step + len(cells)
     window = _window(subject)
     honest = honest_view(table, torch.tensor(cells), window, subject.layer_kinds)
+    only_window = None if honest.within else window
+    is_continuous = Capability.SCHEDULING in trial.capabilities
+    suspect = Suspect(table, seq, honest, only_window, reruns.here.config, is_continuous)
+    exact = centred(
+        StateReplay(subject, suspect).logits(Change()) if has_states else logits_of(subject, honest)
+    )
+    end = symptom.step + len(cells)
     tokens = torch.tensor(completion.token_ids[symptom.step : end])
-    exact = centred(_exact(subject, table, seq, honest) if has_states else logits_of(subject, honest))
     given = None if completion.logits is None else completion.logits[symptom.step : end]
     if given is not None and not bool(torch.isfinite(given).all()):
         return None
     believed = _believed(given, tokens, exact)
-    observed = Observed(tokens, believed, exact, tolerance=1.5 * trial.oracle.logit_bound)
-    is_continuous = Capability.SCHEDULING in trial.capabilities
-    only_window = None if honest.within else window
-    return Suspect(table, seq, honest, only_window, reruns.here.config, is_continuous), observed
-
-
-def _exact(subject: ModelUnderTest, table: CellTable, seq: int, honest: View) -> Tensor:
-    """Returns the right logits `(n, vocab)` of a model that carries states."""
-    replay = StateReplay(subject, table)
-    logits = replay.logits(replay.passes(seq), Change())
-    return torch.stack([logits[cell] for cell in honest.samples.tolist()])
+    return suspect, Observed(tokens, believed, exact, tolerance=1.5 * trial.oracle.logit_bound)
 
 
 def _believed(given: Tensor | None, tokens: Tensor, exact: Tensor) -> Tensor | None:
@@ -270,13 +245,13 @@ def _window(subject: ModelUnderTest) -> int | None:
 
 
 def _best(
-    rerunner: Rerunner, suspect: Suspect, observed: Observed, mistakes: Iterator[Mistake]
+    rerunner: Rerunner, observed: Observed, tried: Iterable[tuple[Mistake | StateMistake, Predictions]]
 ) -> Explanation | None:
     """Returns the mistake that misses least, of those that explain all outputs if there is one.
     Earlier ones are more common, so a later one must be clearly better to replace them."""
     best: Explanation | None = None
-    for mistake in rerunner.in_time(mistakes):
-        found = _tried(rerunner.trial.subject, suspect, observed, mistake)
+    for mistake, predictions in rerunner.in_time(tried):
+        found = observed.explanation(mistake, predictions)
         if found and (best is None or found.is_better(best)):
             best = found
         is_whole = best is not None and best.num_outputs == len(observed.tokens)
@@ -285,28 +260,21 @@ def _best(
     return best
 
 
-def _tried(
+def _predictions(
     subject: ModelUnderTest, suspect: Suspect, observed: Observed, mistake: Mistake
-) -> Explanation | None:
-    """Tries the mistake at all steps, then from the first wrong output on, then at that output only:
-    some mistakes are made rarely."""
+) -> Predictions:
+    """Yields what the reference gives with the mistake at all steps, then from the first wrong output
+    on, then at that output only: some mistakes are made rarely."""
     if mistake.view.is_same(suspect.honest):
-        return None
-    found = observed.explanation(mistake, centred(logits_of(subject, mistake.view)), "all")
-    if found or observed.logits is None or mistake.is_rounding:
-        return found
+        return
+    yield "all", logits_of(subject, mistake.view)
+    if observed.logits is None or mistake.is_rounding:
+        return
     step = suspect.table.step
     first_step = step[suspect.honest.samples[0]]
-    for extent, where in (("later", step >= first_step), ("one", step == first_step)):
-        view = _limited(mistake.view, suspect, where)
-        seen = observed
-        if extent == "one":
-            view = replace(view, samples=view.samples[:1])
-            seen = observed.first()
-        found = seen.explanation(mistake, centred(logits_of(subject, view)), extent)
-        if found and (extent != "one" or found.badness < ONCE_EXPLAINED_SHARE):
-            return found
-    return None
+    yield "later", logits_of(subject, _limited(mistake.view, suspect, step >= first_step))
+    once = _limited(mistake.view, suspect, step == first_step)
+    yield "one", logits_of(subject, replace(once, samples=once.samples[:1]))
 
 
 def _limited(view: View, suspect: Suspect, where: Tensor) -> View:
@@ -334,24 +302,12 @@ def _limited(view: View, suspect: Suspect, where: Tensor) -> View:
     return replace(seen, token=token, position=position, variant=variant)
 
 
-@dataclass(frozen=True, slots=True)
-class Rounding:
-    """How an answer is off the right logits, against the answer that bfloat16 arithmetic gives.
-
-    `size`: the distance in units of the distance of that. `likeness`: the cosine between both errors,
-    about 0 for errors of another origin; weights are rounded alike in every order of sums.
-    """
-
-    size: float
-    likeness: float
-
-    @property
-    def is_alike(self) -> bool:
-        return self.likeness > ALIKE
-
-
-def rounding_of(subject: ModelUnderTest, suspect: Suspect, observed: Observed) -> Rounding | None:
-    """Returns the comparison with bfloat16 arithmetic; None if there are no logits to compare."""
+def rounding_of(
+    subject: ModelUnderTest, suspect: Suspect, observed: Observed
+) -> tuple[float, bool] | None:
+    """Compares how the answer is off with the answer that bfloat16 arithmetic gives: by how many times
+    as much, and whether in about the same direction, since weights are rounded alike in every order of
+    sums. None if there are no logits to compare."""
     if carries_states(subject) or observed.logits is None:
         return None
     low = centred(logits_of(subject, suspect.honest, torch.bfloat16)) - observed.honest
@@ -359,4 +315,4 @@ def rounding_of(subject: ModelUnderTest, suspect: Suspect, observed: Observed) -
     sizes = low.norm().item(), off.norm().item()
     if not all(sizes):
         return None
-    return Rounding(sizes[1] / sizes[0], (low * off).sum().item() / (sizes[0] * sizes[1]))
+    return sizes[1] / sizes[0], (low * off).sum().item() > ALIKE * sizes[0] * sizes[1]

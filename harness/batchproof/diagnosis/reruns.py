@@ -22,10 +22,10 @@ from batchproof.api import (
     TokenEvent,
 )
 from batchproof.checks.answers import of_each, slack, structure_findings
-from batchproof.diagnosis.schedules import plain_schedule, schedule_of_events
+from batchproof.diagnosis.schedules import plain_events, schedule_of_events
 from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause
-from batchproof.findings.finding import Scene
+from batchproof.findings.finding import Failure, Scene
 from batchproof.oracle.choosing import is_drawn, is_malformed, is_plain, processed, sampling_of
 from batchproof.oracle.oracle import Oracle, centred
 from batchproof.run.adapting import LoadedAdapters
@@ -56,8 +56,8 @@ class Call:
 
     def schedule(self) -> Sequence[StepRecord]:
         """Returns the trace, else what events show, else the simplest schedule within the limits."""
-        observed = self.trace or schedule_of_events(self.workload, self.events)
-        return observed or plain_schedule(self.workload, self.completions)
+        events = self.events or plain_events(self.workload, self.completions)
+        return self.trace or schedule_of_events(self.workload, events)
 
 
 class Rerunner:
@@ -139,10 +139,20 @@ class Symptom:
     is_content: bool  # wrong tokens or logits, as against a wrong length or finish reason
 
 
+SymptomsOf = Callable[[Sequence[Call], Oracle], list[Symptom]]
+
+
 def is_bad(request: Request, oracle: Oracle) -> bool:
     """Returns whether the request must be refused; the oracle is under the adapters of its call."""
     limits = Limits.of(oracle.subject.model, EngineConfig())
     return limits.refusal(request) is not None or not oracle.knows(request) or is_malformed(request)
+
+
+def good_requests(workload: Workload, oracle: Oracle) -> list[Request]:
+    """Returns the requests that need not be refused: the first of each id, unless it is bad."""
+    first = {each.request_id: each for each in reversed(workload.requests)}.values()
+    under = oracle.under(workload.adapters)
+    return [r for r in workload.requests if any(r is each for each in first) and not is_bad(r, under)]
 
 
 def symptoms_of(calls: Sequence[Call], oracle: Oracle) -> list[Symptom]:
@@ -197,16 +207,15 @@ def _first_wrong(request: Request, completion: Completion, oracle: Oracle) -> in
     return len(known) if known != tokens else None
 
 
-FEWEST_HALVED = 8  # tokens
 MORE = 8  # tokens of an answer
 NUM_REWRITTEN = 6  # requests whose contents are rewritten, one at a time
 MANY = 128  # requests
-LONG = 512  # tokens of a request
 
 
 class Without(Enum):
     """What a rerun leaves out, in words of the report."""
 
+    DRAFTS = "without speculation"
     NEIGHBOURS = "alone on a fresh engine"
     ADAPTERS = "with no adapter asked for"
     HISTORY = "on a fresh engine, without the calls before"
@@ -222,6 +231,7 @@ class Without(Enum):
 
 # What it shows if the answer is right without it, the most certain first.
 SHOWN = {
+    Without.DRAFTS: (Cause.SPECULATION, "it is right without speculation"),
     Without.ADAPTERS: (Cause.ADAPTER, "it is right while no request names an adapter"),
     Without.PREFIX_CACHE: (Cause.STALE, "it is right while nothing is taken over from a prefix cache"),
     Without.HISTORY: (Cause.STALE, "an earlier call changes the answer"),
@@ -253,7 +263,7 @@ class Reruns:
     is_right: dict[Without, bool | None] = field(default_factory=dict)
     movers: list[str] | None = None  # neighbours whose contents move the answer
     facts: list[str] = field(default_factory=list)
-    symptoms_of: Callable[[Sequence[Call], Oracle], list[Symptom]] = symptoms_of
+    symptoms_of: SymptomsOf = symptoms_of
     reran: list[list[Call]] = field(default_factory=list)
 
     @property
@@ -268,12 +278,6 @@ class Reruns:
     def has_many(self) -> bool:
         """Whether it is rather their number that matters than what each of the requests says."""
         return sum(len(each.requests) for each in self.workloads) > MANY
-
-    @property
-    def is_large(self) -> bool:
-        """Whether sizes are tried before mistakes, each of which takes long."""
-        own = self.symptom.request
-        return self.has_many or len(own.prompt_token_ids) + own.max_new_tokens > LONG
 
     def answer_in(self, calls: Sequence[Call]) -> Completion | None:
         return calls[self.symptom.call].completion(self.symptom.request.request_id)
@@ -293,11 +297,15 @@ class Reruns:
     def change(self) -> None:
         """Reruns the calls with each thing changed, but for the neighbours' contents."""
         for without, workloads in self._changes():
-            self.is_right[without] = self._is_right(without.value, workloads)
+            if without not in self.is_right:
+                self.is_right[without] = self._is_right(without.value, workloads)
 
     def _changes(self) -> Iterator[tuple[Without, list[Workload]]]:
         here, workloads, trial = self.here, self.workloads, self.rerunner.trial
         config = workloads[-1].config
+        if config.num_speculative_tokens:
+            plain = self._with_config(num_speculative_tokens=None, draft_agreement=None)
+            yield Without.DRAFTS, plain
         yield Without.NEIGHBOURS, [only(here, self.symptom.request)]
         if any(request.adapter for each in workloads for request in each.requests):
             yield Without.ADAPTERS, [_unadapted(each) for each in workloads]
@@ -305,8 +313,7 @@ class Reruns:
             yield Without.HISTORY, [here]
         if here.aborts:
             yield Without.ABORTS, self._with_call(replace(here, aborts=()))
-        under = trial.oracle.under(here.adapters)
-        good = [r for r in here.requests if not is_bad(r, under)]
+        good = good_requests(here, trial.oracle)
         if len(good) < len(here.requests):
             yield Without.BAD_REQUESTS, self._with_call(here.with_requests(good))
         if config.prefix_caching:  # an engine may do it unasked
@@ -391,32 +398,16 @@ class Reruns:
             else "rewriting the neighbours' contents does not change it"
         )
 
-    def is_right_without_drafts(self) -> bool | None:
-        """Returns whether the answer is right if nothing is drafted; None if nothing was."""
-        if not self.calls[-1].workload.config.num_speculative_tokens:
-            return None
-        plain = self._with_config(num_speculative_tokens=None, draft_agreement=None)
-        return self._is_right("without speculation", plain)
+    def needs_drafts(self) -> bool:
+        """Returns whether the answer is right if nothing is drafted, and something was."""
+        without, workloads = next(self._changes())
+        if without is Without.DRAFTS:
+            self.is_right[without] = self._is_right(without.value, workloads)
+        return bool(self.is_right.get(Without.DRAFTS))
 
-    def shows_with_half(self) -> bool | None:
-        """Returns whether half of the tokens before the wrong output, alone, are answered wrongly as
-        well, as low precision would have it; None where there are too few, or no time is left."""
-        request = self.symptom.request
-        half = (len(request.prompt_token_ids) + self.symptom.step) // 2
-        prompt = request.prompt_token_ids[:half]
-        if half < FEWEST_HALVED:
-            return None
-        short = replace(request, prompt_token_ids=prompt, max_new_tokens=3 + half - len(prompt))
-        try:
-            again = self.rerunner.run([only(self.here, short)])
-        except OutOfTimeError:
-            return None
-        if again is None:
-            return None
-        is_wrong = bool(symptoms_of(again, self.rerunner.trial.oracle))
-        words = "wrong as well" if is_wrong else "right"
-        self.facts.append(f"alone with half of its context: {words}")
-        return is_wrong
+    def needs(self) -> list[str]:
+        """Returns without what the answer is right, the most certain first."""
+        return [each.value for each in SHOWN if self.is_right.get(each)]
 
     def cause(self) -> tuple[Cause, str] | None:
         """Returns the cause that the reruns alone suggest, and why; None if they suggest none. Reruns
@@ -450,6 +441,23 @@ class Reruns:
         if here and any(steps.get(name, here)[0] > here[-1] for name in movers):
             return Cause.LEAK, f"{names}, which was to come later"
         return Cause.STALE, f"{names}, which had left before"
+
+
+def wrong_again(
+    rerunner: Rerunner,
+    failure: Failure,
+    attempts: Iterable[list[Call]],
+    symptoms_of: SymptomsOf = symptoms_of,
+) -> Reruns | None:
+    """Returns the first attempt that has a wrong answer, preferably of the failed request and of wrong
+    content; None if every answer is right."""
+    name = failure.finding.request_id
+    for calls in attempts:
+        symptoms = symptoms_of(calls, rerunner.trial.oracle)
+        symptoms.sort(key=lambda each: (not each.is_content, each.request.request_id != name))
+        if symptoms:
+            return Reruns(rerunner, calls, symptoms[0], symptoms_of=symptoms_of)
+    return None
 
 
 def _staying(request: Request, own: Request, room: int) -> Request:

@@ -89,17 +89,6 @@ def difference(oracle: Oracle, base: Answer, changed: Answer) -> float | None:
     return worst / unit.max_abs if unit.max_abs else float("inf")
 
 
-def weaker_grade(oracle: Oracle, base: Answer, changed: Answer, worst: float | None) -> Grade:
-    """Returns the grade of answers that are not equal bit for bit, without a look at shapes: E, T or
-    none. `worst` is their `difference`."""
-    has_same_tokens = base.token_ids == changed.token_ids
-    is_constructed = oracle.subject.oracle is not None
-    is_rounding = worst is not None and worst <= oracle.kappa
-    if is_rounding and (has_same_tokens or not is_constructed):
-        return Grade.WITHIN_E
-    return Grade.TOKENS if has_same_tokens and is_constructed else Grade.NONE
-
-
 @dataclass(frozen=True)
 class Graded:
     """The grade of one comparison. `worst` is the largest difference of a logit in units of E; None
@@ -107,7 +96,6 @@ class Graded:
 
     grade: Grade
     worst: float | None
-    num_tokens: int
     has_moved: bool  # a logit, or without logits a token
 
 
@@ -123,13 +111,15 @@ def graded(
 
     Raises `OracleError`, and what `control` raises.
     """
-    worst = difference(oracle, base, changed)
-    if base.is_same(changed):
+    worst, has_same_tokens = difference(oracle, base, changed), base.token_ids == changed.token_ids
+    is_constructed, is_same = oracle.subject.oracle is not None, base.is_same(changed)
+    is_rounding = worst is not None and worst <= oracle.kappa
+    if is_same:
         grade = Grade.SAME_SHAPES if keeps_shapes else Grade.BITWISE
+    elif is_rounding and (has_same_tokens or not is_constructed):
+        is_of_shapes = not keeps_shapes and changed.is_same(control())
+        grade = Grade.SAME_SHAPES if is_of_shapes else Grade.WITHIN_E
     else:
-        grade = weaker_grade(oracle, base, changed, worst)
-        if grade is Grade.WITHIN_E and not keeps_shapes and changed.is_same(control()):
-            grade = Grade.SAME_SHAPES
-    has_moved = base.token_ids != changed.token_ids if worst is None else not base.is_same(changed)
-    shown = worst if worst is not None and isfinite(worst) else None
-    return Graded(grade, shown, len(changed.token_ids), has_moved)
+        grade = Grade.TOKENS if has_same_tokens and is_constructed else Grade.NONE
+    has_moved = not has_same_tokens if worst is None else not is_same
+    return Graded(grade, worst if worst is not None and isfinite(worst) else None, has_moved)

@@ -218,7 +218,7 @@ def measure_axis(trial: Trial, axis: Axis, seed: int) -> AxisRecord:
         evidence=evidence,
         worst=worst,
         num_comparisons=len(found),
-        num_tokens=sum(each.num_tokens for each in found),
+        num_tokens=sum(len(each.changed.answer.token_ids) for each in outcomes),
     )
 
 
@@ -337,7 +337,7 @@ def require_grade(trial: Trial, axis: Axis, declared: Grade) -> None:
             raise _fallen(trial, axis, declared, outcome)
         trial.ledger.num_workloads += 1
         trial.ledger.num_requests += 1
-        trial.ledger.num_steps += outcome.graded.num_tokens
+        trial.ledger.num_steps += len(outcome.changed.answer.token_ids)
 
 
 def _fallen(trial: Trial, axis: Axis, declared: Grade, outcome: Outcome) -> ConformanceFailure:

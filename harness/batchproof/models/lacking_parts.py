@@ -50,7 +50,7 @@ class OwnExperts:
 
 
 @contextmanager
-def lacking(model: PreTrainedModel, part: Part | OwnExperts, tokens: Tensor) -> Iterator[None]:
+def lacking(model: PreTrainedModel, tokens: Tensor, part: Part | OwnExperts) -> Iterator[None]:
     """Lets the flagged tokens, bool `(n,)`, of the one sequence that is fed compute without the part
     while the block runs."""
     with ExitStack() as stack:

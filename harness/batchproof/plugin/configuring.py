@@ -48,7 +48,7 @@ def _of_file(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) 
             return []
         words = dict(_arguments(file, parser, typed))
         keys = ", ".join(words) or "no key of this run"
-        config.stash[CONFIGURED] = f"{file.table.place().path}: {keys}"
+        config.stash[CONFIGURED] = f"{file.path}: {keys}"
         return [*chain.from_iterable(words.values())]
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
@@ -58,30 +58,30 @@ def _arguments(
     file: ConfigFile, parser: pytest.Parser, typed: Namespace
 ) -> Iterator[tuple[str, list[str]]]:
     """Yields the keys of the run that no flag overrides, each with its arguments."""
-    table, is_benchmark = file.table, getattr(typed, "benchmark_only", False)
-    for key in filter(FLAGS.__contains__, table.values):
+    is_benchmark = getattr(typed, "benchmark_only", False)
+    for key in filter(FLAGS.__contains__, file.values):
         flag = FLAGS[key]
         is_of_run = key in IN_BENCHMARKS if is_benchmark else key not in OF_BENCHMARKS
         is_of_run &= key != SERVED or bool(file.served_by(typed.engine or ()))
         if is_of_run and getattr(typed, _dest(flag)) is None:
             yield key, _words(file, key, parser)
-    if not is_benchmark and EXPECTED in table.values and typed.xfails is None:
-        yield EXPECTED, [f"--xfails={table.place().path}"]
+    if not is_benchmark and EXPECTED in file.values and typed.xfails is None:
+        yield EXPECTED, [f"--xfails={file.path}"]
 
 
 def _words(file: ConfigFile, key: str, parser: pytest.Parser) -> list[str]:
     """Returns the arguments that a key stands for. Raises `CaseError` for a list where the option takes
     one value."""
-    table, flag, value = file.table, FLAGS[key], file.table.values[key]
-    if isinstance(value, bool):
-        return [flag if value else f"--no-{flag[2:]}"]
-    texts, is_file = table.texts(key), flag in _files(parser)
+    flag, value = FLAGS[key], file.values[key]
+    if value.kind == "bool":
+        return [flag if value.boolean() else f"--no-{flag[2:]}"]
+    texts, is_file = value.texts(), flag in _files(parser)
     texts = [file.from_here(each) for each in texts] if is_file else file.named_from_here(texts)
     words = [f"{flag}={each}" for each in texts]
-    if isinstance(value, list):
+    if value.kind == "seq":
         parsed, _ = parser.parse_known_and_unknown_args(words)
         if not isinstance(getattr(parsed, _dest(flag), None), list):
-            raise table.wrong(key, "one value")
+            raise value.wrong("one value")
     return words
 
 

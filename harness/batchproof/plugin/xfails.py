@@ -46,16 +46,18 @@ def read_known_failures(name: str | None) -> list[KnownFailure]:
     if not Path(name).is_file():
         raise UsageError(f"--xfails {name!r} is no file")
     file = read(Path(name))
-    if EXPECTED not in file.table.values:
+    if EXPECTED not in file.values:
         return []
+    rule = f"a list of tables: begin each with [[{EXPECTED}]]"
     found: dict[str, KnownFailure] = {}
-    for table in file.table.tables(EXPECTED, "an expected failure"):
-        for key in table.values.keys() & KEYS:
+    for entry in file.values[EXPECTED].items("an expected failure", rule):
+        given = entry.pairs(rule)
+        for key in given.keys() & KEYS:
             words = f"{key} is a key of the file: it must stand above the first [[{EXPECTED}]]"
-            raise table.place(key).error(words)
-        table.require_keys(REQUIRED, REQUIRED)
-        test_id, reason, link = map(table.text, REQUIRED)
-        place = table.place("test")
+            raise given[key].place.error(words)
+        entry.mapping(REQUIRED, REQUIRED)
+        test_id, reason, link = (given[key].words() for key in REQUIRED)
+        place = given["test"].place
         known = KnownFailure(test_id, f"{reason} ({link})", str(place), file.engines)
         first = found.setdefault(test_id, known)
         if first is not known:

@@ -3,7 +3,7 @@ missing one, a key given twice (plain loaders silently keep the last) or a wrong
 `CaseError`."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,25 @@ class YamlNode:
             raise self.wrong("a text" + (" (put it in quotes)" if self.kind == "int" else ""))
         return str(self.node.value)
 
+    def words(self) -> str:
+        """A text that is not blank."""
+        if not self.text().strip():
+            raise self.wrong("a text that is not blank")
+        return self.text()
+
+    def texts(self) -> list[str]:
+        """A text, or a list of different ones; numbers become texts."""
+        nodes = self.items("") if self.kind == "seq" else [self]
+        if not all(each.kind in ("str", "int", "float") for each in nodes):
+            raise self.wrong("a text or a number, or a list of these")
+        texts = [str(each.node.value) for each in nodes]
+        if not texts or len(set(texts)) < len(texts):
+            twice = [each for each in texts if texts.count(each) > 1]
+            problem = f"names {twice[0]!r} twice" if twice else "is an empty list"
+            rule = "but must hold one or more different values"
+            raise self.place.error(f"{self.what} {problem}, {rule}")
+        return texts
+
     def integer(self, at_least: int | None = None) -> int:
         """A whole number in plain decimal notation."""
         value = self.node.value if isinstance(self.node, yaml.ScalarNode) else ""
@@ -75,12 +94,6 @@ class YamlNode:
         except ValueError as error:  # of a date that is none
             raise self.place.error(f"{self.what} cannot be read: {error}") from None
 
-    def true(self) -> bool:
-        """The value true, for keys that are left out otherwise."""
-        if self.kind != "bool" or self.node.value.lower() not in ("true", "yes", "on"):
-            raise self.wrong("true; leave it out if it need not happen")
-        return True
-
     def boolean(self) -> bool:
         value = self.node.value.lower() if self.kind == "bool" else ""
         if value not in ("true", "false"):
@@ -92,10 +105,10 @@ class YamlNode:
         with self.place.located():
             return values.one_of(self.what, self.text(), choices)
 
-    def items(self, each: str) -> list["YamlNode"]:
-        """The nodes of a list, each called `each`."""
+    def items(self, each: str, rule: str = "a list") -> list["YamlNode"]:
+        """The nodes of a list, each called `each`. `rule` says what it should be."""
         if not isinstance(self.node, yaml.SequenceNode):
-            raise self.wrong("a list")
+            raise self.wrong(rule)
         return [YamlNode(node, each, self.path) for node in self.node.value]
 
     def entries(self) -> list["YamlNode"]:
@@ -119,12 +132,13 @@ class YamlNode:
             found[name] = YamlNode(value, name, self.path)
         return found
 
-    def mapping(self, known: Sequence[str], required: Sequence[str] = ()) -> dict[str, "YamlNode"]:
+    def mapping(self, known: Collection[str], required: Sequence[str] = ()) -> dict[str, "YamlNode"]:
         """The values of a mapping whose keys are among `known` and include `required`."""
         found = self.pairs()
         for name, item in found.items():
-            with item.place.located():
-                values.one_of(f"{self.what}: key", name, known)
+            if name not in known:
+                hint = values.near(name, known)
+                raise item.place.error(f"{self.what} has no key {name!r}; {hint}")
         for name in required:
             if name not in found:
                 raise self.place.error(f"{self.what} lacks the key {name!r}")

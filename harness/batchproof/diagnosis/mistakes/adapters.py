@@ -6,7 +6,7 @@ from torch import Tensor
 
 from batchproof.decoding.adapters import SCALE
 from batchproof.diagnosis.counterfactual import Mistake, Suspect
-from batchproof.diagnosis.mistakes.parts import any_of_step
+from batchproof.diagnosis.mistakes.parts import cells_by_step
 from batchproof.findings.causes import Cause
 from batchproof.models.adapted_tokens import Adapting
 from batchproof.workload.workloads import Workload
@@ -30,8 +30,9 @@ def adapter_mistakes(workloads: Sequence[Workload], suspect: Suspect) -> Iterato
         yield _under(suspect, text, number, reused)
     if fed.variant:
         yield from _in_part(suspect)
-        for what, cells in _steps(suspect).items():
-            yield _under(suspect, f"{what} is computed under {ALONE}", 0, suspect.is_own & cells)
+        is_fed = suspect.is_own & (suspect.table.is_reused == 0)
+        for what, (_, cells) in cells_by_step(suspect.table).items():
+            yield _under(suspect, f"{what} is computed under {ALONE}", 0, is_fed & cells)
 
 
 def _others(calls: Sequence[Workload], own: int) -> Mapping[int, str]:
@@ -63,15 +64,3 @@ def _in_part(suspect: Suspect) -> Iterator[Mistake]:
     ):
         text = f"what its adapter adds {words}"
         yield suspect.mistake(Cause.ADAPTER, text, adapting=Adapting(factor=factor))
-
-
-def _steps(suspect: Suspect) -> dict[str, Tensor]:
-    """Returns sets of cells, bool `(num_cells,)`, that another kernel may compute."""
-    table = suspect.table
-    is_fed, is_long = table.is_reused == 0, table.query_len > 1
-    ends_early = table.context_len + table.query_len < table.num_prompt_tokens()
-    return {
-        "a step with one token of each row": is_fed & ~any_of_step(table.step, is_long),
-        "each decode": is_fed & table.is_decode(),
-        "a chunk that does not end its prompt": is_fed & ends_early,
-    }

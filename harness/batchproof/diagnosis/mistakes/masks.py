@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from batchproof.diagnosis.counterfactual import (
     FULL,
@@ -18,6 +19,8 @@ from batchproof.diagnosis.counterfactual import (
     of_picked_row,
 )
 from batchproof.findings.causes import Cause
+
+NO_ROW = 1 << 30
 
 
 def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:
@@ -75,13 +78,14 @@ def leak_mistakes(suspect: Suspect) -> Iterator[Mistake]:
 
 def _leaks(suspect: Suspect) -> Iterator[tuple[str, Tensor]]:
     table, right = suspect.table, suspect.honest.visible
-    now = table.fed_by_then() & _present(table)
+    rows = _row_of(table)
+    now = table.fed_by_then() & (rows < NO_ROW)
     up_to_own = now & (table.distance() >= 0) & table.in_window(suspect.window)
     text = "the mask compares positions only: all keys of the step up to one's own position are seen"
     yield text, up_to_own
     earlier = (table.step[:, None] == table.step) & (table.packed <= table.packed[:, None])
     yield "the mask is causal over the whole packed row: earlier rows are seen", right | earlier
-    row_before = now & (_row_of(table) < table.row[:, None])
+    row_before = now & (rows < table.row[:, None])
     yield "all keys of earlier rows are seen", right | row_before
     text = "no mask keeps the sequences apart: all keys of the step are seen"
     yield text, right | (now & ~table.among_own())
@@ -98,17 +102,10 @@ def _leaks(suspect: Suspect) -> Iterator[tuple[str, Tensor]]:
         yield f"the last key of {name!r} is seen", right | (theirs & last)
 
 
-def _present(table: CellTable) -> Tensor:
-    """Returns whether the key's sequence has a row in the query's step, bool `(query, key)`."""
-    num_steps = int(table.step.max()) + 1
-    here = torch.zeros(num_steps, len(table.sequences), dtype=torch.bool)
-    here[table.step, table.seq] = True
-    return here[table.step[:, None], table.seq[None, :]]
-
-
 def _row_of(table: CellTable) -> Tensor:
-    """Returns the row that the key's sequence has in the query's step, int64 `(query, key)`."""
-    rows = torch.full((int(table.step.max()) + 1, len(table.sequences)), 1 << 30)
+    """Returns the row that the key's sequence has in the query's step, int64 `(query, key)`; `NO_ROW`
+    if it has none."""
+    rows = torch.full((int(table.step.max()) + 1, len(table.sequences)), NO_ROW)
     rows[table.step, table.seq] = table.row
     return rows[table.step[:, None], table.seq[None, :]]
 
@@ -163,40 +160,38 @@ def routing_mistakes(suspect: Suspect) -> Iterator[Mistake]:
         cells = [others.get(number, own) for own, others in zip(own_cells, sampled, strict=True)]
         text = f"it was given what belongs to {fed.request.request_id!r}"
         yield suspect.mistake(Cause.ROUTING, text, samples=torch.tensor(cells))
-    is_decode = table.is_decode()
-    places = [*zip(table.step.tolist(), table.row.tolist(), strict=True)]
-    decoded = {places[cell]: int(table.token[cell]) for cell in is_decode.nonzero()[:, 0].tolist()}
-    text = "decodes are fed the token of the sequence that had their row in the step before"
-    yield suspect.mistake(Cause.FEED, text, token=_of_the_row_before(table))
     for offset, words in ((1, "the next row"), (-1, "the row before")):
-        token = table.token.clone()
-        for cell in (suspect.is_own & is_decode).nonzero()[:, 0].tolist():
-            step, row = places[cell]
-            token[cell] = decoded.get((step, row + offset), int(token[cell]))
-        text = f"decodes are fed the token of {words} of their step"
-        yield suspect.mistake(Cause.FEED, text, token=token)
         shifted = []
         for own, others in zip(own_cells, sampled, strict=True):
             cells = sorted(others.values())
             shifted.append(cells[(cells.index(own) + offset) % len(cells)])
         text = f"it was given what belongs to {words} of its step"
         yield suspect.mistake(Cause.ROUTING, text, samples=torch.tensor(shifted))
+    yield from _of_other_rows(suspect)
 
 
-def _of_the_row_before(table: CellTable) -> Tensor:
-    """Returns the tokens, where each decode gets the token chosen one step earlier in the row of the
-    same number."""
-    chosen: dict[tuple[int, int], int] = {}
+def _of_other_rows(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields mistakes in which decodes are fed what is due in another row, or was in the same one."""
+    table = suspect.table
+    places = [*zip(table.step.tolist(), table.row.tolist(), strict=True)]
+    decodes = table.is_decode().nonzero()[:, 0].tolist()
+    fed = {places[cell]: int(table.token[cell]) for cell in decodes}
+    chosen: dict[tuple[int, int], int] = {}  # one step earlier in a row of the same number
     for sample in table.samples:
-        tokens, cell = table.sequences[sample.seq].token_ids, sample.cell
-        after = int(table.index[cell]) + 1
+        (step, row), after = places[sample.cell], int(table.index[sample.cell]) + 1
+        tokens = table.sequences[sample.seq].token_ids
         if after < len(tokens):
-            chosen[int(table.step[cell]), int(table.row[cell])] = tokens[after]
-    token = table.token.clone()
-    for cell in table.is_decode().nonzero()[:, 0]:
-        row = int(table.step[cell]) - 1, int(table.row[cell])
-        token[cell] = chosen.get(row, int(token[cell]))
-    return token
+            chosen[step + 1, row] = tokens[after]
+    for words, known, offset in (
+        ("the sequence that had their row in the step before", chosen, 0),
+        ("the next row of their step", fed, 1),
+        ("the row before of their step", fed, -1),
+    ):
+        token = table.token.clone()
+        for cell in decodes:
+            step, row = places[cell]
+            token[cell] = known.get((step, row + offset), int(token[cell]))
+        yield suspect.mistake(Cause.FEED, f"decodes are fed the token of {words}", token=token)
 
 
 def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
@@ -208,10 +203,42 @@ def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     first = table.step == table.step[own].min()
     num_pads = int((table.query_len[first].max() - table.query_len[own & first].max()).item())
     if num_pads > 0:
-        yield from _pads_counted(suspect, num_pads)
-        yield from _pads_seen(suspect, num_pads)
+        yield from _with_pads(suspect, num_pads)
     if not suspect.is_continuous:
         yield from _too_much_padding(suspect)
+
+
+def _with_pads(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
+    """Yields mistakes in which the pads are counted as positions, or attended, or both."""
+    table, own, pads = suspect.table, suspect.is_own, f"its {num_pads} pads are"
+    is_decode = (table.context_len > 0) & own
+    for words, where in (("", own), (" in decodes", is_decode)):
+        text = f"{pads} counted{words}: positions are off by {num_pads:+d}"
+        yield suspect.mistake(Cause.PADDING, text, position=table.index + num_pads * where)
+    text = f"{pads} taken off its positions"
+    yield suspect.mistake(Cause.PADDING, text, position=table.index - num_pads * own)
+    for words, where in (("", own), (" in the prefill", own & ~is_decode), (" in decodes", is_decode)):
+        # Where pads are masked in the prefill, they see nothing themselves.
+        view = _padded(suspect, num_pads, where, pads_see_pads=where is not is_decode)
+        yield Mistake(Cause.PADDING, f"{pads} attended{words}", view)
+        counted = replace(view, position=view.position + num_pads * pad(own, (0, num_pads)))
+        counted.position[table.num_cells :] = torch.arange(num_pads)
+        yield Mistake(Cause.PADDING, f"{pads} attended{words} and counted as positions", counted)
+
+
+def _padded(suspect: Suspect, num_pads: int, attended: Tensor, pads_see_pads: bool) -> View:
+    """Returns the view with pads of token 0, at position 0, which the queries `attended` see, bool
+    `(num_cells,)`."""
+    honest = suspect.honest
+    visible = pad(honest.visible, (0, num_pads, 0, num_pads))
+    visible[: len(attended), len(attended) :] = attended[:, None]
+    visible[len(attended) :, len(attended) :] = torch.ones(num_pads, num_pads).tril() * pads_see_pads
+    return replace(
+        honest,
+        token=pad(honest.token, (0, num_pads)),
+        position=pad(honest.position, (0, num_pads)),
+        visible=visible,
+    )
 
 
 def _too_much_padding(suspect: Suspect) -> Iterator[Mistake]:
@@ -219,74 +246,15 @@ def _too_much_padding(suspect: Suspect) -> Iterator[Mistake]:
     pad id."""
     table, own = suspect.table, suspect.is_own
     for num_hidden in range(1, table.sequences[suspect.seq].num_prompt_tokens):
-        hidden = own & (table.index < num_hidden)
-        moved = (table.index - num_hidden * own).clamp(min=0)
         text = f"the first {num_hidden} tokens of the prompt are taken for padding"
-        yield from _taken_for_pads(suspect, text, hidden, moved)
+        yield from _taken_for_pads(suspect, text, own & (table.index < num_hidden))
     alike = own & (table.token == 0) & (table.index < table.num_prompt_tokens())
-    skipped = torch.stack([(alike & (table.index <= index)).sum() for index in table.index])
-    moved = (table.index - skipped * own).clamp(min=0)
-    yield from _taken_for_pads(suspect, "a prompt's own token 0 is taken for padding", alike, moved)
+    yield from _taken_for_pads(suspect, "a prompt's own token 0 is taken for padding", alike)
 
 
-def _taken_for_pads(suspect: Suspect, text: str, cells: Tensor, moved: Tensor) -> Iterator[Mistake]:
-    visible = suspect.honest.visible & ~cells
+def _taken_for_pads(suspect: Suspect, text: str, cells: Tensor) -> Iterator[Mistake]:
+    table, visible = suspect.table, suspect.honest.visible & ~cells
     yield suspect.mistake(Cause.PADDING, text, visible=visible)
+    num_before = (cells & (table.index <= table.index[:, None])).sum(dim=1)
+    moved = (table.index - num_before * suspect.is_own).clamp(min=0)
     yield suspect.mistake(Cause.PADDING, f"{text}, and not counted", visible=visible, position=moved)
-
-
-def _pads_seen(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
-    table, own = suspect.table, suspect.is_own
-    is_decode = (table.context_len > 0) & own
-    phases = {
-        "attended": own,
-        "attended in the prefill": own & ~is_decode,
-        "attended in decodes": is_decode,
-    }
-    for who, attended in phases.items():
-        for is_counted in (False, True):
-            counted = " and counted as positions" if is_counted else ""
-            view = _padded(suspect, num_pads, attended, is_counted, "decodes" not in who)
-            yield Mistake(Cause.PADDING, f"its {num_pads} pads are {who}{counted}", view)
-    for num_seen in range(1, num_pads):
-        some = torch.arange(num_pads) >= num_pads - num_seen
-        view = _padded(suspect, num_pads, own, False, True, seen=some)
-        yield Mistake(Cause.PADDING, f"of its {num_pads} pads the last {num_seen} are attended", view)
-
-
-def _pads_counted(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
-    table, own = suspect.table, suspect.is_own
-    is_decode = (table.context_len > 0) & own
-    for words, where in (("", own), (" in decodes", is_decode)):
-        text = f"its {num_pads} pads are counted{words}: positions are off by {num_pads:+d}"
-        yield suspect.mistake(Cause.PADDING, text, position=table.index + num_pads * where)
-    text = f"its {num_pads} pads are taken off its positions"
-    yield suspect.mistake(Cause.PADDING, text, position=table.index - num_pads * own)
-
-
-def _padded(
-    suspect: Suspect,
-    num_pads: int,
-    attended: Tensor,
-    is_counted: bool,
-    pads_see_pads: bool,
-    seen: Tensor | None = None,
-) -> View:
-    """Returns the view with pads of token 0 in front, seen by the queries `attended`, bool
-    `(num_cells,)`.
-
-    Where pads are masked in the prefill, they see nothing themselves.
-    """
-    honest, table = suspect.honest, suspect.table
-    pads = torch.zeros(num_pads, dtype=torch.long)
-    among = torch.ones(num_pads, num_pads).tril().bool() & pads_see_pads
-    keys = torch.ones(num_pads, dtype=torch.bool) if seen is None else seen
-    of_cells = torch.cat([honest.visible, attended[:, None] & keys], dim=1)
-    of_pads = torch.cat([torch.zeros(num_pads, table.num_cells, dtype=torch.bool), among], dim=1)
-    shift = num_pads * suspect.is_own if is_counted else 0
-    return replace(
-        honest,
-        token=torch.cat([honest.token, pads]),
-        position=torch.cat([table.index + shift, torch.arange(num_pads) if is_counted else pads]),
-        visible=torch.cat([of_cells, of_pads]),
-    )

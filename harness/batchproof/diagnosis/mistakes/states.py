@@ -1,4 +1,4 @@
-"""Mistakes with recurrent states: what can be done to them around a sequence's passes, and which of
+"""Mistakes with recurrent states: what can be done to them behind a sequence's passes, and which of
 that gives the engine's answer.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from batchproof.diagnosis.counterfactual import CellTable, Suspect
+from batchproof.diagnosis.counterfactual import CellTable, Predictions, Suspect
 from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import ModelUnderTest
 
@@ -36,32 +36,26 @@ class Pass:
     def end(self) -> int:
         return self.context_len + len(self.token_ids)
 
-    @property
-    def is_later_chunk(self) -> bool:
-        return self.context_len > 0 and len(self.token_ids) > 1
-
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is done to the states of a sequence around these passes; by default nothing.
+    """What is done to the states of a sequence; by default nothing.
 
-    `numbers` count the passes since the sequence was last admitted. `before` takes the cache that the
-    pass would start from, None if nothing has been fed, and returns the one that it starts from.
-    `after` takes the cache that the pass started from and the one behind it, and returns what is kept.
+    Behind the passes of these `numbers`, `edit` takes the cache that the pass started from, None if it
+    was empty, and the one that it left, and returns what is kept.
     """
 
     numbers: Collection[int] = ()
-    before: Callable[[Any], Any] = lambda cache: cache
-    after: Callable[[Any, Any], Any] = lambda _old, cache: cache
+    edit: Callable[[Any, Any], Any] = lambda _old, cache: cache
+    start: Any = None  # the cache that the first pass starts from
 
 
 def carries_states(subject: ModelUnderTest) -> bool:
     """Returns whether transformers keeps a recurrent or a convolution's state for some layer."""
     try:
-        layers = DynamicCache(config=subject.model.config).layers
+        return bool(layers_with_states(DynamicCache(config=subject.model.config)))
     except (AttributeError, KeyError):  # a configuration without layers, or with unknown ones
         return False
-    return any(isinstance(each, LinearAttentionCacheLayerMixin) for each in layers)
 
 
 def passes_of(table: CellTable, seq: int) -> list[Pass]:
@@ -75,45 +69,51 @@ def passes_of(table: CellTable, seq: int) -> list[Pass]:
     return found
 
 
-def _of_last_epoch(passes: Sequence[Pass]) -> list[Pass]:
-    return [each for each in passes if each.epoch == passes[-1].epoch]
+def passes_around(table: CellTable, seq: int, cell: int) -> list[Pass]:
+    """Returns the passes of a sequence from its admission before a cell to its preemption behind it."""
+    return [each for each in passes_of(table, seq) if each.epoch == table.epoch[cell]]
 
 
 class StateReplay:
-    def __init__(self, subject: ModelUnderTest, table: CellTable) -> None:
+    """The passes of a suspect around its first wrong output, and what the reference makes of them."""
+
+    def __init__(self, subject: ModelUnderTest, suspect: Suspect) -> None:
         self._model: PreTrainedModel = subject.exact
         taken = inspect.signature(self._model.forward).parameters
         self._cache_name = next(name for name in CACHE_PARAMETERS if name in taken)
         self._has_positions = "position_ids" in taken
-        self._table = table
+        self.suspect, self.table = suspect, suspect.table
+        self.passes = passes_around(self.table, suspect.seq, int(suspect.honest.samples[0]))
         self.kept = cache(self._kept)
         self.behind = cache(self._behind)
-
-    def passes(self, seq: int) -> list[Pass]:
-        """Returns the passes since the sequence was last admitted."""
-        return _of_last_epoch(passes_of(self._table, seq))
 
     @torch.inference_mode()
     def _kept(self, seq: int, step: int) -> Any:
         """Returns the cache of an honestly served sequence behind its passes before a step; None if
         there are none."""
-        earlier = [each for each in passes_of(self._table, seq) if each.step < step]
+        earlier = [each for each in passes_of(self.table, seq) if each.step < step]
         kept: Any = None
-        for each in _of_last_epoch(earlier):
-            kept, _ = self.fed(each, kept)
+        for each in earlier:
+            kept, _ = self.fed(each, kept if each.context_len else None)
         return kept
 
     @torch.inference_mode()
-    def logits(self, passes: Sequence[Pass], change: Change) -> dict[int, Tensor]:
-        """Returns float64 logits (vocab,) by the last cell of each pass, given a change."""
+    def logits(self, change: Change) -> Tensor:
+        """Returns float64 logits `(n, vocab)` of the suspect's samples behind these passes, given a
+        change."""
         found: dict[int, Tensor] = {}
-        kept: Any = None
-        for number, each in enumerate(passes):
-            is_changed = number in change.numbers
-            old = change.before(kept) if is_changed else kept
-            after, found[each.last_cell] = self.fed(each, old)
-            kept = change.after(old, after) if is_changed else after
-        return found
+        kept = change.start
+        for number, each in enumerate(self.passes):
+            old = kept
+            kept, found[each.last_cell] = self.fed(each, old)
+            kept = change.edit(old, kept) if number in change.numbers else kept
+        return torch.stack([found[cell] for cell in self.suspect.honest.samples.tolist()])
+
+    def predictions(self, mistake: "StateMistake") -> Predictions:
+        """Yields what the reference gives with the mistake: all outputs, then the first alone."""
+        logits = self.logits(mistake.change)
+        yield "all", logits
+        yield "one", logits[:1]
 
     @torch.inference_mode()
     def fed(self, each: Pass, kept: Any) -> tuple[Any, Tensor]:
@@ -147,18 +147,6 @@ def states(cache: Any, *kinds: str) -> Iterator[Tensor]:
             yield from (each for each in getattr(layer, kind).values() if each is not None)
 
 
-def with_states_of(cache: Any, other: Any, kinds: Sequence[str] = KINDS) -> Any:
-    """Returns the cache with states of these kinds of another one, and with none of the other kinds if
-    it had none itself."""
-    layers, others = layers_with_states(cache), set(KINDS) - set(kinds)
-    is_empty = not any(any(each.has_previous_state.values()) for each in layers)
-    copied = _ABOUT_STATES if is_empty else _ABOUT_STATES - others
-    for mine, theirs in zip(layers, layers_with_states(other), strict=True):
-        for name in vars(theirs).keys() & copied:
-            setattr(mine, name, copy.deepcopy(getattr(theirs, name)))
-    return cleared(cache, others) if is_empty else cache
-
-
 _ABOUT_STATES = {
     *KINDS,
     "is_conv_states_initialized",
@@ -168,6 +156,71 @@ _ABOUT_STATES = {
     "device",
     "dtype",
 }
+
+
+# What follows are edits, as a `Change` has them: of the cache before a pass, and the one behind it.
+
+
+def with_states_of(_old: Any, cache: Any, other: Any, kinds: Sequence[str] = KINDS) -> Any:
+    """Returns the cache with states of these kinds of another one, and with none of the other kinds if
+    it had none itself."""
+    layers, others = layers_with_states(cache), set(KINDS) - set(kinds)
+    is_empty = not any(any(each.has_previous_state.values()) for each in layers)
+    copied = _ABOUT_STATES if is_empty else _ABOUT_STATES - others
+    for mine, theirs in zip(layers, layers_with_states(other), strict=True):
+        for name in vars(theirs).keys() & copied:
+            setattr(mine, name, copy.deepcopy(getattr(theirs, name)))
+    return cleared(None, cache, others) if is_empty else cache
+
+
+def unchanged(old: Any, cache: Any) -> Any:
+    """Returns the cache with the states that the pass started from."""
+    return cleared(None, cache) if old is None else with_states_of(None, cache, old)
+
+
+def doubled(old: Any, cache: Any) -> Any:
+    for place, new in enumerate(states(cache, RECURRENCE)):
+        new.add_(new if old is None else new - [*states(old, RECURRENCE)][place])
+    return cache
+
+
+def fed_again(_old: Any, cache: Any, replay: StateReplay, last: Pass) -> Any:
+    again = replace(last, context_len=last.end - 1, token_ids=last.token_ids[-1:])
+    return with_states_of(None, cache, replay.fed(again, cache)[0])
+
+
+def cleared(_old: Any, cache: Any, kinds: Collection[str] = KINDS) -> Any:
+    for each in states(cache, *kinds):
+        each.zero_()
+    return cache
+
+
+def shifted(_old: Any, cache: Any, by: int) -> Any:
+    """Moves the convolution's window to older tokens, or to zeros from behind if `by` is negative."""
+    for each in states(cache, CONVOLUTION):
+        each.copy_(each.roll(by, dims=-1))
+        if by < 0:
+            each[..., by:] = 0
+    return cache
+
+
+def transposed(_old: Any, cache: Any) -> Any:
+    for each in states(cache, RECURRENCE):
+        if each.shape[-1] == each.shape[-2]:
+            each.copy_(each.mT.clone())
+    return cache
+
+
+def narrowed(_old: Any, cache: Any, width: int) -> Any:
+    for each in states(cache, CONVOLUTION):
+        each[..., : 2 - width or None] = 0
+    return cache
+
+
+def rounded(_old: Any, cache: Any, dtype: torch.dtype) -> Any:
+    for each in states(cache, RECURRENCE):
+        each.copy_(each.to(dtype).to(each.dtype))
+    return cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,62 +233,6 @@ class StateMistake:
     cause: Cause = Cause.STATE
 
 
-def unchanged(old: Any, cache: Any) -> Any:
-    """Returns the cache with the states that the pass started from."""
-    return cleared(cache, KINDS) if old is None else with_states_of(cache, old)
-
-
-def doubled(old: Any, cache: Any) -> Any:
-    for place, new in enumerate(states(cache, RECURRENCE)):
-        new.add_(new if old is None else new - [*states(old, RECURRENCE)][place])
-    return cache
-
-
-def fed_again(_old: Any, cache: Any, replay: StateReplay, last: Pass) -> Any:
-    again = replace(last, context_len=last.end - 1, token_ids=last.token_ids[-1:])
-    return with_states_of(cache, replay.fed(again, cache)[0])
-
-
-def with_zeros(_old: Any, cache: Any, num_pads: int) -> Any:
-    """Shifts zeros into the convolution's window from behind."""
-    for each in states(cache, CONVOLUTION):
-        each.copy_(each.roll(-num_pads, dims=-1))
-        each[..., -num_pads:] = 0
-    return cache
-
-
-def cleared(cache: Any, kinds: Collection[str]) -> Any:
-    for each in states(cache, *kinds):
-        each.zero_()
-    return cache
-
-
-def one_late(cache: Any) -> Any:
-    for each in states(cache, CONVOLUTION):
-        each.copy_(each.roll(1, dims=-1))
-    return cache
-
-
-def transposed(_old: Any, cache: Any) -> Any:
-    for each in states(cache, RECURRENCE):
-        if each.shape[-1] == each.shape[-2]:
-            each.copy_(each.mT.clone())
-    return cache
-
-
-def narrowed(cache: Any, width: int) -> Any:
-    for each in states(cache, CONVOLUTION):
-        each[..., : 2 - width or None] = 0
-    return cache
-
-
-def rounded(cache: Any, dtype: torch.dtype) -> Any:
-    if cache is not None:
-        for each in states(cache, RECURRENCE):
-            each.copy_(each.to(dtype).to(each.dtype))
-    return cache
-
-
 EVERY = range(1 << 20)  # passes
 MOST_TENANTS = 6  # former ones whose state is tried
 MOST_PASSES = 24  # before the first wrong output, each of which is tried
@@ -244,29 +241,27 @@ MOST_BORDERS = 8  # of each
 WORDS = {KINDS: "states", (RECURRENCE,): "recurrence", (CONVOLUTION,): "window of the convolution"}
 
 
-def state_mistakes(replay: StateReplay, suspect: Suspect) -> Iterator[StateMistake]:
+def state_mistakes(replay: StateReplay) -> Iterator[StateMistake]:
     """Yields mistakes, the most common first."""
-    passes = replay.passes(suspect.seq)
-    wrong = int(suspect.honest.samples[0])
-    num_right = next(number for number, each in enumerate(passes) if each.last_cell >= wrong)
-    yield from _taken_over(replay, suspect, passes)
-    yield from _left_over(replay, suspect, passes)
+    wrong, passes = int(replay.suspect.honest.samples[0]), replay.passes
+    until_then = [pair for pair in enumerate(passes) if pair[1].last_cell <= wrong]
+    nearest = until_then[: -MOST_PASSES - 1 : -1]
+    yield from _taken_over(replay)
+    yield from _left_over(replay)
     yield from _at_chunks(passes)
-    yield from _of_neighbours(replay, suspect, passes[: num_right + 1])
-    yield from _once(replay, passes[: num_right + 1])
+    yield from _of_neighbours(replay, nearest)
+    yield from _once(replay, nearest)
     yield from _always()
 
 
-def _taken_over(
-    replay: StateReplay, suspect: Suspect, passes: Sequence[Pass]
-) -> Iterator[StateMistake]:
+def _taken_over(replay: StateReplay) -> Iterator[StateMistake]:
     """Yields mistakes of what a sequence has behind the tokens that it took over, if it took any."""
-    table, num_taken = suspect.table, len(passes[0].token_ids)
+    table, passes, suspect = replay.table, replay.passes, replay.suspect
+    num_taken = len(passes[0].token_ids)
     if not table.is_reused[passes[0].last_cell]:
         return
     where = f"behind the {num_taken} tokens it took over"
-    change = Change([1], partial(cleared, kinds=KINDS))
-    yield StateMistake(f"{where} the states are empty", change)
+    yield StateMistake(f"{where} the states are empty", Change([0], cleared))
     earlier = (table.seq[table.step <= passes[0].step]).unique().tolist()
     for number in earlier[: -MOST_OTHERS - 1 : -1]:
         fed = table.sequences[number]
@@ -277,89 +272,81 @@ def _taken_over(
             tokens = fed.token_ids[:end]
             if not 0 < end <= last or tokens == passes[0].token_ids:
                 continue
-            theirs = replay.behind(tokens)
-            change = Change([1], partial(with_states_of, other=theirs))
+            change = Change([0], partial(with_states_of, other=replay.behind(tokens)))
             whose = "it had before" if number == suspect.seq else f"{fed.request.request_id!r} had"
             yield StateMistake(f"{where} it has the states that {whose} behind {end}", change)
 
 
-def _left_over(replay: StateReplay, suspect: Suspect, passes: Sequence[Pass]) -> Iterator[StateMistake]:
-    table, start = suspect.table, passes[0].step
+def _left_over(replay: StateReplay) -> Iterator[StateMistake]:
+    table, seq, start = replay.table, replay.suspect.seq, replay.passes[0].step
     ended = []
     for number, fed in enumerate(table.sequences):
         theirs = table.step[table.seq == number]
-        if number == suspect.seq and int(theirs.min()) < start:
+        if number == seq and int(theirs.min()) < start:
             ended.append((start, number, "it had itself before it was preempted"))
-        elif number != suspect.seq and len(theirs) and int(theirs.max()) < start:
+        elif number != seq and len(theirs) and int(theirs.max()) < start:
             ended.append((int(theirs.max()), number, f"{fed.request.request_id!r} left"))
     for _, number, whose in sorted(ended, reverse=True)[:MOST_TENANTS]:
         left = replay.kept(number, start)
         for kinds, words in WORDS.items():
-            change = Change([0], partial(_started, replay=replay, left=left, kinds=kinds))
+            change = Change(start=with_states_of(None, replay.empty(), left, kinds))
             yield StateMistake(f"it starts from the {words} that {whose}", change)
 
 
-def _started(_: Any, replay: StateReplay, left: Any, kinds: Sequence[str]) -> Any:
-    return with_states_of(replay.empty(), left, kinds)
-
-
 def _at_chunks(passes: Sequence[Pass]) -> Iterator[StateMistake]:
-    numbers = [number for number, each in enumerate(passes) if each.is_later_chunk]
-    if numbers:
+    later = [n for n, each in enumerate(passes) if each.context_len and len(each.token_ids) > 1]
+    borders = [number - 1 for number in later]  # the passes before
+    if later:
         for kinds, words in WORDS.items():
-            change = Change(numbers, partial(cleared, kinds=kinds))
+            change = Change(borders, partial(cleared, kinds=kinds))
             yield StateMistake(f"each later chunk of a prompt starts without the {words}", change)
-        late = Change(numbers, one_late)
+        late = Change(borders, partial(shifted, by=1))
         yield StateMistake("at a chunk border the convolution's window is one token late", late)
         for width in (2, 3, 4):
-            change = Change(numbers, partial(narrowed, width=width))
+            change = Change(borders, partial(narrowed, width=width))
             text = f"at a chunk border the convolution sees fewer than {width} tokens"
             yield StateMistake(text, change)
         for longest in (3, 7, 15):
-            short = [n for n in numbers if len(passes[n].token_ids) <= longest]
+            short = [n for n in later if len(passes[n].token_ids) <= longest]
             text = f"chunks of at most {longest} tokens leave no state"
-            yield StateMistake(text, Change(short, after=unchanged))
+            yield StateMistake(text, Change(short, unchanged))
     fed = [number for number, each in enumerate(passes) if len(each.token_ids) > 1]
-    yield StateMistake(
-        "passes over a prompt leave the recurrence transposed", Change(fed, after=transposed)
-    )
+    yield StateMistake("passes over a prompt leave the recurrence transposed", Change(fed, transposed))
     for num_pads in (1, 2, 3):
         text = f"{num_pads} pads behind the prompt are in the convolution's window"
-        yield StateMistake(text, Change([0], after=partial(with_zeros, num_pads=num_pads)))
+        yield StateMistake(text, Change([0], partial(shifted, by=-num_pads)))
 
 
-def _of_neighbours(
-    replay: StateReplay, suspect: Suspect, passes: Sequence[Pass]
-) -> Iterator[StateMistake]:
-    table = suspect.table
-    for number, each in reversed([*enumerate(passes)][-MOST_PASSES:]):
-        for other in table.seq[table.step == each.step].unique().tolist():
-            theirs = replay.kept(other, each.step) if other != suspect.seq else None
-            if theirs is None or number == 0:
+def _of_neighbours(replay: StateReplay, nearest: Sequence[tuple[int, Pass]]) -> Iterator[StateMistake]:
+    table = replay.table
+    for number, each in nearest:
+        for other in table.seq[table.step == each.step].unique().tolist() if number else ():
+            theirs = replay.kept(other, each.step) if other != replay.suspect.seq else None
+            if theirs is None:
                 continue
             name = table.sequences[other].request.request_id
             for kinds, words in WORDS.items():
-                change = Change([number], partial(with_states_of, other=theirs, kinds=kinds))
+                change = Change([number - 1], partial(with_states_of, other=theirs, kinds=kinds))
                 text = f"behind {each.context_len} tokens it has the {words} of {name!r}"
                 yield StateMistake(text, change)
 
 
-def _once(replay: StateReplay, passes: Sequence[Pass]) -> Iterator[StateMistake]:
+def _once(replay: StateReplay, nearest: Sequence[tuple[int, Pass]]) -> Iterator[StateMistake]:
     """Yields mistakes of a single pass, those nearest to the wrong output first."""
-    for number, each in reversed([*enumerate(passes)][-MOST_PASSES:]):
+    for number, each in nearest:
         where = f"positions {each.context_len} to {each.end - 1}"
-        if number:
-            for kinds, words in WORDS.items():
-                change = Change([number], partial(cleared, kinds=kinds))
-                yield StateMistake(f"behind {each.context_len} tokens the {words} is lost", change)
-        yield StateMistake(
-            f"the states do not keep what {where} change", Change([number], after=unchanged)
-        )
-        yield StateMistake(
-            f"what {where} add to the recurrence counts twice", Change([number], after=doubled)
-        )
-        again = Change([number], after=partial(fed_again, replay=replay, last=each))
-        yield StateMistake(f"the token of position {each.end - 1} is fed to the states twice", again)
+        for kinds, words in WORDS.items() if number else ():
+            change = Change([number - 1], partial(cleared, kinds=kinds))
+            yield StateMistake(f"behind {each.context_len} tokens the {words} is lost", change)
+        for text, edit in (
+            (f"the states do not keep what {where} change", unchanged),
+            (f"what {where} add to the recurrence counts twice", doubled),
+            (
+                f"the token of position {each.end - 1} is fed to the states twice",
+                partial(fed_again, replay=replay, last=each),
+            ),
+        ):
+            yield StateMistake(text, Change([number], edit))
 
 
 def _always() -> Iterator[StateMistake]:

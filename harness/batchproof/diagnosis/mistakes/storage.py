@@ -1,14 +1,17 @@
 """Mistakes of the KV cache: keys and values in the wrong place, lost, or rounded."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from batchproof.diagnosis.counterfactual import CellTable, Mistake, Suspect, View
+from batchproof.diagnosis.counterfactual import CellTable, Edit, Mistake, Suspect, View
 from batchproof.findings.causes import Cause
+from batchproof.models.cached_states import reading
 
 
 def storage_mistakes(suspect: Suspect) -> Iterator[Mistake]:
@@ -46,14 +49,9 @@ def _misread(suspect: Suspect) -> Iterator[Mistake]:
         places[f"block {block} holds what block {block - 1} should (block_size {size})"] = before
     for text, place in places.items():
         held = torch.where(place > index, index, place)
-        view = kept_as(suspect, own & (held != index), source=_cells_at(suspect, held))
+        there = table.among_own() & (index == held[:, None])
+        view = kept_as(suspect, own & (held != index), source=there.int().argmax(dim=1))
         yield Mistake(Cause.ADDRESSING, text, view)
-
-
-def _cells_at(suspect: Suspect, index: Tensor) -> Tensor:
-    """Returns for each own cell the cell of the same sequence and epoch at another index."""
-    there = suspect.table.among_own() & (suspect.table.index == index[:, None])
-    return there.int().argmax(dim=1)
 
 
 def _one_lost(suspect: Suspect) -> Iterator[Mistake]:
@@ -118,9 +116,10 @@ def kept_as(
     cells: Tensor,
     source: Tensor | None = None,
     held: Callable[[Tensor], Tensor] | None = None,
+    are_values_kept: bool = False,
 ) -> View:
     """Returns the right view, but the cache keeps other keys and values for these cells: what `held`
-    makes of them, or those of the cells `source`.
+    makes of them, `(1, heads, cells, head_dim)`, or of keys alone; or those of the cells `source`.
 
     Each cell gets a substitute at the end of the table, which later steps see in its place.
     """
@@ -132,11 +131,13 @@ def kept_as(
     fresh[:, chosen] &= ~later
     rows = torch.cat([fresh, substitutes], dim=1)
     copied = chosen if source is None else source[chosen]
-    is_substitute = torch.arange(table.num_cells + len(chosen)) >= table.num_cells
     within = {}  # a substitute is as far away as what it stands for
     for kind, each in view.within.items():
         wide = torch.cat([each, each[:, chosen]], dim=1)
         within[kind] = torch.cat([wide, wide[copied]])
+
+    is_substitute = torch.arange(table.num_cells + len(chosen)) >= table.num_cells
+    during = held and partial(_held_where, held=held, are_values_kept=are_values_kept)
     return replace(
         view,
         token=torch.cat([view.token, view.token[copied]]),
@@ -144,6 +145,14 @@ def kept_as(
         position=torch.cat([view.position, view.position[copied]]),
         visible=torch.cat([rows, rows[copied]]),
         within=within,
-        marked=None if held is None else is_substitute,
-        held=held,
+        edit=None if during is None else Edit(is_substitute, during),
     )
+
+
+def _held_where(
+    model: PreTrainedModel, marked: Tensor, held: Callable[[Tensor], Tensor], are_values_kept: bool
+) -> AbstractContextManager[None]:
+    def read(states: Tensor) -> Tensor:
+        return torch.where(marked.to(states.device)[:, None], held(states), states)
+
+    return reading(model, read, are_values_kept)

@@ -73,7 +73,6 @@ def feeding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     before = _token_at(table, table.index - 1)
     yield suspect.mistake(Cause.CHUNK, text, token=torch.where(is_start, before, right))
     yield from _shortened(suspect)
-    yield from _resumed(suspect)
     yield from _replayed(suspect)
 
 
@@ -133,24 +132,6 @@ def _last_kept(suspect: Suspect, gone: Tensor) -> Tensor | None:
     if any(len(each) == 0 for each in found):
         return None
     return torch.stack([each[-1] for each in found])
-
-
-def _resumed(suspect: Suspect) -> Iterator[Mistake]:
-    """Yields the mistake in which outputs are not fed again after a preemption: the next ones take
-    their places."""
-    table = suspect.table
-    again = suspect.is_own & (table.epoch > 0)
-    if not bool(again.any()):
-        return
-    num_prompt = table.sequences[suspect.seq].num_prompt_tokens
-    index = table.index.clone()
-    for epoch in table.epoch[again].unique():
-        cells = again & (table.epoch == epoch)
-        first = int(cells.nonzero()[0])
-        num_before = sum(1 for s in table.samples if s.seq == suspect.seq and s.cell < first)
-        index[cells & (table.index >= num_prompt)] += num_before
-    text = "after a preemption only the prompt is fed again, its outputs so far are left out"
-    yield suspect.mistake(Cause.PREEMPTION, text, token=_token_at(table, index))
 
 
 def _replayed(suspect: Suspect) -> Iterator[Mistake]:
