@@ -413,6 +413,8 @@ def test_a_watch_goes_on_where_it_was_stopped(
 
     assert main([*asked, "--every=0.02"]) == 2
     assert "every_s 0.01, not 0.02" in capsys.readouterr().err
+    assert main(["triage", server.base_url, f"--pack={path}", "--every=9"]) == 2
+    assert "--every is 9.0, but is for --watch alone" in capsys.readouterr().err
 
     server.behaviour = lambda handler, _: handler.say(200, {"choices": [{"text": " zebra"}]})
     assert main(asked) == 2  # where all answers are wrong, a hidden prompt looks the same

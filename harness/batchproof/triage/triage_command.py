@@ -102,9 +102,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     watch = parser.add_argument_group("beside live traffic")
     words = "ask a server a --pack without end, until an alarm; the state is kept in --output"
     watch.add_argument("--watch", action="store_true", help=words)
-    for flag, default, what in (("--every", 60.0, "turns"), ("--report-every", 3600.0, "reports")):
-        words = f"seconds between {what} (default: %(default)g)"
-        watch.add_argument(flag, type=choices.seconds, default=default, metavar="S", help=words)
+    for flag, default, what in (("--every", 60, "turns"), ("--report-every", 3600, "reports")):
+        words = f"seconds between {what} (default: {default})"
+        watch.add_argument(flag, type=choices.seconds, metavar="S", help=words)
     watch.add_argument("--metrics", type=Path, metavar="FILE", help="to write for Prometheus")
 
 
@@ -130,6 +130,9 @@ def run(arguments: argparse.Namespace) -> int:
     rule_of(arguments)
     if arguments.watch:
         return EXIT_CODES[_watched(arguments)]
+    for flag in ("every", "report_every", "metrics"):
+        if (value := getattr(arguments, flag)) is not None:
+            raise UsageError(f"--{flag.replace('_', '-')} is {value}, but is for --watch alone")
     engines = arguments.engines or required_engines(find())
     pack = PROBE_PACK.read(arguments.pack) if arguments.pack else None
     if pack is not None and arguments.model:
@@ -235,8 +238,8 @@ def _watched(arguments: argparse.Namespace) -> Verdict:
     pack = PROBE_PACK.read(arguments.pack)
     door = door_to(url, pack, arguments)
     path = choices.writable(arguments.output) / "watch.json"
-    state = opened(path, url, door.model, pack, arguments.every)
-    files = path, arguments.metrics, arguments.report_every
+    state = opened(path, url, door.model, pack, arguments.every or 60.0)
+    files = path, arguments.metrics, arguments.report_every or 3600.0
     return Watch(door, pack, state, *files, arguments.at_once).run()
 
 
