@@ -17,8 +17,8 @@ from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.openai.client import EngineFailed
-from batchproof_engines.adapters.piped import protocol
 from batchproof_engines.adapters.piped.engine import SteppingPipedEngine
+from batchproof_engines.adapters.piped.messages import Built
 from batchproof_engines.adapters.piped.process import Process, Program
 from batchproof_engines.adapters.released import libraries, serving
 from batchproof_engines.adapters.released.server import LocalServer
@@ -158,7 +158,7 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 
 def ask(process: Process, op: str, **fields: Any) -> Any:
-    return process.ask({"op": op, "engine": 1, **fields}, protocol.ANSWERS[op])
+    return process.ask({"op": op, "engine": 1, **fields})
 
 
 def build(process: Process, dtype: str = "float32", max_num_seqs: int = 8) -> Any:
@@ -167,7 +167,7 @@ def build(process: Process, dtype: str = "float32", max_num_seqs: int = 8) -> An
 
 
 def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(process: Process) -> None:
-    assert build(process) == protocol.Built()
+    assert build(process) == Built()
     engine = SteppingPipedEngine(process, 1)
     assert (engine.release, engine.notes) == ("adding 1.0", ("adds 2",))
     requests = [Request("a", (4, 5), 2, frozenset({6})), Request("b", (), 2), Request("c", (8,), 1)]
@@ -187,7 +187,7 @@ def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(process
 
 
 def test_a_refusal_or_an_exception_of_a_library_is_reported(process: Process, tmp_path: Path) -> None:
-    assert build(process, "bfloat16") == protocol.Built("only float32")
+    assert build(process, "bfloat16") == Built("only float32")
     with pytest.raises(RuntimeError, match="ValueError: three is too many"):
         build(process, max_num_seqs=3)
     with pytest.raises(RuntimeError, match="KeyError: 1"):
