@@ -166,11 +166,16 @@ class Options:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        seeded = {Capability.SEEDED_SAMPLING} if self.seeded else set()
-        others = CHOOSING - {Capability.SEEDED_SAMPLING}
-        seeded |= {Capability.ADAPTERS} if self.adapters != "none" else set()
-        seeded |= {Capability.STRUCTURED} if self.grammars != "none" else set()
-        return frozenset(seeded | {each for each in others if self.sampling_fields & fields_of({each})})
+        """What the engine declares: what these options are about, and closing."""
+        asked = {
+            Capability.CLOSING: True,
+            Capability.STEPPING: self.stream,
+            Capability.SEEDED_SAMPLING: self.seeded,
+            Capability.ADAPTERS: self.adapters != "none",
+            Capability.STRUCTURED: self.grammars != "none",
+        }
+        asked |= {each: bool(self.sampling_fields & fields_of({each})) for each in CHOOSING - {*asked}}
+        return frozenset(each for each, is_asked in asked.items() if is_asked)
 
     def is_cut_here(self, request: Request) -> bool:
         """Returns whether the adapter ends the answer at an EOS. llama.cpp leaves out the logprobs of a
