@@ -29,28 +29,23 @@ PROGRAMS = Path(libraries.__file__).parent
 ADDING = """
     import sys
     sys.path.insert(0, {programs!r})
-    from serving import Live, Unsupported, completed, refused, serve
+    from serving import Stepped, Unsupported, event_of, serve
 
-    class Engine:
-        def __init__(self):
-            self.live = []
-        def generate(self, requests):
+    class Engine(Stepped):
+        def submit(self, request):
             print("a library that prints")
-            return [self.answer(each) for each in requests]
-        def answer(self, request):
             if not request["prompt_token_ids"]:
-                return refused(request, "empty")
-            return completed(request, [t + 1 for t in request["prompt_token_ids"]])
-        def add(self, request):
-            if request["request_id"] in self.live:
-                raise Live
-            self.live.append(request["request_id"])
-        def step(self):
-            return [{{"request_id": self.live.pop(0), "token_id": 7, "finish_reason": "length"}}]
-        def abort(self, request_id):
-            self.live.remove(request_id)
-        def has_unfinished(self):
-            return bool(self.live)
+                raise ValueError("empty")
+            return [token + 1 for token in request["prompt_token_ids"]]
+        def advance(self):
+            events = []
+            for name, left in [*self.live.items()]:
+                events.append(event_of(name, left.pop(0), None if left else "stop"))
+                if not left:
+                    del self.live[name]
+            return events
+        def cancel(self, left):
+            left.clear()
         def close(self):
             print("closed", file=sys.stderr)
 
@@ -170,18 +165,20 @@ def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(process
     assert build(process) == Built()
     engine = SteppingPipedEngine(process, 1)
     assert (engine.release, engine.notes) == ("adding 1.0", ("adds 2",))
-    requests = [Request("a", (4, 5), 2, frozenset({6})), Request("b", (), 2), Request("c", (8,), 1)]
+    requests = [Request("a", (4, 5), 2, frozenset({6})), Request("b", (), 2), Request("a", (1,), 1)]
     assert engine.generate(requests) == [
         Completion("a", (5, 6), FinishReason.STOP),
         Completion.refused("b", "empty"),
-        Completion("c", (9,), FinishReason.LENGTH),
+        Completion.refused("a", "request_id 'a' is used twice in this call"),
     ]
-    engine.add(Request("a", (1,), 1))
-    engine.add(Request("b", (1,), 1))
+    for request in (Request("a", (1, 2), 2), Request("b", (1,), 1), Request("c", (), 1)):
+        engine.add(request)
     with pytest.raises(ValueError, match="'a' is live already"):
         engine.add(Request("a", (1,), 1))
     engine.abort("b")
-    assert engine.step() == [TokenEvent("a", 7, FinishReason.LENGTH)]
+    assert engine.step() == [TokenEvent.refused("c", "empty"), TokenEvent("a", 2)]
+    assert engine.has_unfinished
+    assert engine.step() == [TokenEvent("a", 3, FinishReason.STOP)]
     assert not engine.has_unfinished
     engine.close()
 
@@ -242,7 +239,8 @@ def test_a_folder_is_made_once_and_is_whole_or_not_there(tmp_path: Path) -> None
 def local_server(tmp_path: Path, text: str) -> LocalServer:
     path = tmp_path / "server.py"
     path.write_text(textwrap.dedent(text))
-    return LocalServer("frail", (sys.executable, "-S", str(path), "{port}"))
+    kind = libraries.ServerCommand((), {}, {}, events={"restored": "came back", "evicted": "went"})
+    return LocalServer("frail", (sys.executable, "-S", str(path), "{port}"), kind)
 
 
 def test_a_server_that_has_failed_is_started_again(tmp_path: Path) -> None:
@@ -260,14 +258,12 @@ def test_a_server_that_has_failed_is_started_again(tmp_path: Path) -> None:
 
 def test_what_a_server_writes_is_counted_since_the_last_time(tmp_path: Path) -> None:
     local = local_server(tmp_path, FRAIL)
-    events = {"restored": "came back", "evicted": "went"}
-    assert local.counted(events) == {"restored": 0, "evicted": 0}, "it does not run yet"
     server = local.running()
-    local.counted(events)
+    local.counted()
     for _ in range(3):
         server.ask("GET", "/models")
-    assert local.counted(events) == {"restored": 3, "evicted": 0}
-    assert local.counted(events) == {"restored": 0, "evicted": 0}
+    assert local.counted() == {"restored": 3, "evicted": 0}
+    assert local.counted() == {"restored": 0, "evicted": 0}
     local._end()
 
 

@@ -135,17 +135,15 @@ class ReleasedEngine:
         command = (word for each in server.command for word in split.get(each, [each]))
         program, *arguments = (each.format(**flags, **places) for each in command)
         words = (str(Path(python).parent / program), *arguments)
-        variables = tuple(server.variables.items())
-        local = kept_server(self.name, words, server.ready, server.refusals, server.ready_s, variables)
+        local = kept_server(self.name, words)
         engine = OpenAIEngine(local.running(), asked, model, config)
         version = (
             f"of {places['release']}" if build else _installed_version(python, self.library.package)
         )
         engine.release = f"{self.library.title} {version}"
         engine.notes = (*self.library.notes, *engine.notes)
-        local.counted(server.events)  # those of earlier engines
-        started = local.said_at_start(server.started)
-        engine.count_others = lambda: local.counted(server.events) | started
+        local.counted()  # those of earlier engines
+        engine.count_others = local.counted
         return engine
 
 
