@@ -218,8 +218,9 @@ class OpenAIEngine:
         return body | (self._adapters.fields(request.adapter) if self._adapters is not None else {})
 
     def _exchange(self, request: Request, body: dict[str, Any]) -> Exchange:
-        begin = self._slots.begin if self._slots else None
-        exchange = self._server.exchange("POST", PATH, body, begin)
+        exchange = self._server.exchange("POST", PATH, body)
+        if self._slots is not None:
+            exchange.at_begin = self._slots.begin
         if request.adapter is not None:
             exchange.also_refusal = NOT_FOUND
         return exchange

@@ -138,19 +138,16 @@ class Options:
 
     @cached_property
     def dialect(self) -> Dialect:
-        """How the server names fields; names that were given one by one are the contract's own."""
+        """How the server names fields; names that are given one by one are the contract's own."""
         names = self.sampling.split(",")
-        is_list = len(names) > 1 or names[0] in _VLLM
-        return Dialect() if is_list else SAMPLING[one_of("sampling", self.sampling, SAMPLING)]
+        if len(names) == 1 and names[0] not in _VLLM:
+            return SAMPLING[one_of("sampling", self.sampling, SAMPLING)]
+        return Dialect(tuple(one_of("sampling", each, _VLLM) for each in names))
 
     @cached_property
     def sampling_fields(self) -> frozenset[str]:
         """The fields of `SamplingParams` that requests may use."""
-        names = self.sampling.split(",")
-        if len(names) > 1 or names[0] in _VLLM:
-            named = frozenset(one_of("sampling", each, _VLLM) for each in names)
-        else:
-            named = frozenset(self.dialect.fields)
+        named = frozenset(self.dialect.fields)
         if self.eos in ("client", "stop"):
             named = (named | {STOPS} if named else named) - {"min_tokens"}
         named |= {STOPS} if self.stop_texts else set()
