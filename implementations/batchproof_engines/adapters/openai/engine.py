@@ -199,16 +199,11 @@ class OpenAIEngine:
     def _refusals(self, requests: Sequence[Request]) -> list[str | None]:
         """Returns `_refusal` for a whole call; of two good requests with one id, the later is
         refused."""
-        live: set[str] = set()
-        reasons: list[str | None] = []
-        for request in requests:
-            is_good = self._limits.refusal(request) is None
-            is_duplicate = is_good and request.request_id in live
-            reason = duplicate_id(request.request_id) if is_duplicate else self._refusal(request)
-            reasons.append(reason)
-            if is_good:
-                live.add(request.request_id)
-        return reasons
+        known = self._limits.refusals(requests)
+        return [
+            refusal if refusal == duplicate_id(request.request_id) else self._refusal(request)
+            for request, refusal in zip(requests, known, strict=True)
+        ]
 
     def _answer(self, request: Request) -> Answer:
         return Answer(request, self._options, self._limits.vocab_size)
