@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.openai.client import EngineFailed
-from batchproof_engines.adapters.piped.engine import SteppingPipedEngine
-from batchproof_engines.adapters.piped.messages import Built
-from batchproof_engines.adapters.piped.process import Process, Program
+from batchproof_engines.adapters.piped.engine import factory_of
+from batchproof_engines.adapters.piped.process import Program
 from batchproof_engines.adapters.released import libraries, serving
 from batchproof_engines.adapters.released.server import LocalServer
 
@@ -56,8 +55,8 @@ ADDING = """
                 raise ValueError("by is above 9")
             self.notes = [f"adds {{by}}"]
         def build(self, folder, dtype, config, num_threads):
-            if dtype != "float32":
-                raise Unsupported("only float32")
+            if config["max_num_seqs"] == 2:
+                raise Unsupported("two are too few")
             if config["max_num_seqs"] == 3:
                 raise ValueError("three is too many")
             return Engine()
@@ -142,28 +141,16 @@ def test_each_library_is_pinned_and_without_it_skipped_by_name(
         resolve_engine(f"{name}?python=/no").factory(model, EngineConfig())
 
 
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[Process]:
+def adding(tmp_path: Path, by: object = 2) -> Program:
     path = tmp_path / "adding.py"
     path.write_text(textwrap.dedent(ADDING).format(programs=str(PROGRAMS)))
-    program = Program("adding", (sys.executable, "-S", str(path), json.dumps({"by": 2})), str(tmp_path))
-    process = program.process()
-    yield process
-    process.kill("was ended by the test")
+    return Program("adding", (sys.executable, "-S", str(path), json.dumps({"by": by})), str(tmp_path))
 
 
-def ask(process: Process, op: str, **fields: Any) -> Any:
-    return process.ask({"op": op, "engine": 1, **fields})
-
-
-def build(process: Process, dtype: str = "float32", max_num_seqs: int = 8) -> Any:
-    config = {"max_num_seqs": max_num_seqs}
-    return ask(process, "build", model="/m", dtype=dtype, config=config, threads=1)
-
-
-def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(process: Process) -> None:
-    assert build(process) == Built()
-    engine = SteppingPipedEngine(process, 1)
+def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(
+    model: PreTrainedModel, tmp_path: Path
+) -> None:
+    engine: Any = factory_of(adding(tmp_path))(model, EngineConfig())
     assert (engine.release, engine.notes) == ("adding 1.0", ("adds 2",))
     requests = [Request("a", (4, 5), 2, frozenset({6})), Request("b", (), 2), Request("a", (1,), 1)]
     assert engine.generate(requests) == [
@@ -183,16 +170,17 @@ def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(process
     engine.close()
 
 
-def test_a_refusal_or_an_exception_of_a_library_is_reported(process: Process, tmp_path: Path) -> None:
-    assert build(process, "bfloat16") == Built("only float32")
+def test_a_refusal_or_an_exception_of_a_library_is_reported(
+    model: PreTrainedModel, tmp_path: Path
+) -> None:
+    factory = factory_of(adding(tmp_path))
+    with pytest.raises(UnsupportedModelError, match="'adding' cannot serve GPT2LMHeadModel: two"):
+        factory(model, EngineConfig(max_num_seqs=2))
     with pytest.raises(RuntimeError, match="ValueError: three is too many"):
-        build(process, max_num_seqs=3)
-    with pytest.raises(RuntimeError, match="KeyError: 1"):
-        ask(process, "step")
+        factory(model, EngineConfig(max_num_seqs=3))
     for by, words in ((10, "by is above 9"), (True, "by is True, but must be a whole number")):
-        command = (sys.executable, "-S", str(tmp_path / "adding.py"), json.dumps({"by": by}))
         with pytest.raises(RuntimeError, match=f"ValueError: {words}"):
-            Program("adding", command, str(tmp_path)).process()
+            adding(tmp_path, by).process()
 
 
 def test_requests_of_equal_settings_are_one_call_and_answers_keep_their_places() -> None:
