@@ -1,7 +1,7 @@
 """An engine around a manager of transformers; see `transformers_cb.py`."""
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,6 +22,7 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
+from batchproof_engines.adapters.completions import completions_of
 from batchproof_engines.adapters.transformers_manager import (
     NAME,
     Tuning,
@@ -141,12 +142,9 @@ class TransformersEngine:
         if self.has_unfinished:
             raise RuntimeError("generate was called while requests given by add are unfinished")
         refusals = self._limits.refusals(requests)
-        good = [r for r, refusal in zip(requests, refusals, strict=True) if refusal is None]
-        served = iter(self._serve(good) if good else ())
-        return [
-            next(served) if refusal is None else Completion.refused(r.request_id, refusal)
-            for r, refusal in zip(requests, refusals, strict=True)
-        ]
+        paired = zip(requests, refusals, strict=True)
+        good = [request for request, refusal in paired if refusal is None]
+        return completions_of(requests, refusals, self._served(good) if good else ())
 
     @property
     def has_unfinished(self) -> bool:
@@ -164,8 +162,7 @@ class TransformersEngine:
             manager = self._require_largest_pool()
             if not self._streams:
                 self._attending.enter_context(attending(self._model, self._tuning.attention))
-            (name,) = self._submit(manager, [request], streaming=True)
-        self._streams[request.request_id] = _Stream(name, request)
+            self._submit(manager, [request], streaming=True)
 
     def step(self) -> list[TokenEvent]:
         """Returns the events of all outputs so far; waits for one if there is nothing else to deliver.
@@ -195,15 +192,16 @@ class TransformersEngine:
         self._attending.close()
         self._streams, self._undelivered = {}, []
 
-    def _serve(self, requests: Sequence[Request]) -> list[Completion]:
+    def _served(self, requests: Sequence[Request]) -> Iterable[list[TokenEvent]]:
+        """Returns the events of each request of a call. Raises `RuntimeError`."""
         manager = self._require_pool([num_fed_tokens(request) for request in requests])
+        told: dict[str, list[TokenEvent]] = {each.request_id: [] for each in requests}
         with self._closing_on_error(), attending(self._model, self._tuning.attention):
-            names = self._submit(manager, requests)
-            tokens = _collect(manager, names)
-        return [
-            Completion(request.request_id, tokens[name], finish_reason(request, tokens[name]))
-            for request, name in zip(requests, names, strict=True)
-        ]
+            self._submit(manager, requests)
+            while self._streams:
+                for event in self._next_events(waits=True) or ():
+                    told[event.request_id].append(event)
+        return told.values()
 
     def _submit(
         self,
@@ -211,19 +209,19 @@ class TransformersEngine:
         requests: Sequence[Request],
         *,
         streaming: bool = False,
-    ) -> list[str]:
-        """Queues all requests and returns their names in the library."""
-        names = [next(self._names) for _ in requests]
+    ) -> None:
+        """Queues all requests, under names of their own in the library."""
         with paused(manager):
-            for name, request in zip(names, requests, strict=True):
+            for request in requests:
+                stream = _Stream(next(self._names), request)
                 manager.add_request(
                     list(request.prompt_token_ids),
-                    request_id=name,
+                    request_id=stream.name,
                     max_new_tokens=request.max_new_tokens,
                     eos_token_id=sorted(request.eos_token_ids),
                     streaming=streaming,
                 )
-        return names
+                self._streams[request.request_id] = stream
 
     @contextmanager
     def _closing_on_error(self) -> Iterator[None]:
@@ -317,10 +315,10 @@ class TransformersEngine:
         events = [TokenEvent(request_id, token) for token in tokens[stream.num_delivered :]]
         stream.num_delivered = len(tokens)
         if output.is_finished():
-            if not events:
+            if tokens and not events:
                 raise RuntimeError("transformers ended a request without delivering its last token")
-            reason = finish_reason(stream.request, tokens)
-            events[-1] = events[-1]._replace(finish_reason=reason)
+            last = events.pop() if events else TokenEvent(request_id, None)
+            events.append(last._replace(finish_reason=finish_reason(stream.request, tokens)))
             del self._streams[request_id]
         return events
 
@@ -328,19 +326,6 @@ class TransformersEngine:
 def num_fed_tokens(request: Request) -> int:
     """Returns how many tokens of a request are fed: the last one never is, so it needs no room."""
     return max(1, len(request.prompt_token_ids) + request.max_new_tokens - 1)
-
-
-def _collect(manager: ContinuousBatchingManager, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Waits for all requests and returns the tokens of each. Raises `RuntimeError`."""
-    tokens: dict[str, tuple[int, ...]] = {}
-    missing = set(names)
-    while missing:
-        output = next_output(manager, waits=True)
-        assert output is not None, "it waits for one"
-        if output.is_finished() and output.request_id in missing:  # not a late output of an aborted one
-            tokens[output.request_id] = tuple(output.generated_tokens)
-            missing.remove(output.request_id)
-    return tokens
 
 
 def finish_reason(request: Request, token_ids: Sequence[int]) -> FinishReason:

@@ -26,7 +26,7 @@ def test_the_page_has_every_operation_field_and_the_version() -> None:
     assert set(rows) == set(protocol.ANSWERS)
     for operation, names in protocol.ANSWERS.items():
         assert set(re.findall(r'"(\w+)":', rows[operation])) == {*names}, operation
-        kind = messages.KINDS.get(operation, messages.Nothing)
+        kind = messages.ANSWERS.get(operation, messages.Nothing)
         assert tuple(kind.__annotations__) == names
     for name, message in MESSAGES.items():
         shown = re.search(rf"^{name} +(\{{.*\}})$", PAGE, re.MULTILINE)

@@ -19,6 +19,7 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
+from batchproof_engines.adapters.completions import completions_of
 from batchproof_engines.adapters.openai import gbnf
 from batchproof_engines.adapters.openai.adapters import KINDS
 from batchproof_engines.adapters.openai.answer import Answer
@@ -112,15 +113,9 @@ class OpenAIEngine:
         if self.has_unfinished:
             raise RuntimeError("generate was called while requests given by add are unfinished")
         refusals = self._refusals(requests)
-        paired = [*zip(requests, refusals, strict=True)]
+        paired = zip(requests, refusals, strict=True)
         answers = [self._answer(request) for request, refusal in paired if refusal is None]
-        served = iter(self._served(answers))
-        return [
-            Completion.refused(request.request_id, refusal)
-            if refusal is not None
-            else _completion(next(served))
-            for request, refusal in paired
-        ]
+        return completions_of(requests, refusals, self._served(answers))
 
     @property
     def has_unfinished(self) -> bool:
@@ -338,13 +333,3 @@ def _end(exchanges: Iterable[Exchange], threads: Iterable[threading.Thread]) -> 
 def _named(failure: EngineFailed, answers: Sequence[Answer]) -> EngineFailed:
     names = ", ".join(repr(each.request.request_id) for each in answers)
     return EngineFailed(f"{failure} (request {names})")
-
-
-def _completion(events: Sequence[TokenEvent]) -> Completion:
-    last = events[-1]
-    assert last.finish_reason is not None, "the last event has it"
-    tokens = tuple(each.token_id for each in events if each.token_id is not None)
-    logprobs = tuple(each.logprobs for each in events if each.logprobs is not None)
-    return Completion(
-        last.request_id, tokens, last.finish_reason, last.error, logprobs=logprobs or None
-    )

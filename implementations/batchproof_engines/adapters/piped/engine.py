@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partialmethod
 from typing import TYPE_CHECKING, Any
 
 from batchproof.api import (
@@ -83,14 +84,9 @@ class PipedEngine:
         self.counters = Counter[str]()
         self.sampling_limits = hello.sampling_limits
         taken = fields_of(self.capabilities)
-        self.sampling_fields = (
-            taken if hello.sampling_fields is None else frozenset(hello.sampling_fields)
-        )
+        self.sampling_fields = taken if hello.sampling_fields is None else hello.sampling_fields
         self.block_size_multiple = hello.block_size_multiple
-        if hello.grammar_kinds is not None:
-            self.grammar_kinds = frozenset(hello.grammar_kinds)
-        if hello.grammar_ends is not None:
-            self.grammar_ends = frozenset(hello.grammar_ends)
+        self.grammar_kinds, self.grammar_ends = hello.grammar_kinds, hello.grammar_ends
         self.release = f"{hello.name} {hello.version}"
         self.notes = hello.notes
 
@@ -117,21 +113,6 @@ class PipedEngine:
     def unload_adapter(self, name: str) -> None:
         self._ask("unload_adapter", name=name)
 
-    def pause(self) -> None:
-        self._ask("pause")
-
-    def resume(self) -> None:
-        self._ask("resume")
-
-    def sleep(self) -> None:
-        self._ask("sleep")
-
-    def wake(self) -> None:
-        self._ask("wake")
-
-    def clear_cache(self) -> None:
-        self._ask("clear_cache")
-
     def update_weights(self, model: PreTrainedModel, names: Sequence[str] | None = None) -> None:
         named = None if names is None else list(names)
         self._ask("update_weights", model=str(saved(model)), names=named)
@@ -153,6 +134,12 @@ class PipedEngine:
 
     def _ask(self, op: str, **fields: object) -> Any:
         return self._process.ask({"op": op, "engine": self._number, **fields})
+
+    pause = partialmethod(_ask, "pause")
+    resume = partialmethod(_ask, "resume")
+    sleep = partialmethod(_ask, "sleep")
+    wake = partialmethod(_ask, "wake")
+    clear_cache = partialmethod(_ask, "clear_cache")
 
 
 class SteppingPipedEngine(PipedEngine):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from batchproof.api import Capability, SamplingLimits, StepRecord
+from batchproof.decoding.grammar import KINDS
 
 # What a program can declare: all but what has no messages, and closing, which each engine can.
 CAPABILITIES = tuple(
@@ -58,18 +59,18 @@ class Hello:
     """The answer to `hello`; `notes` are conventions and settings, in sentences for the report.
     `sampling_fields` are the fields of `SamplingParams` that the program takes; None: all that its
     capabilities are about. `sampling_limits` are its limits of them. Each size of a block is a multiple
-    of `block_size_multiple`. `grammar_kinds` are the kinds of grammars that it takes, None: all, and
+    of `block_size_multiple`. `grammar_kinds` are the kinds of grammars that it takes, and
     `grammar_ends` the EOS ids that end their texts, None: those of a request."""
 
     name: str
     version: str
     capabilities: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    sampling_fields: tuple[str, ...] | None = None
+    sampling_fields: frozenset[str] | None = None
     sampling_limits: SamplingLimits = SamplingLimits()
     block_size_multiple: int = 1
-    grammar_kinds: tuple[Literal["regex", "ebnf", "json_schema"], ...] | None = None
-    grammar_ends: tuple[int, ...] | None = None
+    grammar_kinds: frozenset[str] = frozenset(KINDS)
+    grammar_ends: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class Failed:
     error: str
 
 
-KINDS: dict[str, type] = {  # of answers, by the operation; all others are `Nothing`
+ANSWERS: dict[str, type] = {  # of answers, by the operation; all others are `Nothing`
     "hello": Hello,
     "build": Built,
     "generate": Generated,

@@ -25,8 +25,8 @@ from typing import IO, Any
 from batchproof.errors import EngineHang, UsageError
 from batchproof.records.decode import DecodeError, decode
 from batchproof_engines.adapters.piped.messages import (
+    ANSWERS,
     CAPABILITIES,
-    KINDS,
     Failed,
     Hello,
     Nothing,
@@ -159,7 +159,7 @@ class Process:
             raise
         try:
             if "error" not in answer:
-                return decode(KINDS.get(op, Nothing), answer)
+                return decode(ANSWERS.get(op, Nothing), answer)
             said = decode(Failed, answer).error
         except DecodeError as error:
             raise ProgramFailed(
