@@ -61,14 +61,16 @@ def factory_of(program: Program) -> EngineFactory:
             raise UnsupportedModelError(
                 f"engine {process.hello.name!r} cannot serve {type(model).__name__}: {why}"
             )
-        can_step = Capability.STEPPING in process.hello.capabilities
-        return (SteppingPipedEngine if can_step else PipedEngine)(process, number, built.lacks)
+        return PipedEngine(process, number, built.lacks)
 
     return piped
 
 
 class PipedEngine:
-    """An engine in a running program; `number` identifies it in the messages."""
+    """An engine in a running program; `number` identifies it in the messages. A method exchanges one.
+
+    Every method raises `RuntimeError` if the program or its engine fails.
+    """
 
     def __init__(self, process: Process, number: int, lacks: Sequence[str] = ()) -> None:
         self._process = process
@@ -89,6 +91,7 @@ class PipedEngine:
         self.grammar_kinds, self.grammar_ends = hello.grammar_kinds, hello.grammar_ends
         self.release = f"{hello.name} {hello.version}"
         self.notes = hello.notes
+        self._refused: list[TokenEvent] = []  # events of requests that the program is not asked
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request. Raises `RuntimeError` if the program or its engine
@@ -106,6 +109,31 @@ class PipedEngine:
             Completion.refused(request.request_id, refusal) if refusal is not None else next(served)
             for request, refusal in paired
         ]
+
+    @property
+    def has_unfinished(self) -> bool:
+        if self._refused or Capability.STEPPING not in self.capabilities:
+            return bool(self._refused)
+        return bool(self._ask("has_unfinished").has_unfinished)
+
+    def add(self, request: Request) -> None:
+        """Adds a request. Raises `ValueError` if its id is live in the program."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self._refused.append(TokenEvent.refused(request.request_id, refusal))
+        elif self._ask("add", request=request_to_json(request)).live:
+            raise ValueError(duplicate_id(request.request_id))
+
+    def step(self) -> list[TokenEvent]:
+        refused, self._refused = self._refused, []
+        if refused:
+            return refused
+        answer = self._ask("step")
+        self._note(answer)
+        return events_of(answer)
+
+    def abort(self, request_id: str) -> None:
+        self._ask("abort", request_id=request_id)
 
     def load_adapter(self, name: str, path: str) -> None:
         self._ask("load_adapter", name=name, path=path)
@@ -140,40 +168,6 @@ class PipedEngine:
     sleep = partialmethod(_ask, "sleep")
     wake = partialmethod(_ask, "wake")
     clear_cache = partialmethod(_ask, "clear_cache")
-
-
-class SteppingPipedEngine(PipedEngine):
-    """An engine that can be stepped; each method exchanges one message.
-
-    Every method raises `RuntimeError` if the program or its engine fails.
-    """
-
-    def __init__(self, process: Process, number: int, lacks: Sequence[str] = ()) -> None:
-        super().__init__(process, number, lacks)
-        self._refused: list[TokenEvent] = []  # events of requests that the program is not asked
-
-    @property
-    def has_unfinished(self) -> bool:
-        return bool(self._refused) or self._ask("has_unfinished").has_unfinished
-
-    def add(self, request: Request) -> None:
-        """Adds a request. Raises `ValueError` if its id is live in the program."""
-        refusal = self._refusal(request)
-        if refusal is not None:
-            self._refused.append(TokenEvent.refused(request.request_id, refusal))
-        elif self._ask("add", request=request_to_json(request)).live:
-            raise ValueError(duplicate_id(request.request_id))
-
-    def step(self) -> list[TokenEvent]:
-        refused, self._refused = self._refused, []
-        if refused:
-            return refused
-        answer = self._ask("step")
-        self._note(answer)
-        return events_of(answer)
-
-    def abort(self, request_id: str) -> None:
-        self._ask("abort", request_id=request_id)
 
 
 def _close(process: Process, number: int) -> None:
