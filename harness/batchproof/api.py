@@ -431,10 +431,12 @@ class StepRecord:
     """
 
     rows: tuple[RowRecord, ...]
-    waiting: tuple[str, ...]  # queued and without a slot, once this step's admission was done
-    admitted: tuple[str, ...]  # given a slot in this step, a preempted one coming back included
-    finished: tuple[str, ...]  # ended by this step; their slots and blocks are free again
-    preempted: tuple[str, ...]  # lost their slot and cache in this step, or between the one before and
+    waiting: tuple[str, ...] = ()  # queued and without a slot, once this step's admission was done
+    admitted: tuple[str, ...] = ()  # given a slot in this step, a preempted one coming back included
+    finished: tuple[str, ...] = ()  # ended by this step; their slots and blocks are free again
+    preempted: tuple[
+        str, ...
+    ] = ()  # lost their slot and cache in this step, or between the one before and
     # this, and went back to waiting
     num_free_blocks: int | None = None  # None without a pool
     num_total_blocks: int | None = None

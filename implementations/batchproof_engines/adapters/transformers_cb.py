@@ -12,15 +12,10 @@ takes less than 2 ms of CPU time.
 There are no logits and no trace: the library exposes neither. The engine's notes are its conventions.
 """
 
-from functools import partial
-
 from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig
-from batchproof_engines.adapters.transformers_engine import (
-    SteppingTransformersEngine,
-    TransformersEngine,
-)
+from batchproof_engines.adapters.transformers_engine import TransformersEngine
 from batchproof_engines.adapters.transformers_manager import NAME, Tuning, attention_of
 from batchproof_engines.model_support import refuse_unbatchable
 from batchproof_engines.trial_batch import probe_tokens
@@ -42,7 +37,7 @@ def transformers_cb(
 
     * `attention`: sdpa, eager, flash_attention_2 ...; by default flash attention if the library finds
       it, otherwise the model's own.
-    * `stepping`: the engine can be stepped, see `SteppingTransformersEngine`.
+    * `stepping`: the engine can be stepped, see `TransformersEngine`.
     * `guarded`: bad requests are refused before the library sees them, and torch's generators are left
       as they were.
 
@@ -52,13 +47,13 @@ def transformers_cb(
     refuse_unbatchable(NAME, model)
     implementation = attention_of(model, attention)
 
-    def built(kind: type[TransformersEngine], config: EngineConfig) -> TransformersEngine:
+    def built(config: EngineConfig, can_step: bool = False) -> TransformersEngine:
         page, budget = _fastest(model, config, implementation)
-        tuning = Tuning(implementation, page, budget, config.prefix_caching, guarded)
-        return kind(model, config, tuning)
+        tuning = Tuning(implementation, page, budget, config.prefix_caching, can_step, guarded)
+        return TransformersEngine(model, config, tuning)
 
-    probe_tokens(NAME, model, implementation, partial(built, TransformersEngine))
-    return built(SteppingTransformersEngine if stepping else TransformersEngine, config)
+    probe_tokens(NAME, model, implementation, built)
+    return built(config, stepping)
 
 
 def _fastest(model: PreTrainedModel, config: EngineConfig, attention: str) -> tuple[int, int]:

@@ -1,14 +1,13 @@
 """An engine around a manager of transformers; see `transformers_cb.py`."""
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import count
 from math import ceil
 from time import sleep
-from typing import Any
 
 import torch
 from transformers import ContinuousBatchingManager, PreTrainedModel
@@ -23,6 +22,7 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
+from batchproof_engines.adapters.completions import completions_of
 from batchproof_engines.adapters.transformers_manager import (
     NAME,
     Tuning,
@@ -80,10 +80,25 @@ class _Pool:
         return is_large and longest <= self.longest and torch.get_num_threads() == self.num_threads
 
 
-class TransformersEngine:
-    """An engine; `peer` describes its mode of operation, because modes differ in speed severalfold."""
+@dataclass
+class _Stream:
+    """A live request: its name in the library, and how many of its tokens have been delivered."""
 
-    capabilities = frozenset({Capability.CLOSING})  # at least
+    name: str
+    request: Request
+    num_delivered: int = 0
+
+
+class TransformersEngine:
+    """An engine around a manager. With `tuning.can_step` requests arrive and leave while others run, as
+    in a server.
+
+    The library's thread steps by itself. A `step` of this engine is what a client sees: it waits for
+    the next tokens and takes all there are. Every token then costs the library an object with all
+    tokens so far, so throughput is measured without stepping. One pool is for everything that may come:
+    `max_num_seqs` sequences of the greatest length.
+    """
+
     release = f"transformers continuous batching {version('transformers')}"
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig, tuning: Tuning) -> None:
@@ -95,8 +110,14 @@ class TransformersEngine:
         self._names = (f"{NAME}-{number}" for number in count())  # a user's ids may be used again
         self._pool: _Pool | None = None
         self._release: Callable[[], object] = lambda: None
-        if config.num_blocks is not None or config.max_model_len is not None:
-            self._require_pool([self._limits.max_model_len] * config.max_num_seqs)
+        self._streams: dict[str, _Stream] = {}  # by the user's id
+        self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
+        self._attending = ExitStack()
+        self.capabilities = frozenset(
+            {Capability.CLOSING, Capability.STEPPING} if tuning.can_step else {Capability.CLOSING}
+        )
+        if tuning.can_step or config.num_blocks is not None or config.max_model_len is not None:
+            self._require_largest_pool()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -107,42 +128,80 @@ class TransformersEngine:
             if self._tuning.is_guarded
             else "Bad requests are given to the library as they are, and what it seeds stays seeded"
         )
+        mode = in_words(self._pool.manager if self._pool else None, self._tuning.attention)
         return (
-            f"{self.peer}; keys and values are kept in the dtype of the model.",
+            f"{mode}; keys and values are kept in the dtype of the model.",
             "An EOS is in the output; caps and EOS ids are per request. The library gives no finish "
             "reason: it is derived from the last token.",
             f"{guard}; an id that is live is refused by the adapter, which names requests itself.",
         )
 
-    @property
-    def peer(self) -> str:
-        """Returns a description of its mode of operation, for a report."""
-        return in_words(self._pool.manager if self._pool else None, self._tuning.attention)
-
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request. Raises `RuntimeError` if the library fails or its
-        thread ends."""
+        thread ends, and while requests given by `add` are unfinished."""
+        if self.has_unfinished:
+            raise RuntimeError("generate was called while requests given by add are unfinished")
         refusals = self._limits.refusals(requests)
-        good = [r for r, refusal in zip(requests, refusals, strict=True) if refusal is None]
-        served = iter(self._serve(good) if good else ())
-        return [
-            next(served) if refusal is None else Completion.refused(r.request_id, refusal)
-            for r, refusal in zip(requests, refusals, strict=True)
-        ]
+        paired = zip(requests, refusals, strict=True)
+        good = [request for request, refusal in paired if refusal is None]
+        return completions_of(requests, refusals, self._served(good) if good else ())
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._streams or self._undelivered)
+
+    def add(self, request: Request) -> None:
+        """Queues the request, or schedules its refusal. Raises `ValueError` if its id is live."""
+        if request.request_id in self._streams:
+            raise ValueError(duplicate_id(request.request_id))
+        refusal = self._limits.refusal(request)
+        if refusal is not None:
+            self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
+            return
+        with self._closing_on_error():
+            manager = self._require_largest_pool()
+            if not self._streams:
+                self._attending.enter_context(attending(self._model, self._tuning.attention))
+            self._submit(manager, [request], streaming=True)
+
+    def step(self) -> list[TokenEvent]:
+        """Returns the events of all outputs so far; waits for one if there is nothing else to deliver.
+
+        Raises `RuntimeError` as `generate` does.
+        """
+        events, self._undelivered = self._undelivered, []
+        with self._closing_on_error():
+            while self._streams and (new := self._next_events(waits=not events)) is not None:
+                events += new
+            self._release_model()
+        return events
+
+    def abort(self, request_id: str) -> None:
+        """Cancels the request in the library; an unknown id has no effect."""
+        stream = self._streams.pop(request_id, None)
+        if stream is not None:
+            assert self._pool is not None, "a request is live"
+            self._pool.manager.cancel_request(stream.name)
+            self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
+            with self._closing_on_error():
+                self._release_model()
 
     def close(self) -> None:
-        """Ends the thread and frees the pool."""
+        """Ends the thread, frees the pool and restores the model's attention."""
         self._free_pool()
+        self._attending.close()
+        self._streams, self._undelivered = {}, []
 
-    def _serve(self, requests: Sequence[Request]) -> list[Completion]:
+    def _served(self, requests: Sequence[Request]) -> Iterable[list[TokenEvent]]:
+        """Returns the events of each request of a call. Raises `RuntimeError`."""
         manager = self._require_pool([num_fed_tokens(request) for request in requests])
+        told: dict[str, list[TokenEvent]] = {each.request_id: [] for each in requests}
         with self._closing_on_error(), attending(self._model, self._tuning.attention):
-            names = self._submit(manager, requests)
-            tokens = _collect(manager, names)
-        return [
-            Completion(request.request_id, tokens[name], finish_reason(request, tokens[name]))
-            for request, name in zip(requests, names, strict=True)
-        ]
+            self._submit(manager, requests)
+            while self._streams:
+                for event in self._next_events(waits=True) or ():
+                    told[event.request_id].append(event)
+        return told.values()
 
     def _submit(
         self,
@@ -150,19 +209,19 @@ class TransformersEngine:
         requests: Sequence[Request],
         *,
         streaming: bool = False,
-    ) -> list[str]:
-        """Queues all requests and returns their names in the library."""
-        names = [next(self._names) for _ in requests]
+    ) -> None:
+        """Queues all requests, under names of their own in the library."""
         with paused(manager):
-            for name, request in zip(names, requests, strict=True):
+            for request in requests:
+                stream = _Stream(next(self._names), request)
                 manager.add_request(
                     list(request.prompt_token_ids),
-                    request_id=name,
+                    request_id=stream.name,
                     max_new_tokens=request.max_new_tokens,
                     eos_token_id=sorted(request.eos_token_ids),
                     streaming=streaming,
                 )
-        return names
+                self._streams[request.request_id] = stream
 
     @contextmanager
     def _closing_on_error(self) -> Iterator[None]:
@@ -226,113 +285,6 @@ class TransformersEngine:
         self._release()
         self._pool = None
 
-
-def num_fed_tokens(request: Request) -> int:
-    """Returns how many tokens of a request are fed: the last one never is, so it needs no room."""
-    return max(1, len(request.prompt_token_ids) + request.max_new_tokens - 1)
-
-
-def _collect(manager: ContinuousBatchingManager, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Waits for all requests and returns the tokens of each. Raises `RuntimeError`."""
-    tokens: dict[str, tuple[int, ...]] = {}
-    missing = set(names)
-    while missing:
-        output = next_output(manager, waits=True)
-        assert output is not None, "it waits for one"
-        if output.is_finished() and output.request_id in missing:  # not a late output of an aborted one
-            tokens[output.request_id] = tuple(output.generated_tokens)
-            missing.remove(output.request_id)
-    return tokens
-
-
-def finish_reason(request: Request, token_ids: Sequence[int]) -> FinishReason:
-    """Returns why a request has ended, which the library does not say."""
-    is_stop = bool(token_ids) and token_ids[-1] in request.eos_token_ids
-    return FinishReason.STOP if is_stop else FinishReason.LENGTH
-
-
-@dataclass
-class _Stream:
-    """A live request: its name in the library, and how many of its tokens have been delivered."""
-
-    name: str
-    request: Request
-    num_delivered: int = 0
-
-
-class SteppingTransformersEngine(TransformersEngine):
-    """Lets requests arrive and leave while others run, as in a server.
-
-    The library's thread steps by itself. A `step` of this engine is what a client sees: it waits for
-    the next tokens and takes all there are. Every token then costs the library an object with all
-    tokens so far, so throughput is measured without stepping. One pool is for everything that may come:
-    `max_num_seqs` sequences of the greatest length.
-    """
-
-    capabilities = TransformersEngine.capabilities | {Capability.STEPPING}
-    _streams: dict[str, _Stream]  # by the user's id
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._streams = {}
-        self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
-        self._attending = ExitStack()
-        self._require_largest_pool()
-
-    @property
-    def has_unfinished(self) -> bool:
-        return bool(self._streams or self._undelivered)
-
-    def add(self, request: Request) -> None:
-        """Queues the request, or schedules its refusal. Raises `ValueError` if its id is live."""
-        if request.request_id in self._streams:
-            raise ValueError(duplicate_id(request.request_id))
-        refusal = self._limits.refusal(request)
-        if refusal is not None:
-            self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
-            return
-        with self._closing_on_error():
-            manager = self._require_largest_pool()
-            if not self._streams:
-                self._attending.enter_context(attending(self._model, self._tuning.attention))
-            (name,) = self._submit(manager, [request], streaming=True)
-        self._streams[request.request_id] = _Stream(name, request)
-
-    def step(self) -> list[TokenEvent]:
-        """Returns the events of all outputs so far; waits for one if there is nothing else to deliver.
-
-        Raises `RuntimeError` as `generate` does.
-        """
-        events, self._undelivered = self._undelivered, []
-        with self._closing_on_error():
-            while self._streams and (new := self._next_events(waits=not events)) is not None:
-                events += new
-            self._release_model()
-        return events
-
-    def abort(self, request_id: str) -> None:
-        """Cancels the request in the library; an unknown id has no effect."""
-        stream = self._streams.pop(request_id, None)
-        if stream is not None:
-            assert self._pool is not None, "a request is live"
-            self._pool.manager.cancel_request(stream.name)
-            self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
-            with self._closing_on_error():
-                self._release_model()
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """As `TransformersEngine.generate`; raises `RuntimeError` while added requests are
-        unfinished."""
-        if self.has_unfinished:
-            raise RuntimeError("generate was called while requests given by add are unfinished")
-        return super().generate(requests)
-
-    def close(self) -> None:
-        """Ends the thread, frees the pool and restores the model's attention."""
-        super().close()
-        self._attending.close()
-        self._streams, self._undelivered = {}, []
-
     def _require_largest_pool(self) -> ContinuousBatchingManager:
         if self._pool is not None:
             return self._pool.manager
@@ -363,9 +315,20 @@ class SteppingTransformersEngine(TransformersEngine):
         events = [TokenEvent(request_id, token) for token in tokens[stream.num_delivered :]]
         stream.num_delivered = len(tokens)
         if output.is_finished():
-            if not events:
+            if tokens and not events:
                 raise RuntimeError("transformers ended a request without delivering its last token")
-            reason = finish_reason(stream.request, tokens)
-            events[-1] = events[-1]._replace(finish_reason=reason)
+            last = events.pop() if events else TokenEvent(request_id, None)
+            events.append(last._replace(finish_reason=finish_reason(stream.request, tokens)))
             del self._streams[request_id]
         return events
+
+
+def num_fed_tokens(request: Request) -> int:
+    """Returns how many tokens of a request are fed: the last one never is, so it needs no room."""
+    return max(1, len(request.prompt_token_ids) + request.max_new_tokens - 1)
+
+
+def finish_reason(request: Request, token_ids: Sequence[int]) -> FinishReason:
+    """Returns why a request has ended, which the library does not say."""
+    is_stop = bool(token_ids) and token_ids[-1] in request.eos_token_ids
+    return FinishReason.STOP if is_stop else FinishReason.LENGTH

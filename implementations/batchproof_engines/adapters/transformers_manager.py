@@ -41,6 +41,7 @@ class Tuning:
     page_size: int  # tokens
     max_batch_tokens: int  # fed in one step
     shares_prefixes: bool
+    can_step: bool
     is_guarded: bool  # bad requests are refused here, and torch's generators left as they were
 
 

@@ -80,11 +80,6 @@ def generating(body: str) -> str:
     return f"def generate(question):\n    {body}"
 
 
-def process_of(engine: Any) -> Any:
-    """Returns the process behind an engine."""
-    return engine._process
-
-
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
     return load_model("gpt2-random", torch.device("cpu"), torch.float32).model
@@ -109,7 +104,7 @@ def build(command: Command, model: PreTrainedModel) -> Iterator[Build]:
 
     def build(change: str | None = "", **config: Any) -> Any:
         engine = resolve_engine(f"cmd:{command(change)}").factory(model, EngineConfig(**config))
-        made.append(process_of(engine))
+        made.append(engine._process)
         return engine
 
     yield build

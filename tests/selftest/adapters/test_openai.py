@@ -299,27 +299,6 @@ def test_a_server_that_says_nothing_runs_into_a_limit(build: Build, server: Stan
     wait_until(lambda: threading.active_count() <= before, "no thread is left behind")
 
 
-def test_a_stepped_request_comes_token_by_token(build: Build, server: StandIn) -> None:
-    server.token_s = 0.02
-    engine = build("&stream=true")
-    assert Capability.STEPPING in engine.capabilities
-    for request in REQUESTS:
-        engine.add(request)
-    with pytest.raises(ValueError, match="request_id 'a' is live already"):
-        engine.add(REQUESTS[0])
-    events, num_steps = [], 0
-    while engine.has_unfinished:
-        events += engine.step()
-        num_steps += 1
-    assert num_steps > 3
-    assert engine.step() == []
-    for each in right(REQUESTS):
-        own = [event for event in events if event.request_id == each.request_id]
-        assert tuple(event.token_id for event in own) == each.token_ids
-        assert [event.finish_reason for event in own[:-1]] == [None] * (len(own) - 1)
-        assert own[-1].finish_reason is each.finish_reason
-
-
 def test_a_request_that_is_cancelled_or_closed_is_a_closed_connection(
     build: Build, server: StandIn
 ) -> None:
@@ -327,6 +306,8 @@ def test_a_request_that_is_cancelled_or_closed_is_a_closed_connection(
     engine = build("&stream=true")
     engine.add(Request("long", (1, 2, 3), 200))
     engine.add(Request("short", (4,), 6))
+    with pytest.raises(ValueError, match="request_id 'short' is live already"):
+        engine.add(Request("short", (1,), 1))
     first = engine.step()
     assert first
     engine.abort("long")
@@ -334,6 +315,7 @@ def test_a_request_that_is_cancelled_or_closed_is_a_closed_connection(
     events = []
     while engine.has_unfinished:
         events += engine.step()
+    assert engine.step() == []
     seen = [event for event in events if event.request_id == "long"]
     assert seen[0].finish_reason is FinishReason.ABORTED
     assert tuple(event.token_id for event in seen[1:]) == right([Request("long", (5,), 2)])[0].token_ids

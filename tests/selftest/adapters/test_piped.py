@@ -47,7 +47,6 @@ from tests.selftest.adapters.conftest import (
     Build,
     Command,
     generating,
-    process_of,
 )
 
 NO_OBJECT = "answered 'generate' with a line that is not a JSON object"
@@ -95,7 +94,7 @@ def test_requests_go_out_with_all_they_need_and_completions_come_back(
     ):
         assert words in str(caught.value)
     assert engine.generate(REQUESTS) == ANSWERS
-    assert 0 < os.fstat(process_of(engine)._log.fileno()).st_size < 10_000
+    assert 0 < os.fstat(engine._process._log.fileno()).st_size < 10_000
     engine.close()
     engine.close()
 
@@ -163,7 +162,7 @@ def test_one_process_serves_many_engines_and_outlives_them(build: Build) -> None
     first.close()
     del second  # without closing it
     third = build(None)
-    assert process_of(third) is process_of(first)
+    assert third._process is first._process
     with pytest.raises(RuntimeError, match=r"^\[3\]$"):
         third.generate(REQUESTS)
 
@@ -182,7 +181,7 @@ def test_a_failure_is_reported_and_the_next_engine_has_a_new_process(body: str, 
     assert reported[0].startswith(f"the program 'cmd:{sys.executable} -S -E ")
     assert FAILURES[body] in reported[0]
     assert len(reported[0]) < 2000
-    assert not is_there(process_of(failing)._popen.pid)
+    assert not is_there(failing._process._popen.pid)
     failing.close()  # there is nothing to give back
     assert build(None).generate(REQUESTS) == ANSWERS
 
@@ -228,14 +227,14 @@ def test_an_interrupt_ends_the_process_and_closing_has_a_limit(
             engine.generate(REQUESTS)
     finally:
         signal.signal(signal.SIGALRM, outer)
-    assert not is_there(process_of(engine)._popen.pid)
+    assert not is_there(engine._process._popen.pid)
     with pytest.raises(ProgramFailed, match="killed by KeyboardInterrupt while answering 'gener"):
         engine.generate(REQUESTS)
 
 
 def test_a_line_that_comes_late_is_not_taken_for_an_answer(build: Build) -> None:
     engine = build("def build(question):\n    say('{}\\n')\n    time.sleep(0.1)\n    return {}")
-    assert select.select([process_of(engine)._stdout], [], [], 60)[0], "the second line never came"
+    assert select.select([engine._process._stdout], [], [], 60)[0], "the second line never came"
     with pytest.raises(ProgramFailed, match="wrote an unsolicited line before 'generate'"):
         engine.generate(REQUESTS)
 
@@ -294,7 +293,7 @@ def test_the_example_answers_as_the_reference_does(model: PreTrainedModel) -> No
     assert example.generate(REQUESTS) == [
         replace(each, logits=None) for each in reference.generate(REQUESTS)
     ]
-    process_of(example).kill("was ended by the test")
+    example._process.kill("was ended by the test")
 
 
 # What a program answers instead of what it was asked, and how the answer is quoted.
@@ -352,4 +351,4 @@ def test_a_model_that_is_refused_leaves_the_process_for_the_next(
     first = build(f"def build(question): return {answer} if question['engine'] == 2 else {{}}")
     with pytest.raises(error, match=reported):
         build(None)
-    assert process_of(build(None)) is process_of(first)
+    assert build(None)._process is first._process

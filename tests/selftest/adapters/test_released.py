@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.openai.client import EngineFailed
-from batchproof_engines.adapters.piped import protocol
-from batchproof_engines.adapters.piped.engine import SteppingPipedEngine
-from batchproof_engines.adapters.piped.process import Process, Program
+from batchproof_engines.adapters.piped.engine import factory_of
+from batchproof_engines.adapters.piped.process import Program
 from batchproof_engines.adapters.released import libraries, serving
 from batchproof_engines.adapters.released.server import LocalServer
 
@@ -29,28 +28,23 @@ PROGRAMS = Path(libraries.__file__).parent
 ADDING = """
     import sys
     sys.path.insert(0, {programs!r})
-    from serving import Live, Unsupported, completed, refused, serve
+    from serving import Stepped, Unsupported, event_of, serve
 
-    class Engine:
-        def __init__(self):
-            self.live = []
-        def generate(self, requests):
+    class Engine(Stepped):
+        def submit(self, request):
             print("a library that prints")
-            return [self.answer(each) for each in requests]
-        def answer(self, request):
             if not request["prompt_token_ids"]:
-                return refused(request, "empty")
-            return completed(request, [t + 1 for t in request["prompt_token_ids"]])
-        def add(self, request):
-            if request["request_id"] in self.live:
-                raise Live
-            self.live.append(request["request_id"])
-        def step(self):
-            return [{{"request_id": self.live.pop(0), "token_id": 7, "finish_reason": "length"}}]
-        def abort(self, request_id):
-            self.live.remove(request_id)
-        def has_unfinished(self):
-            return bool(self.live)
+                raise ValueError("empty")
+            return [token + 1 for token in request["prompt_token_ids"]]
+        def advance(self):
+            events = []
+            for name, left in [*self.live.items()]:
+                events.append(event_of(name, left.pop(0), None if left else "stop"))
+                if not left:
+                    del self.live[name]
+            return events
+        def cancel(self, left):
+            left.clear()
         def close(self):
             print("closed", file=sys.stderr)
 
@@ -61,8 +55,8 @@ ADDING = """
                 raise ValueError("by is above 9")
             self.notes = [f"adds {{by}}"]
         def build(self, folder, dtype, config, num_threads):
-            if dtype != "float32":
-                raise Unsupported("only float32")
+            if config["max_num_seqs"] == 2:
+                raise Unsupported("two are too few")
             if config["max_num_seqs"] == 3:
                 raise ValueError("three is too many")
             return Engine()
@@ -147,55 +141,46 @@ def test_each_library_is_pinned_and_without_it_skipped_by_name(
         resolve_engine(f"{name}?python=/no").factory(model, EngineConfig())
 
 
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[Process]:
+def adding(tmp_path: Path, by: object = 2) -> Program:
     path = tmp_path / "adding.py"
     path.write_text(textwrap.dedent(ADDING).format(programs=str(PROGRAMS)))
-    program = Program("adding", (sys.executable, "-S", str(path), json.dumps({"by": 2})), str(tmp_path))
-    process = program.process()
-    yield process
-    process.kill("was ended by the test")
+    return Program("adding", (sys.executable, "-S", str(path), json.dumps({"by": by})), str(tmp_path))
 
 
-def ask(process: Process, op: str, **fields: Any) -> Any:
-    return process.ask({"op": op, "engine": 1, **fields}, protocol.ANSWERS[op])
-
-
-def build(process: Process, dtype: str = "float32", max_num_seqs: int = 8) -> Any:
-    config = {"max_num_seqs": max_num_seqs}
-    return ask(process, "build", model="/m", dtype=dtype, config=config, threads=1)
-
-
-def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(process: Process) -> None:
-    assert build(process) == protocol.Built()
-    engine = SteppingPipedEngine(process, 1)
+def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(
+    model: PreTrainedModel, tmp_path: Path
+) -> None:
+    engine: Any = factory_of(adding(tmp_path))(model, EngineConfig())
     assert (engine.release, engine.notes) == ("adding 1.0", ("adds 2",))
-    requests = [Request("a", (4, 5), 2, frozenset({6})), Request("b", (), 2), Request("c", (8,), 1)]
+    requests = [Request("a", (4, 5), 2, frozenset({6})), Request("b", (), 2), Request("a", (1,), 1)]
     assert engine.generate(requests) == [
         Completion("a", (5, 6), FinishReason.STOP),
         Completion.refused("b", "empty"),
-        Completion("c", (9,), FinishReason.LENGTH),
+        Completion.refused("a", "request_id 'a' is used twice in this call"),
     ]
-    engine.add(Request("a", (1,), 1))
-    engine.add(Request("b", (1,), 1))
+    for request in (Request("a", (1, 2), 2), Request("b", (1,), 1), Request("c", (), 1)):
+        engine.add(request)
     with pytest.raises(ValueError, match="'a' is live already"):
         engine.add(Request("a", (1,), 1))
     engine.abort("b")
-    assert engine.step() == [TokenEvent("a", 7, FinishReason.LENGTH)]
+    assert engine.step() == [TokenEvent.refused("c", "empty"), TokenEvent("a", 2)]
+    assert engine.has_unfinished
+    assert engine.step() == [TokenEvent("a", 3, FinishReason.STOP)]
     assert not engine.has_unfinished
     engine.close()
 
 
-def test_a_refusal_or_an_exception_of_a_library_is_reported(process: Process, tmp_path: Path) -> None:
-    assert build(process, "bfloat16") == protocol.Built("only float32")
+def test_a_refusal_or_an_exception_of_a_library_is_reported(
+    model: PreTrainedModel, tmp_path: Path
+) -> None:
+    factory = factory_of(adding(tmp_path))
+    with pytest.raises(UnsupportedModelError, match="'adding' cannot serve GPT2LMHeadModel: two"):
+        factory(model, EngineConfig(max_num_seqs=2))
     with pytest.raises(RuntimeError, match="ValueError: three is too many"):
-        build(process, max_num_seqs=3)
-    with pytest.raises(RuntimeError, match="KeyError: 1"):
-        ask(process, "step")
+        factory(model, EngineConfig(max_num_seqs=3))
     for by, words in ((10, "by is above 9"), (True, "by is True, but must be a whole number")):
-        command = (sys.executable, "-S", str(tmp_path / "adding.py"), json.dumps({"by": by}))
         with pytest.raises(RuntimeError, match=f"ValueError: {words}"):
-            Program("adding", command, str(tmp_path)).process()
+            adding(tmp_path, by).process()
 
 
 def test_requests_of_equal_settings_are_one_call_and_answers_keep_their_places() -> None:
@@ -242,10 +227,13 @@ def test_a_folder_is_made_once_and_is_whole_or_not_there(tmp_path: Path) -> None
 def local_server(tmp_path: Path, text: str) -> LocalServer:
     path = tmp_path / "server.py"
     path.write_text(textwrap.dedent(text))
-    return LocalServer("frail", (sys.executable, "-S", str(path), "{port}"))
+    kind = libraries.ServerCommand((), {}, {}, events={"restored": "came back", "evicted": "went"})
+    return LocalServer("frail", (sys.executable, "-S", str(path), "{port}"), kind)
 
 
-def test_a_server_that_has_failed_is_started_again(tmp_path: Path) -> None:
+def test_a_server_that_has_failed_is_started_again_and_what_it_writes_is_counted(
+    tmp_path: Path,
+) -> None:
     local = local_server(tmp_path, FRAIL)
     first = local.running()
     assert local.running() is first, "it is kept as long as it works"
@@ -254,20 +242,11 @@ def test_a_server_that_has_failed_is_started_again(tmp_path: Path) -> None:
     second = local.running()
     assert second is not first
     assert second.base_url != first.base_url
-    assert second.exchange("GET", "/models").read() == {}
-    local._end()
-
-
-def test_what_a_server_writes_is_counted_since_the_last_time(tmp_path: Path) -> None:
-    local = local_server(tmp_path, FRAIL)
-    events = {"restored": "came back", "evicted": "went"}
-    assert local.counted(events) == {"restored": 0, "evicted": 0}, "it does not run yet"
-    server = local.running()
-    local.counted(events)
+    local.counted()
     for _ in range(3):
-        server.ask("GET", "/models")
-    assert local.counted(events) == {"restored": 3, "evicted": 0}
-    assert local.counted(events) == {"restored": 0, "evicted": 0}
+        assert second.ask("GET", "/models") == {}
+    assert local.counted() == {"restored": 3, "evicted": 0}
+    assert local.counted() == {"restored": 0, "evicted": 0}, "since the last time"
     local._end()
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from batchproof.api import Engine, EngineConfig
 from batchproof.errors import UsageError
 from batchproof_engines.adapters.openai.client import PATH, EngineFailed, Refused, Server
-from batchproof_engines.adapters.openai.engine import engine_at
+from batchproof_engines.adapters.openai.engine import OpenAIEngine
 from batchproof_engines.adapters.openai.options import OPTIONS, Options, signature_with
 
 DISCOVERY_TIMEOUT_S = 30.0
@@ -30,7 +30,7 @@ def openai(model: PreTrainedModel, config: EngineConfig, /, **options: Any) -> E
     asked = Options.of(options)
     server = Server(asked.base_url, asked.timeout_s, asked.api_key)
     _require_listed(server, asked)
-    return engine_at(server, asked, model, config)
+    return OpenAIEngine(server, asked, model, config)
 
 
 openai.__signature__ = signature_with(OPTIONS)  # type: ignore[attr-defined]

@@ -1,34 +1,14 @@
 """Low-rank adapters of a server: how they are loaded, and how a request names one."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from batchproof.errors import UsageError
 from batchproof_engines.adapters.openai.client import EngineFailed, Refused, Server
 
 WEIGHTS = "adapter_model.safetensors"
-
-
-class ServedAdapters(Protocol):
-    """The adapters that an engine has loaded into a server, by name."""
-
-    @property
-    def names(self) -> Iterable[str]:
-        """Those that are loaded."""
-
-    def load(self, name: str, path: str) -> None:
-        """Makes the adapter in a folder of PEFT's known by a name."""
-
-    def unload(self, name: str) -> None:
-        """Forgets it."""
-
-    def refusal(self, name: str | None) -> str | None:
-        """Returns why a request that names it is not sent, or None."""
-
-    def fields(self, name: str | None) -> dict[str, Any]:
-        """Returns the fields of a body that ask for it."""
 
 
 class LoadedByName:
@@ -40,6 +20,7 @@ class LoadedByName:
         self.names: set[str] = set()
 
     def load(self, name: str, path: str) -> None:
+        """Makes the adapter in a folder of PEFT's known by a name."""
         body = {"lora_name": name, "lora_path": path, "load_inplace": name in self.names}
         self._server.tell("/load_lora_adapter", body)
         self.names.add(name)
@@ -49,9 +30,11 @@ class LoadedByName:
         self.names.discard(name)
 
     def refusal(self, name: str | None) -> str | None:  # noqa: ARG002
+        """Returns why a request that names it is not sent, or None."""
         return None
 
     def fields(self, name: str | None) -> dict[str, Any]:
+        """Returns the fields of a body that ask for it."""
         return {} if name is None else {"model": name}
 
 
@@ -97,7 +80,7 @@ class KnownByNumber:
         return {"lora": [{"id": number, "scale": scale} for number, scale in scales.items()]}
 
 
-KINDS: dict[str, Callable[[Server], ServedAdapters]] = {
+KINDS: dict[str, Callable[[Server], LoadedByName | KnownByNumber]] = {
     "vllm": LoadedByName,
     "llama.cpp": KnownByNumber,
     "llama.cpp-all": partial(KnownByNumber, names_all=True),

@@ -1,6 +1,6 @@
 """Parses the answers of a server into token ids. What cannot be read is an error, never a guess."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -9,7 +9,6 @@ from pydantic import Field
 from batchproof.api import FinishReason, Request, TokenLogprobs
 from batchproof.records.decode import DecodeError, decode
 from batchproof_engines.adapters.openai.client import Refused, refusal_in, shown
-from batchproof_engines.adapters.openai.traffic import has_cached
 from batchproof_engines.adapters.word_tokenizer import id_of, word_len, word_of
 
 TOKEN_ID_PREFIX = "token_id:"  # precedes an id in `logprobs.tokens` of vLLM
@@ -24,6 +23,7 @@ class UnreadableAnswer(ValueError):
 
 @dataclass(frozen=True)
 class _Choice:
+    index: Any = None
     text: str = ""
     token_ids: tuple[int, ...] | None = None
     logprobs: Any = None
@@ -114,23 +114,27 @@ class AnswerParser:
         self._num_made: object = None  # by the server's own count
         self._named_eos: tuple[object, ...] = ()
 
-    def feed(self, answer: object) -> list[Token]:
+    def feed(self, answer: object, number: int | None = None) -> list[Token]:
         """Returns the next tokens, of an answer or of an event of a stream, with their logprobs where
-        these are asked for and given. Raises `UnreadableAnswer`, and `Refused` for an error in place of
-        the first that refuses the request."""
+        these are asked for and given. `number` is that of the choice in an answer to several requests,
+        whose `usage` counts the tokens of all; None: there is but one. Raises `UnreadableAnswer`, and
+        `Refused` for an error in place of the first that refuses the request."""
         read = _read(_Answer, answer)
-        self.has_cached |= has_cached(read.usage, read.timings)
+        self.has_cached |= _has_cached(read.usage, read.timings)
         if read.error is not None and not read.choices:
             if self.num_read == 0 and (why := refusal_in(read.error)) is not None:
                 raise Refused(why)
             raise UnreadableAnswer(f"answered with an error: {shown(str(read.error))}")
-        if isinstance(read.usage, dict):
+        if isinstance(read.usage, dict) and number is None:
             self._num_made = read.usage.get("completion_tokens", self._num_made)
         if read.choices == () and read.usage is not None:
             return []  # the last event of a stream may hold nothing but the usage
-        if read.choices is None or len(read.choices) != 1:
+        own = [each for each in read.choices or () if number in (None, each.index)]
+        if read.choices and not own:
+            return []  # a piece of others
+        if len(own) != 1:
             raise UnreadableAnswer(f"answered without exactly one choice: {shown(str(answer))}")
-        (choice,) = read.choices
+        (choice,) = own
         tokens = self._tokens(choice, read.verbose)
         self.num_read += len(tokens)
         if choice.finish_reason is not None:
@@ -237,3 +241,14 @@ class AnswerParser:
             return id_of(name.strip(), self._vocab_size)
         except ValueError as error:
             raise UnreadableAnswer(f"answered with a text that is no token: {error}") from None
+
+
+def _has_cached(usage: object, timings: object) -> bool:
+    """Returns whether OpenAI's `usage` or llama.cpp's `timings` say that tokens of the prompt were not
+    computed for it."""
+    details = _field(usage, "prompt_tokens_details")
+    return bool(_field(details, "cached_tokens") or _field(timings, "cache_n"))
+
+
+def _field(value: object, name: str) -> object:
+    return value.get(name) if isinstance(value, Mapping) else None

@@ -21,6 +21,8 @@ MAX_ANSWER_BYTES = 64 << 20
 NO_REFUSALS = {401, 403, 404, 405, 407, 408, 429}
 NUM_SHOWN = 200  # characters of an invalid answer
 
+Body = dict[str, Any]
+
 
 class EngineFailed(RuntimeError):
     """The server gave no answer or an unreadable one."""
@@ -57,47 +59,35 @@ class Server:
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self.on_failure = on_failure
-        self._parts = _split(self.base_url)
-        self._timeout_s = timeout_s
-        self._headers = {"Content-Type": "application/json", "Connection": "close"}
+        self.parts = _split(self.base_url)
+        self.timeout_s = timeout_s
+        self.headers = {"Content-Type": "application/json", "Connection": "close"}
         if api_key is not None:
-            self._headers["Authorization"] = f"Bearer {api_key}"
+            self.headers["Authorization"] = f"Bearer {api_key}"
 
     def at_root(self) -> Self:
         """Returns the same server without the path."""
         other = copy(self)
-        other.base_url = urlunsplit((*self._parts[:2], "", "", ""))
-        other._parts = _split(other.base_url)
+        other.base_url = urlunsplit((*self.parts[:2], "", "", ""))
+        other.parts = _split(other.base_url)
         return other
 
-    def exchange(
-        self,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None = None,
-        begin: Callable[["Exchange", dict[str, Any]], dict[str, Any]] | None = None,
-    ) -> "Exchange":
-        """Returns an exchange that has not begun. When it does, `begin` gives more fields of a body."""
-        is_secure = self._parts.scheme == "https"
+    def exchange(self, method: str, path: str, body: Body | None = None) -> "Exchange":
+        """Returns an exchange that has not begun."""
+        return Exchange(self, method, path, body)
+
+    def connection(self) -> http.client.HTTPConnection:
+        """Returns a connection that is not open yet."""
+        is_secure = self.parts.scheme == "https"
         kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
-        connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout_s)
+        return kind(self.parts.hostname or "", self.parts.port, timeout=self.timeout_s)
 
-        def send() -> None:
-            whole = body | begin(exchange, body) if body is not None and begin is not None else body
-            text = None if whole is None else json.dumps(whole)
-            exchange.connect()  # not before: a server closes a connection that is idle for seconds
-            connection.request(method, self._parts.path + path, text, self._headers)
-
-        # `send` names it, and runs later.
-        exchange = Exchange(connection, send, f"{method} {self.base_url}{path}", self.on_failure)
-        return exchange
-
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    def ask(self, method: str, path: str, body: Body | None = None) -> Any:
         """Returns the JSON value of a whole answer. Raises `EngineFailed` or `Refused`."""
         with closing(self.exchange(method, path, body)) as exchange:
             return exchange.read()
 
-    def tell(self, path: str, body: dict[str, Any]) -> None:
+    def tell(self, path: str, body: Body) -> None:
         """Posts what is answered in plain words. Raises as `ask` does."""
         with closing(self.exchange("POST", path, body)) as exchange:
             exchange.read_text()
@@ -115,19 +105,12 @@ def _split(base_url: str) -> SplitResult:
 class Exchange:
     """One request and its answer. Every network error becomes `EngineFailed`."""
 
-    def __init__(
-        self,
-        connection: http.client.HTTPConnection,
-        send: Callable[[], None],
-        where: str,
-        on_failure: Callable[[], None],
-    ) -> None:
+    def __init__(self, server: Server, method: str, path: str, body: Body | None) -> None:
+        self.at_begin: Callable[[Exchange, Body], Body] | None = None  # gives more fields of the body
         self.at_close = ExitStack()  # what else ends with it
         self.also_refusal: int | None = None  # an HTTP status that concerns this request
-        self._connection = connection
-        self._send = send
-        self._where = where
-        self._on_failure = on_failure
+        self._server, self._method, self._path, self._body = server, method, path, body
+        self._connection = server.connection()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._is_cut = False
@@ -177,9 +160,10 @@ class Exchange:
 
     def failed(self, what: str) -> EngineFailed:
         """Returns an error that says what the server did, and reports the failure to the callback."""
-        failure = EngineFailed(f"{self._where}: the server {what}")
+        where = f"{self._method} {self._server.base_url}{self._path}"
+        failure = EngineFailed(f"{where}: the server {what}")
         failure.status = None if self._response is None else self._response.status
-        self._on_failure()
+        self._server.on_failure()
         return failure
 
     def _begin(self) -> http.client.HTTPResponse:
@@ -193,12 +177,19 @@ class Exchange:
             raise Refused(_words(text) or f"HTTP {response.status} {response.reason}, without a word")
         raise self.failed(f"answered HTTP {response.status} {response.reason}: {shown(text)}")
 
-    def connect(self) -> None:
-        """Connects. Raises `OSError`, or `Cut` if it was cut before."""
-        self._connection.connect()
+    def _send(self) -> None:
+        """Connects and sends the request. Raises `OSError`, or `Cut` if it was cut before."""
+        body = self._body
+        if body is not None and self.at_begin is not None:
+            body = body | self.at_begin(self, body)
+        self._connection.connect()  # not before: a server closes a connection that is idle for seconds
         with self._lock:
             self._socket = self._connection.sock
             self.raise_if_cut()
+        text = None if body is None else json.dumps(body)
+        self._connection.request(
+            self._method, self._server.parts.path + self._path, text, self._server.headers
+        )
 
     def _get_response(self) -> http.client.HTTPResponse:
         self._response = self._connection.getresponse()
@@ -222,8 +213,7 @@ class Exchange:
         try:
             return act()
         except TimeoutError:
-            seconds = self._connection.timeout
-            raise self.failed(f"sent nothing for {seconds:g} s (timeout_s)") from None
+            raise self.failed(f"sent nothing for {self._server.timeout_s:g} s (timeout_s)") from None
         except ConnectionRefusedError:
             raise self.failed("is not there: connection refused") from None
         except (OSError, http.client.HTTPException) as error:

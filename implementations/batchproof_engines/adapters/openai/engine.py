@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchproof.api import (
-    Capability,
     Completion,
     EngineConfig,
     FinishReason,
@@ -21,16 +19,16 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
+from batchproof_engines.adapters.completions import completions_of
 from batchproof_engines.adapters.openai import gbnf
 from batchproof_engines.adapters.openai.adapters import KINDS
-from batchproof_engines.adapters.openai.answer_parser import AnswerParser, Token, UnreadableAnswer
-from batchproof_engines.adapters.openai.choices import Choice, SharedExchange
+from batchproof_engines.adapters.openai.answer import Answer
+from batchproof_engines.adapters.openai.answer_parser import UnreadableAnswer
 from batchproof_engines.adapters.openai.client import PATH, EngineFailed, Exchange, Refused, Server
 from batchproof_engines.adapters.openai.options import Options
 from batchproof_engines.adapters.openai.saved_slots import SavedSlots
 from batchproof_engines.adapters.openai.traffic import Traffic
 from batchproof_engines.adapters.siblings import siblings_in
-from batchproof_engines.stopping import stops
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -54,17 +52,34 @@ NO_IDS = (
     "The interface has no request ids: the adapter refuses the later of two requests with one id, and "
     "a request that only max_model_len forbids."
 )
+JOIN_LIMIT_S = 5.0  # for a thread whose connection was cut
+
+Job = tuple[Exchange, list[Answer]]  # with the requests that share it
+News = tuple[Answer, TokenEvent | Exception | None]  # None: its exchange is closed
+
+
+class _Stream(NamedTuple):
+    """A live request, and what has arrived and was not told."""
+
+    answer: Answer
+    exchange: Exchange
+    thread: threading.Thread
+    news: deque[TokenEvent | Exception]
 
 
 class OpenAIEngine:
-    """Sends each request on a thread of its own; the server forms the batches."""
+    """Sends each request on a connection of its own; the server forms the batches.
 
-    capabilities = frozenset({Capability.CLOSING})  # at least
+    `generate` asks with `concurrency` threads at once. Where answers are streams, it can be stepped:
+    each request that is added has a thread of its own, and a step tells one event of each. The server
+    does not wait for it: what arrives meanwhile is told by later steps, so that an abort at a step is
+    one, however late this process is.
+    """
 
     def __init__(
         self, server: Server, options: Options, model: PreTrainedModel, config: EngineConfig
     ) -> None:
-        self.capabilities = self.capabilities | options.capabilities
+        self.capabilities = options.capabilities
         self.sampling_fields = options.sampling_fields
         self.sampling_limits = options.limits
         self.grammar_kinds = frozenset(gbnf.KINDS)
@@ -75,7 +90,9 @@ class OpenAIEngine:
         self._options = options
         self._servers_limits = Limits.of(model, EngineConfig())  # the server checks them by itself
         self._limits = Limits.of(model, config)  # with max_model_len, which the server does not know
-        self._under_way: list[Exchange | Choice] = []
+        self._streams: dict[str, _Stream] = {}
+        self._news: SimpleQueue[News] = SimpleQueue()
+        self._undelivered: list[TokenEvent] = []  # of requests that were refused or aborted
         self._traffic = Traffic()
         self._slots = SavedSlots(server) if options.restored else None
         self._adapters = None if options.adapters == "none" else KINDS[options.adapters](server)
@@ -90,18 +107,59 @@ class OpenAIEngine:
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request.
 
-        Raises `EngineFailed` if a request gets no valid one. Requests in progress are then waited for;
-        no others are sent.
+        Raises `EngineFailed` if a request gets no valid one: those in progress are cut then, and no
+        others are sent. Raises `RuntimeError` while requests given by `add` are unfinished.
         """
+        if self.has_unfinished:
+            raise RuntimeError("generate was called while requests given by add are unfinished")
         refusals = self._refusals(requests)
-        asked = self._exchanges({i: r for i, r in enumerate(requests) if refusals[i] is None})
-        answers: dict[int, Completion] = {
-            index: Completion.refused(requests[index].request_id, refusal)
-            for index, refusal in enumerate(refusals)
-            if refusal is not None
-        }
-        answers |= {index: each.result() for index, each in self._ask(requests, asked).items()}
-        return [answers[index] for index in range(len(requests))]
+        paired = zip(requests, refusals, strict=True)
+        answers = [self._answer(request) for request, refusal in paired if refusal is None]
+        return completions_of(requests, refusals, self._served(answers))
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._streams or self._undelivered)
+
+    def add(self, request: Request) -> None:
+        """Sends the request, or schedules its refusal. Raises `ValueError` if its id is live."""
+        if request.request_id in self._streams:
+            raise ValueError(duplicate_id(request.request_id))
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
+            return
+        answer = self._answer(request)
+        exchange = self._exchange(request, self._body(request))
+        thread = self._listener(deque([(exchange, [answer])]), self._news)
+        self._streams[request.request_id] = _Stream(answer, exchange, thread, deque())
+
+    def step(self) -> list[TokenEvent]:
+        """Returns the next event of each request of which one has arrived; waits if there is none.
+
+        Raises `EngineFailed` after cutting all connections.
+        """
+        events, self._undelivered = self._undelivered, []
+        try:
+            with suppress(Empty):
+                while self._streams:
+                    has_news = bool(events) or any(each.news for each in self._streams.values())
+                    self._note(*self._news.get(block=not has_news))
+            for request_id, stream in list(self._streams.items()):
+                if stream.news:
+                    events.append(self._told(request_id, stream.news.popleft()))
+        except BaseException:
+            self._server.on_failure()
+            self._cut()
+            raise
+        return events
+
+    def abort(self, request_id: str) -> None:
+        """Cuts the request's connection; an unknown id has no effect."""
+        stream = self._streams.pop(request_id, None)
+        if stream is not None:
+            stream.exchange.cut()
+            self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
 
     def load_adapter(self, name: str, path: str) -> None:
         assert self._adapters is not None, "it has the capability"
@@ -113,15 +171,9 @@ class OpenAIEngine:
 
     def close(self) -> None:
         """Cuts the connections of all requests in progress, and takes its adapters from the server."""
-        self.cut()
+        self._cut()
         for name in [*self._adapters.names] if self._adapters else ():
             self.unload_adapter(name)
-
-    def cut(self) -> None:
-        """Cuts the connections of all requests in progress."""
-        for exchange in self._under_way:
-            exchange.cut()
-        self._under_way = []
 
     def _refusal(self, request: Request) -> str | None:
         """Returns why the request is not sent, or None; a bad request is sent if that is possible.
@@ -142,231 +194,120 @@ class OpenAIEngine:
     def _refusals(self, requests: Sequence[Request]) -> list[str | None]:
         """Returns `_refusal` for a whole call; of two good requests with one id, the later is
         refused."""
-        live: set[str] = set()
-        reasons: list[str | None] = []
-        for request in requests:
-            is_good = self._limits.refusal(request) is None
-            is_duplicate = is_good and request.request_id in live
-            reason = duplicate_id(request.request_id) if is_duplicate else self._refusal(request)
-            reasons.append(reason)
-            if is_good:
-                live.add(request.request_id)
-        return reasons
+        known = self._limits.refusals(requests)
+        return [
+            refusal if refusal == duplicate_id(request.request_id) else self._refusal(request)
+            for request, refusal in zip(requests, known, strict=True)
+        ]
 
-    def _exchanges(self, requests: dict[int, Request]) -> dict[int, Exchange | Choice]:
-        """Returns the exchange of each request of a call, or its part of one that several share."""
-        options, places = self._options, [*requests]
-        bodies = [self._body(each) for each in requests.values()]
-        asked: dict[int, Exchange | Choice] = {}
-        for group in siblings_in(bodies, options.n, options.dialect.is_greedy_alone):
-            first, many = group[0], len(group) > 1
-            body = bodies[first] | ({"n": len(group)} if many else {})
-            exchange = self._exchange(requests[places[first]], body)
-            shared = SharedExchange(exchange, options.stream)
-            for number, each in enumerate(group):
-                asked[places[each]] = Choice(shared, number) if many else exchange
-        return dict(sorted(asked.items()))
+    def _answer(self, request: Request) -> Answer:
+        return Answer(request, self._options, self._limits.vocab_size)
 
     def _body(self, request: Request) -> dict[str, Any]:
         body = self._options.body(request, self._limits.vocab_size)
         return body | (self._adapters.fields(request.adapter) if self._adapters is not None else {})
 
     def _exchange(self, request: Request, body: dict[str, Any]) -> Exchange:
-        begin = self._slots.begin if self._slots else None
-        exchange = self._server.exchange("POST", PATH, body, begin)
+        exchange = self._server.exchange("POST", PATH, body)
+        if self._slots is not None:
+            exchange.at_begin = self._slots.begin
         if request.adapter is not None:
             exchange.also_refusal = NOT_FOUND
         return exchange
 
-    def _ask(
-        self, requests: Sequence[Request], asked: dict[int, Exchange | Choice]
-    ) -> dict[int, Future[Completion]]:
-        """Returns the outcome of each request by its index; those after a failure may be missing."""
-        self._under_way = [*asked.values()]
-        pool = ThreadPoolExecutor(self._options.concurrency)
+    def _jobs(self, answers: Sequence[Answer]) -> deque[Job]:
+        """Returns the exchanges of a call; siblings share one."""
+        options = self._options
+        bodies = [self._body(each.request) for each in answers]
+        jobs: deque[Job] = deque()
+        for places in siblings_in(bodies, options.n, options.dialect.is_greedy_alone):
+            group, body = [answers[place] for place in places], bodies[places[0]]
+            if len(group) > 1:
+                body |= {"n": len(group)}
+                for number, each in enumerate(group):
+                    each.number = number
+            jobs.append((self._exchange(group[0].request, body), group))
+        return jobs
+
+    def _served(self, answers: Sequence[Answer]) -> list[list[TokenEvent]]:
+        """Returns the events of each request of a call."""
+        told: dict[Answer, list[TokenEvent]] = {each: [] for each in answers}
+        jobs, news = self._jobs(answers), SimpleQueue[News]()
+        exchanges = [exchange for exchange, _ in jobs]
+        num_threads = min(self._options.concurrency, len(jobs))
+        threads = [self._listener(jobs, news) for _ in range(num_threads)]
+        num_open = len(exchanges)
         try:
-            futures = {
-                index: pool.submit(self._answer, requests[index], exchange)
-                for index, exchange in asked.items()
-            }
-            wait(futures.values(), return_when=FIRST_EXCEPTION)
-            pool.shutdown(cancel_futures=True)  # and waits for the requests in progress
-        except BaseException:  # the time limit, or Ctrl-C
+            while num_open:
+                answer, one = news.get()
+                if isinstance(one, Exception):
+                    raise one
+                if one is None:
+                    num_open -= 1
+                else:
+                    told[answer].append(one)
+        except BaseException:  # also the time limit, or Ctrl-C
             self._server.on_failure()
             raise
         finally:
-            self.cut()
-            pool.shutdown(wait=False, cancel_futures=True)
-        return {index: future for index, future in futures.items() if not future.cancelled()}
+            jobs.clear()
+            _end(exchanges, threads)
+        return [*told.values()]
 
-    def _answer(self, request: Request, exchange: Exchange | Choice) -> Completion:
-        try:
-            events = [*self._events(request, exchange)]
-        except EngineFailed as failure:
-            raise EngineFailed(f"{failure} (request {request.request_id!r})") from None
-        reason, error = events[-1].finish_reason, events[-1].error
-        assert reason is not None, "the last event has it"
-        tokens = tuple(each.token_id for each in events if each.token_id is not None)
-        logprobs = tuple(each.logprobs for each in events if each.logprobs is not None)
-        return Completion(request.request_id, tokens, reason, error, logprobs=logprobs or None)
+    def _listener(self, jobs: deque[Job], news: SimpleQueue[News]) -> threading.Thread:
+        """Returns a thread that does these jobs, or those that no other takes, and tells their news."""
+
+        def listen() -> None:
+            with suppress(IndexError):  # there is no other job
+                while True:
+                    exchange, answers = jobs.popleft()
+                    try:
+                        for each in self._events(exchange, answers):
+                            news.put(each)
+                    except Exception as error:
+                        news.put((answers[0], error))
+                    news.put((answers[0], None))
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        return thread
 
     def _events(
-        self, request: Request, exchange: Exchange | Choice, *, at_once: bool = False
-    ) -> Iterator[TokenEvent]:
-        """Yields an event for each token; the last one has the finish reason.
+        self, exchange: Exchange, answers: Sequence[Answer]
+    ) -> Iterator[tuple[Answer, TokenEvent]]:
+        """Yields an event for each token of each answer; the last of an answer has the finish reason.
 
-        The last token is in the last event, unless it was yielded before: a token is held back until
-        the next one arrives or, `at_once`, only if it may be the last. Raises `EngineFailed`, and `Cut`
-        if the connection was cut on this side.
+        Raises `EngineFailed` with the request, and `Cut` if the connection was cut on this side.
         """
-        request_id, asked = request.request_id, request.sampling or SamplingParams()
-        options = self._options
-        parser = AnswerParser(self._limits.vocab_size, options.tokens, asked.logprobs)
-        held: TokenEvent | None = None
-        tokens: list[int] = []
-        is_end = is_ended_here = is_whole = False
-        self._traffic.begin(exchange)
+        for each in answers:
+            self._traffic.begin(each)
+        is_over = False
         try:
-            for token, logprobs in self._tokens(request, exchange, parser):
-                if held is not None:
-                    yield held
-                held = TokenEvent(request_id, token, logprobs=logprobs)
-                tokens.append(token)
-                is_end = token in request.eos_token_ids or stops(request, tokens)
-                is_ended_here = is_end and options.is_cut_here(request)
-                if is_ended_here:
+            for piece in exchange.read_events() if self._options.stream else [exchange.read()]:
+                for each in answers:
+                    yield from ((each, event) for event in each.news(piece))
+                if all(each.is_cut for each in answers):
                     break  # the rest is not needed
-                if at_once and not is_end and len(tokens) < request.max_new_tokens:
-                    yield held
-                    held = None
-            is_whole = not is_ended_here or parser.finish_reason is not None
+            for each in answers:
+                yield from ((each, event) for event in each.end())
+            is_over = all(each.is_whole for each in answers)
         except Refused as refusal:
-            is_whole = True
-            yield TokenEvent.refused(request_id, str(refusal))
-            return
+            is_over = True
+            for each in answers:
+                yield each, TokenEvent.refused(each.request.request_id, str(refusal))
         except UnreadableAnswer as error:
-            raise exchange.failed(str(error)) from None
+            raise _named(exchange.failed(str(error)), answers) from None
+        except EngineFailed as failure:
+            raise _named(failure, answers) from None
         finally:
-            is_adapted = request.adapter is not None and parser.finish_reason is not None
-            self._traffic.end(
-                exchange, is_whole, parser.has_cached, is_adapted, isinstance(exchange, Choice)
-            )
+            for each in answers:
+                self._traffic.end(each, is_over)
             exchange.close()
-        # A server may call both ends by one name where they fall together.
-        is_both = is_end and len(tokens) == request.max_new_tokens and options.eos_at_cap == "length"
-        is_stopped = is_ended_here or (is_both and parser.finish_reason is FinishReason.LENGTH)
-        reason = FinishReason.STOP if is_stopped else parser.finish_reason
-        assert reason is not None, "the parser rejects an answer without a reason"
-        last = TokenEvent(request_id, None) if held is None else held
-        yield last._replace(finish_reason=reason)
 
-    def _tokens(
-        self, request: Request, exchange: Exchange | Choice, parser: AnswerParser
-    ) -> Iterator[Token]:
-        answers = exchange.read_events() if self._options.stream else iter([exchange.read()])
-        for answer in answers:
-            yield from parser.feed(answer)
-        for token in parser.end(request):
-            yield token, None
-
-
-JOIN_LIMIT_S = 5.0  # for a thread whose connection was cut
-
-
-class _Stream(NamedTuple):
-    """A live request, and what has arrived and was not told."""
-
-    exchange: Exchange
-    thread: threading.Thread
-    news: deque[TokenEvent | Exception]
-
-
-class SteppingOpenAIEngine(OpenAIEngine):
-    """Streams all added requests at once; `concurrency` applies to `generate` only.
-
-    A step tells one event of each request. The server does not wait for it: what arrives meanwhile is
-    told by later steps, so that an abort at a step is one, however late this process is.
-    """
-
-    capabilities = OpenAIEngine.capabilities | {Capability.STEPPING}
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._streams: dict[str, _Stream] = {}
-        self._news: SimpleQueue[tuple[str, Exchange, TokenEvent | Exception]] = SimpleQueue()
-        self._undelivered: list[TokenEvent] = []  # of requests that were refused or aborted
-
-    @property
-    def has_unfinished(self) -> bool:
-        return bool(self._streams or self._undelivered)
-
-    def add(self, request: Request) -> None:
-        """Sends the request, or schedules its refusal. Raises `ValueError` if its id is live."""
-        if request.request_id in self._streams:
-            raise ValueError(duplicate_id(request.request_id))
-        refusal = self._refusal(request)
-        if refusal is not None:
-            self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
-            return
-        exchange = self._exchange(request, self._body(request))
-        thread = threading.Thread(target=self._listen, args=(request, exchange), daemon=True)
-        self._streams[request.request_id] = _Stream(exchange, thread, deque())
-        thread.start()
-
-    def step(self) -> list[TokenEvent]:
-        """Returns the next event of each request of which one has arrived; waits if there is none.
-
-        Raises `EngineFailed` after cutting all connections.
-        """
-        events, self._undelivered = self._undelivered, []
-        try:
-            with suppress(Empty):
-                while self._streams:
-                    has_news = bool(events) or any(each.news for each in self._streams.values())
-                    self._note(*self._news.get(block=not has_news))
-            for request_id, stream in list(self._streams.items()):
-                if stream.news:
-                    events.append(self._told(request_id, stream.news.popleft()))
-        except BaseException:
-            self._server.on_failure()
-            self.cut()
-            raise
-        return events
-
-    def abort(self, request_id: str) -> None:
-        """Cuts the request's connection; an unknown id has no effect."""
-        stream = self._streams.pop(request_id, None)
-        if stream is not None:
-            stream.exchange.cut()
-            self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """As `OpenAIEngine.generate`; raises `RuntimeError` while added requests are unfinished."""
-        if self.has_unfinished:
-            raise RuntimeError("generate was called while requests given by add are unfinished")
-        return super().generate(requests)
-
-    def cut(self) -> None:
-        """Cuts all connections and waits for their threads."""
-        super().cut()
-        streams, self._streams, self._undelivered = self._streams, {}, []
-        for stream in streams.values():
-            stream.exchange.cut()
-        for stream in streams.values():
-            stream.thread.join(JOIN_LIMIT_S)
-
-    def _listen(self, request: Request, exchange: Exchange) -> None:
-        """Queues the events of a request; runs on a thread of its own."""
-        try:
-            for event in self._events(request, exchange, at_once=True):
-                self._news.put((request.request_id, exchange, event))
-        except Exception as error:
-            self._news.put((request.request_id, exchange, error))
-
-    def _note(self, request_id: str, exchange: Exchange, news: TokenEvent | Exception) -> None:
+    def _note(self, answer: Answer, news: TokenEvent | Exception | None) -> None:
         """Keeps what has arrived, unless its request was aborted: the id may belong to another now."""
-        stream = self._streams.get(request_id)
-        if stream is not None and stream.exchange is exchange:
+        stream = self._streams.get(answer.request.request_id)
+        if news is not None and stream is not None and stream.answer is answer:
             stream.news.append(news)
 
     def _told(self, request_id: str, news: TokenEvent | Exception) -> TokenEvent:
@@ -376,10 +317,19 @@ class SteppingOpenAIEngine(OpenAIEngine):
             del self._streams[request_id]
         return news
 
+    def _cut(self) -> None:
+        """Cuts the connections of all added requests and waits for their threads."""
+        streams, self._streams, self._undelivered = [*self._streams.values()], {}, []
+        _end([each.exchange for each in streams], [each.thread for each in streams])
 
-def engine_at(
-    server: Server, options: Options, model: PreTrainedModel, config: EngineConfig
-) -> OpenAIEngine:
-    """Returns an engine for a server that is known to answer."""
-    kind = SteppingOpenAIEngine if options.stream else OpenAIEngine
-    return kind(server, options, model, config)
+
+def _end(exchanges: Iterable[Exchange], threads: Iterable[threading.Thread]) -> None:
+    for exchange in exchanges:
+        exchange.cut()
+    for thread in threads:
+        thread.join(JOIN_LIMIT_S)
+
+
+def _named(failure: EngineFailed, answers: Sequence[Answer]) -> EngineFailed:
+    names = ", ".join(repr(each.request.request_id) for each in answers)
+    return EngineFailed(f"{failure} (request {names})")

@@ -138,19 +138,16 @@ class Options:
 
     @cached_property
     def dialect(self) -> Dialect:
-        """How the server names fields; names that were given one by one are the contract's own."""
+        """How the server names fields; names that are given one by one are the contract's own."""
         names = self.sampling.split(",")
-        is_list = len(names) > 1 or names[0] in _VLLM
-        return Dialect() if is_list else SAMPLING[one_of("sampling", self.sampling, SAMPLING)]
+        if len(names) == 1 and names[0] not in _VLLM:
+            return SAMPLING[one_of("sampling", self.sampling, SAMPLING)]
+        return Dialect(tuple(one_of("sampling", each, _VLLM) for each in names))
 
     @cached_property
     def sampling_fields(self) -> frozenset[str]:
         """The fields of `SamplingParams` that requests may use."""
-        names = self.sampling.split(",")
-        if len(names) > 1 or names[0] in _VLLM:
-            named = frozenset(one_of("sampling", each, _VLLM) for each in names)
-        else:
-            named = frozenset(self.dialect.fields)
+        named = frozenset(self.dialect.fields)
         if self.eos in ("client", "stop"):
             named = (named | {STOPS} if named else named) - {"min_tokens"}
         named |= {STOPS} if self.stop_texts else set()
@@ -166,11 +163,16 @@ class Options:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        seeded = {Capability.SEEDED_SAMPLING} if self.seeded else set()
-        others = CHOOSING - {Capability.SEEDED_SAMPLING}
-        seeded |= {Capability.ADAPTERS} if self.adapters != "none" else set()
-        seeded |= {Capability.STRUCTURED} if self.grammars != "none" else set()
-        return frozenset(seeded | {each for each in others if self.sampling_fields & fields_of({each})})
+        """What the engine declares: what these options are about, and closing."""
+        asked = {
+            Capability.CLOSING: True,
+            Capability.STEPPING: self.stream,
+            Capability.SEEDED_SAMPLING: self.seeded,
+            Capability.ADAPTERS: self.adapters != "none",
+            Capability.STRUCTURED: self.grammars != "none",
+        }
+        asked |= {each: bool(self.sampling_fields & fields_of({each})) for each in CHOOSING - {*asked}}
+        return frozenset(each for each, is_asked in asked.items() if is_asked)
 
     def is_cut_here(self, request: Request) -> bool:
         """Returns whether the adapter ends the answer at an EOS. llama.cpp leaves out the logprobs of a

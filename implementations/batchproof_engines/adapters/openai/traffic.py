@@ -2,8 +2,8 @@
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
 
+from batchproof_engines.adapters.openai.answer import Answer
 from batchproof_engines.adapters.siblings import SEVERAL
 
 BESIDE, CLOSED, CACHED, ADAPTED, _ = COUNTERS = (
@@ -16,11 +16,11 @@ BESIDE, CLOSED, CACHED, ADAPTED, _ = COUNTERS = (
 
 
 class Traffic:
-    """Counts the exchanges of one engine; it may be told of them by many threads."""
+    """Counts the answers to one engine; it may be told of them by many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._under_way: dict[object, bool] = {}  # with whether another was, too
+        self._under_way: dict[Answer, bool] = {}  # with whether another was, too
         self._counts = Counter[str]()
 
     @property
@@ -29,30 +29,18 @@ class Traffic:
         with self._lock:
             return {name: self._counts[name] for name in COUNTERS}
 
-    def begin(self, exchange: object) -> None:
+    def begin(self, answer: Answer) -> None:
         with self._lock:
-            self._under_way[exchange] = False
+            self._under_way[answer] = False
             if len(self._under_way) > 1:
                 self._under_way = dict.fromkeys(self._under_way, True)
 
-    def end(
-        self, exchange: object, is_whole: bool, is_cached: bool, is_adapted: bool, is_of_several: bool
-    ) -> None:
-        """Counts an exchange; one that was not answered to its end was closed on this side."""
+    def end(self, answer: Answer, is_whole: bool) -> None:
+        """Counts an answer; one that the server has not sent to its end was closed on this side."""
+        is_adapted = answer.request.adapter is not None and answer.parser.finish_reason is not None
         with self._lock:
-            self._counts[BESIDE] += self._under_way.pop(exchange)
+            self._counts[BESIDE] += self._under_way.pop(answer)
             self._counts[CLOSED] += not is_whole
-            self._counts[CACHED] += is_cached
+            self._counts[CACHED] += answer.parser.has_cached
             self._counts[ADAPTED] += is_adapted
-            self._counts[SEVERAL] += is_of_several
-
-
-def has_cached(usage: object, timings: object) -> bool:
-    """Returns whether OpenAI's `usage` or llama.cpp's `timings` say that tokens of the prompt were not
-    computed for it."""
-    details = _field(usage, "prompt_tokens_details")
-    return bool(_field(details, "cached_tokens") or _field(timings, "cache_n"))
-
-
-def _field(value: object, name: str) -> object:
-    return value.get(name) if isinstance(value, Mapping) else None
+            self._counts[SEVERAL] += answer.number is not None

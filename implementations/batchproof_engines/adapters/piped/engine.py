@@ -6,7 +6,8 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from functools import partialmethod
+from typing import TYPE_CHECKING, Any
 
 from batchproof.api import (
     Capability,
@@ -16,8 +17,6 @@ from batchproof.api import (
     EngineFactory,
     FinishReason,
     Request,
-    RowRecord,
-    SamplingLimits,
     StepRecord,
     TokenEvent,
     TokenLogprobs,
@@ -27,15 +26,13 @@ from batchproof.api import (
 from batchproof.errors import UnsupportedModelError
 from batchproof.workload.sampling_values import plain_values
 from batchproof_engines.adapters.checkpoint import saved
-from batchproof_engines.adapters.piped import protocol
+from batchproof_engines.adapters.piped import messages
 from batchproof_engines.adapters.piped.process import Process, Program
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CLOSE_LIMIT_S = 30.0  # the suite limits building and serving, but not closing
-
-T = TypeVar("T")
 
 
 def factory_of(program: Program) -> EngineFactory:
@@ -56,22 +53,24 @@ def factory_of(program: Program) -> EngineFactory:
             "config": asdict(config),
             "threads": torch.get_num_threads(),
         }
-        if protocol.SPECULATION in process.hello.capabilities:
+        if Capability.SPECULATION in process.hello.capabilities:
             draft = config.draft_model(model)
             build["draft"] = None if draft is None else str(saved(draft))
-        built = process.ask(build, protocol.Built)
+        built = process.ask(build)
         if (why := built.unsupported) is not None:
             raise UnsupportedModelError(
                 f"engine {process.hello.name!r} cannot serve {type(model).__name__}: {why}"
             )
-        can_step = protocol.STEPPING in process.hello.capabilities
-        return (SteppingPipedEngine if can_step else PipedEngine)(process, number, built.lacks)
+        return PipedEngine(process, number, built.lacks)
 
     return piped
 
 
 class PipedEngine:
-    """An engine in a running program; `number` identifies it in the messages."""
+    """An engine in a running program; `number` identifies it in the messages. A method exchanges one.
+
+    Every method raises `RuntimeError` if the program or its engine fails.
+    """
 
     def __init__(self, process: Process, number: int, lacks: Sequence[str] = ()) -> None:
         self._process = process
@@ -85,18 +84,14 @@ class PipedEngine:
         self.capabilities = declared | {Capability.CLOSING}
         self.trace: list[StepRecord] = []
         self.counters = Counter[str]()
-        self.sampling_limits = SamplingLimits(**vars(hello.sampling_limits))
+        self.sampling_limits = hello.sampling_limits
         taken = fields_of(self.capabilities)
-        self.sampling_fields = (
-            taken if hello.sampling_fields is None else frozenset(hello.sampling_fields)
-        )
+        self.sampling_fields = taken if hello.sampling_fields is None else hello.sampling_fields
         self.block_size_multiple = hello.block_size_multiple
-        if hello.grammar_kinds is not None:
-            self.grammar_kinds = frozenset(hello.grammar_kinds)
-        if hello.grammar_ends is not None:
-            self.grammar_ends = frozenset(hello.grammar_ends)
+        self.grammar_kinds, self.grammar_ends = hello.grammar_kinds, hello.grammar_ends
         self.release = f"{hello.name} {hello.version}"
         self.notes = hello.notes
+        self._refused: list[TokenEvent] = []  # events of requests that the program is not asked
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request. Raises `RuntimeError` if the program or its engine
@@ -104,7 +99,7 @@ class PipedEngine:
         refusals = [self._refusal(request) for request in requests]
         paired = [*zip(requests, refusals, strict=True)]
         asked = [request_to_json(request) for request, refusal in paired if refusal is None]
-        answer = self._ask("generate", protocol.Generated, requests=asked)
+        answer = self._ask("generate", requests=asked)
         self._note(answer)
         answers = completions_of(answer)
         if len(asked) == len(requests):  # the suite judges their number
@@ -115,30 +110,40 @@ class PipedEngine:
             for request, refusal in paired
         ]
 
+    @property
+    def has_unfinished(self) -> bool:
+        if self._refused or Capability.STEPPING not in self.capabilities:
+            return bool(self._refused)
+        return bool(self._ask("has_unfinished").has_unfinished)
+
+    def add(self, request: Request) -> None:
+        """Adds a request. Raises `ValueError` if its id is live in the program."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self._refused.append(TokenEvent.refused(request.request_id, refusal))
+        elif self._ask("add", request=request_to_json(request)).live:
+            raise ValueError(duplicate_id(request.request_id))
+
+    def step(self) -> list[TokenEvent]:
+        refused, self._refused = self._refused, []
+        if refused:
+            return refused
+        answer = self._ask("step")
+        self._note(answer)
+        return events_of(answer)
+
+    def abort(self, request_id: str) -> None:
+        self._ask("abort", request_id=request_id)
+
     def load_adapter(self, name: str, path: str) -> None:
-        self._ask("load_adapter", protocol.Nothing, name=name, path=path)
+        self._ask("load_adapter", name=name, path=path)
 
     def unload_adapter(self, name: str) -> None:
-        self._ask("unload_adapter", protocol.Nothing, name=name)
-
-    def pause(self) -> None:
-        self._ask("pause", protocol.Nothing)
-
-    def resume(self) -> None:
-        self._ask("resume", protocol.Nothing)
-
-    def sleep(self) -> None:
-        self._ask("sleep", protocol.Nothing)
-
-    def wake(self) -> None:
-        self._ask("wake", protocol.Nothing)
-
-    def clear_cache(self) -> None:
-        self._ask("clear_cache", protocol.Nothing)
+        self._ask("unload_adapter", name=name)
 
     def update_weights(self, model: PreTrainedModel, names: Sequence[str] | None = None) -> None:
         named = None if names is None else list(names)
-        self._ask("update_weights", protocol.Nothing, model=str(saved(model)), names=named)
+        self._ask("update_weights", model=str(saved(model)), names=named)
 
     def close(self) -> None:
         """Closes the engine; the process stays for the next one."""
@@ -151,56 +156,29 @@ class PipedEngine:
             return f"grammar is {request.grammar}, but this engine takes none"
         return None if request.sampling is None else request.sampling.beyond(self.sampling_fields)
 
-    def _note(self, answer: protocol.Generated | protocol.Stepped) -> None:
-        self.trace += map(_record, answer.trace)
+    def _note(self, answer: messages.Generated | messages.Stepped) -> None:
+        self.trace += answer.trace
         self.counters.update(answer.counters)
 
-    def _ask(self, op: str, kind: type[T], **fields: object) -> T:
-        return self._process.ask({"op": op, "engine": self._number, **fields}, kind)
+    def _ask(self, op: str, **fields: object) -> Any:
+        return self._process.ask({"op": op, "engine": self._number, **fields})
 
-
-class SteppingPipedEngine(PipedEngine):
-    """An engine that can be stepped; each method exchanges one message.
-
-    Every method raises `RuntimeError` if the program or its engine fails.
-    """
-
-    def __init__(self, process: Process, number: int, lacks: Sequence[str] = ()) -> None:
-        super().__init__(process, number, lacks)
-        self._refused: list[TokenEvent] = []  # events of requests that the program is not asked
-
-    @property
-    def has_unfinished(self) -> bool:
-        return bool(self._refused) or self._ask("has_unfinished", protocol.HasUnfinished).has_unfinished
-
-    def add(self, request: Request) -> None:
-        """Adds a request. Raises `ValueError` if its id is live in the program."""
-        refusal = self._refusal(request)
-        if refusal is not None:
-            self._refused.append(TokenEvent.refused(request.request_id, refusal))
-        elif self._ask("add", protocol.Added, request=request_to_json(request)).live:
-            raise ValueError(duplicate_id(request.request_id))
-
-    def step(self) -> list[TokenEvent]:
-        refused, self._refused = self._refused, []
-        if refused:
-            return refused
-        answer = self._ask("step", protocol.Stepped)
-        self._note(answer)
-        return events_of(answer)
-
-    def abort(self, request_id: str) -> None:
-        self._ask("abort", protocol.Nothing, request_id=request_id)
+    pause = partialmethod(_ask, "pause")
+    resume = partialmethod(_ask, "resume")
+    sleep = partialmethod(_ask, "sleep")
+    wake = partialmethod(_ask, "wake")
+    clear_cache = partialmethod(_ask, "clear_cache")
 
 
 def _close(process: Process, number: int) -> None:
-    process.ask({"op": "close", "engine": number}, protocol.Nothing, CLOSE_LIMIT_S)
+    process.ask({"op": "close", "engine": number}, CLOSE_LIMIT_S)
 
 
-def request_to_json(request: Request) -> protocol.Request:
-    """Returns the message of a request; EOS ids are ascending, so that equal requests make equal
-    lines."""
-    message: protocol.Request = {
+def request_to_json(request: Request) -> dict[str, Any]:
+    """Returns the message of a request; ids in sets are ascending, so that equal requests make equal
+    lines. `sampling` has the parameters that differ from their defaults; it, `adapter` and `grammar`
+    are there where the request has them."""
+    message: dict[str, Any] = {
         "request_id": request.request_id,
         "prompt_token_ids": list(request.prompt_token_ids),
         "max_new_tokens": request.max_new_tokens,
@@ -208,15 +186,15 @@ def request_to_json(request: Request) -> protocol.Request:
     }
     changed = {} if request.sampling is None else plain_values(request.sampling)
     if changed:
-        message["sampling"] = cast(protocol.Sampling, changed)
+        message["sampling"] = changed
     if request.adapter is not None:
         message["adapter"] = request.adapter
     if request.grammar is not None:
-        message["grammar"] = cast(protocol.Grammar, asdict(request.grammar))
+        message["grammar"] = asdict(request.grammar)
     return message
 
 
-def completions_of(answer: protocol.Generated) -> list[Completion]:
+def completions_of(answer: messages.Generated) -> list[Completion]:
     """Returns all completions of the answer; the suite checks their number."""
     return [
         Completion(
@@ -231,7 +209,7 @@ def completions_of(answer: protocol.Generated) -> list[Completion]:
     ]
 
 
-def events_of(answer: protocol.Stepped) -> list[TokenEvent]:
+def events_of(answer: messages.Stepped) -> list[TokenEvent]:
     return [
         TokenEvent(
             each.request_id,
@@ -244,14 +222,9 @@ def events_of(answer: protocol.Stepped) -> list[TokenEvent]:
     ]
 
 
-def _record(given: protocol.Step) -> StepRecord:
-    values = vars(given) | {"rows": tuple(RowRecord(**vars(row)) for row in given.rows)}
-    return StepRecord(**values)
-
-
-def _each(given: Iterable[protocol.Logprobs | None] | None) -> Any:
+def _each(given: Iterable[messages.Logprobs | None] | None) -> Any:
     return None if given is None else tuple(map(_logprobs, given))
 
 
-def _logprobs(given: protocol.Logprobs | None) -> TokenLogprobs | None:
+def _logprobs(given: messages.Logprobs | None) -> TokenLogprobs | None:
     return None if given is None else TokenLogprobs(given.logprob, given.rank, given.top)

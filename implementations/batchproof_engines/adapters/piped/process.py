@@ -20,11 +20,18 @@ from functools import cache
 from itertools import count
 from tempfile import TemporaryFile
 from time import monotonic
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from batchproof.errors import EngineHang, UsageError
 from batchproof.records.decode import DecodeError, decode
-from batchproof_engines.adapters.piped.protocol import CAPABILITIES, VERSION, Failed, Hello
+from batchproof_engines.adapters.piped.messages import (
+    ANSWERS,
+    CAPABILITIES,
+    Failed,
+    Hello,
+    Nothing,
+)
+from batchproof_engines.adapters.piped.protocol import VERSION
 
 TAIL_BYTES = 8192  # of what a program has written, in an error
 NUM_LINES = 8
@@ -36,8 +43,6 @@ READ_BYTES = 1024**2
 SHOWN = 200  # characters of unexpected output in an error
 MOST_NOTE_CHARACTERS = 400
 POLL_S = 0.5  # to see whether the process has ended: its children may hold its pipes open
-
-T = TypeVar("T")
 
 
 def last_lines(log: IO[bytes], stream: str, since: int = 0) -> str:
@@ -131,8 +136,8 @@ class Process:
         self._is_at_end = False
         self._num_logged = 0  # bytes in the log when it was asked last
 
-    def ask(self, message: dict[str, Any], kind: type[T], limit_s: float = math.inf) -> T:
-        """Sends a message and returns the answer, which must be of this kind. An answer is never
+    def ask(self, message: dict[str, Any], limit_s: float = math.inf) -> Any:
+        """Sends a message and returns the answer, which must be of its kind. An answer is never
         repaired, because that would hide a mistake of the program.
 
         `limit_s` is for questions without a time limit of the suite. Raises `ProgramFailed`, and
@@ -154,7 +159,7 @@ class Process:
             raise
         try:
             if "error" not in answer:
-                return decode(kind, answer)
+                return decode(ANSWERS.get(op, Nothing), answer)
             said = decode(Failed, answer).error
         except DecodeError as error:
             raise ProgramFailed(
@@ -288,7 +293,7 @@ class Program:
                 f"--engine {self._name!r}: cannot start {self._words[0]!r}: {error.strerror}"
             ) from error
         try:
-            process.hello = process.ask({"op": "hello", "protocol": VERSION}, Hello)
+            process.hello = process.ask({"op": "hello", "protocol": VERSION})
             self._check(process.hello)
         except BaseException:
             process.kill("was ended: its answer to 'hello' was invalid")

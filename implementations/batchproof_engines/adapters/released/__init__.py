@@ -35,7 +35,7 @@ from batchproof.api import Engine, EngineConfig
 from batchproof.errors import EngineMissingError
 from batchproof.validation.values import require
 from batchproof_engines.adapters.checkpoint import saved
-from batchproof_engines.adapters.openai.engine import engine_at
+from batchproof_engines.adapters.openai.engine import OpenAIEngine
 from batchproof_engines.adapters.openai.options import Options, signature_with
 from batchproof_engines.adapters.piped.engine import factory_of
 from batchproof_engines.adapters.piped.process import kept_program
@@ -135,17 +135,15 @@ class ReleasedEngine:
         command = (word for each in server.command for word in split.get(each, [each]))
         program, *arguments = (each.format(**flags, **places) for each in command)
         words = (str(Path(python).parent / program), *arguments)
-        variables = tuple(server.variables.items())
-        local = kept_server(self.name, words, server.ready, server.refusals, server.ready_s, variables)
-        engine = engine_at(local.running(), asked, model, config)
+        local = kept_server(self.name, words)
+        engine = OpenAIEngine(local.running(), asked, model, config)
         version = (
             f"of {places['release']}" if build else _installed_version(python, self.library.package)
         )
         engine.release = f"{self.library.title} {version}"
         engine.notes = (*self.library.notes, *engine.notes)
-        local.counted(server.events)  # those of earlier engines
-        started = local.said_at_start(server.started)
-        engine.count_others = lambda: local.counted(server.events) | started
+        local.counted()  # those of earlier engines
+        engine.count_others = local.counted
         return engine
 
 

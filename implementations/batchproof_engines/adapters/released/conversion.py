@@ -14,10 +14,6 @@ from batchproof_engines.adapters.released.serving import made_once
 LIMIT_S = 600.0
 
 
-class _Refused(Exception):
-    """The converter does not take the model; the message says why."""
-
-
 def converted(conversion: Conversion, folder: Path, places: Mapping[str, str]) -> Path:
     """Returns the converted model. `places` fill in the command, but for `{model}`.
 
@@ -40,11 +36,14 @@ def converted(conversion: Conversion, folder: Path, places: Mapping[str, str]) -
         )
         if ran.returncode != 0:
             lines = (ran.stderr + ran.stdout).strip().splitlines()
-            raise _Refused(lines[-1] if lines else f"it ended with status {ran.returncode}")
+            why = lines[-1] if lines else f"it ended with status {ran.returncode}"
+            reason.write_text(why, encoding="utf-8")
+            raise refusal()
 
-    try:
-        if not reason.exists():
-            return made_once(target, make)
-    except _Refused as why:
-        reason.write_text(str(why), encoding="utf-8")
-    raise UnsupportedModelError(f"its converter does not take the model: {reason.read_text('utf-8')}")
+    def refusal() -> UnsupportedModelError:
+        why = reason.read_text(encoding="utf-8")
+        return UnsupportedModelError(f"its converter does not take the model: {why}")
+
+    if reason.exists():
+        raise refusal()
+    return made_once(target, make)

@@ -20,37 +20,22 @@ from typing import IO
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof_engines.adapters.openai.client import EngineFailed, Refused, Server
 from batchproof_engines.adapters.piped.process import how_it_ended, kill_group, last_lines
+from batchproof_engines.adapters.released.libraries import LIBRARIES, ServerCommand
 
-READY_LIMIT_S = 90.0
 POLL_S = 0.25
 TIMEOUT_S = 300.0  # of silence; the suite's own limit is shorter
 
 
 class LocalServer:
     """A server and its command line, in which a free port is filled in for `{port}`, and a folder that
-    lives as long as the process for `{scratch}`.
+    lives as long as the process for `{scratch}`; `kind` says when it can serve, and what is counted."""
 
-    It can serve once it answers the path `ready` with success; without one, once it gives any answer.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        words: Sequence[str],
-        ready: str = "",
-        refusals: Sequence[str] = (),
-        ready_s: float = READY_LIMIT_S,
-        variables: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        self._name = name
-        self._words = words
-        self._ready = ready
-        self._refusals = refusals
-        self._ready_s, self._environment = ready_s, os.environ | dict(variables)
+    def __init__(self, name: str, words: Sequence[str], kind: ServerCommand) -> None:
+        self._name, self._words, self._kind = name, words, kind
         self._running: tuple[subprocess.Popen[bytes], Server] | None = None
         self._log: IO[bytes] | None = None
         self._num_read = 0  # bytes of the log
-        self._said_at_start = b""  # until it could serve
+        self._counts_at_start: dict[str, int] = {}
         self._has_failed = False
 
     def running(self) -> Server:
@@ -64,19 +49,13 @@ class LocalServer:
             self._running = self._start()
         return self._running[1]
 
-    def counted(self, events: Mapping[str, str]) -> dict[str, int]:
-        """Returns how often the words of each event, a regular expression, were written since the last
-        call."""
-        if self._log is None:
-            return dict.fromkeys(events, 0)
-        size = os.fstat(self._log.fileno()).st_size
-        text = os.pread(self._log.fileno(), size - self._num_read, self._num_read)
-        self._num_read = size
-        return _counts(text, events)
-
-    def said_at_start(self, marks: Mapping[str, str]) -> dict[str, int]:
-        """Returns how often the words of each mark were written before the server could serve."""
-        return _counts(self._said_at_start, marks)
+    def counted(self) -> dict[str, int]:
+        """Returns how often the words of each event were written since the last call, and those of each
+        mark before the server could serve."""
+        assert self._log is not None, "it has been started"
+        text = _behind(self._log, self._num_read)
+        self._num_read += len(text)
+        return _counts(text, self._kind.events) | self._counts_at_start
 
     def _note_failure(self) -> None:
         self._has_failed = True
@@ -90,7 +69,7 @@ class LocalServer:
                 each.replace("{port}", str(port)).replace("{scratch}", scratch.name)
                 for each in self._words
             ],
-            env=self._environment,
+            env=os.environ | self._kind.variables,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -103,16 +82,16 @@ class LocalServer:
         except BaseException:  # also a time limit, or Ctrl-C
             self._end()
             raise
-        self._said_at_start = os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0)
+        self._counts_at_start = _counts(_behind(log, 0), self._kind.started)
         self._has_failed = False  # requests before it was ready do not count
         return popen, server
 
     def _wait(self, popen: subprocess.Popen[bytes], server: Server, log: IO[bytes]) -> None:
-        deadline = time.monotonic() + self._ready_s
-        while not _is_ready(server, self._ready):
+        deadline = time.monotonic() + self._kind.ready_s
+        while not _is_ready(server, self._kind.ready):
             has_ended = popen.poll() is not None
             if has_ended or time.monotonic() > deadline:
-                late = f"was not ready within {self._ready_s:g} s"
+                late = f"was not ready within {self._kind.ready_s:g} s"
                 what = how_it_ended(popen) if has_ended else late
                 said = last_lines(log, "its output")
                 refusal = self._refusal(log) if has_ended else None
@@ -123,10 +102,14 @@ class LocalServer:
 
     def _refusal(self, log: IO[bytes]) -> str | None:
         """Returns the first line that has words of a refusal."""
-        size = os.fstat(log.fileno()).st_size
-        lines = os.pread(log.fileno(), size, 0).decode(errors="replace").splitlines()
-        has_words = (line for line in lines if any(words in line for words in self._refusals))
+        lines = _behind(log, 0).decode(errors="replace").splitlines()
+        has_words = (line for line in lines if any(words in line for words in self._kind.refusals))
         return next(has_words, None)
+
+
+def _behind(log: IO[bytes], start: int) -> bytes:
+    """Returns what was written behind so many bytes."""
+    return os.pread(log.fileno(), os.fstat(log.fileno()).st_size - start, start)
 
 
 def _counts(text: bytes, events: Mapping[str, str]) -> dict[str, int]:
@@ -161,5 +144,10 @@ def _end(
     scratch.cleanup()
 
 
-# One for each model and choice of flags, which are in the command line.
-kept_server = cache(LocalServer)
+@cache
+def kept_server(name: str, words: Sequence[str]) -> LocalServer:
+    """Returns the server of a library: one for each model and choice of flags, which are among the
+    words of its command line."""
+    kind = LIBRARIES[name].server
+    assert kind is not None, "the library is one"
+    return LocalServer(name, words, kind)

@@ -35,7 +35,7 @@ def _load(name: str) -> Any:
 
 
 protocol, siblings, words = map(_load, ("piped/protocol", "siblings", "word_tokenizer"))
-# JSON objects, with the fields that the protocol gives to messages of these names.
+# JSON objects, with the fields that `docs/piped_engines.md` shows for messages of these names.
 Request = Sampling = Completion = Event = Logprobs = dict[str, Any]
 
 
@@ -49,8 +49,8 @@ class Live(Exception):
 
 class Library(Protocol):
     """A released engine. `notes` are its conventions and settings, in sentences for the verdict. One
-    with `sampling_fields` takes only these of `protocol.Sampling`, and one with `sampling_limits`
-    (`protocol.Limits`, as a dict) only such values of them."""
+    with `sampling_fields` takes only these of `SamplingParams`, and one with `sampling_limits`
+    (`SamplingLimits`, as a dict) only such values of them."""
 
     name: str
     version: str
@@ -64,7 +64,7 @@ class Library(Protocol):
 
         An engine has `generate(requests)`, which returns one completion per request, in order, and
         `close()`. It also has `add`, `step`, `abort` and `has_unfinished` if the library says
-        "stepping", and `take_trace()`, which returns the records (`protocol.Step`, as dicts) of the
+        "stepping", and `take_trace()`, which returns the records (`StepRecord`, as dicts) of the
         steps since its last call, if it says "tracing", and `load_adapter(name, path)` and
         `unload_adapter(name)` if it says "adapters", and the methods of what it says of its lifecycle;
         `update_weights(model, names)` gets the folder of a checkpoint. Arguments are given by the names
@@ -334,7 +334,7 @@ class _Dispatcher:
                 raise ValueError(
                     f"protocol {question['protocol']!r} is unknown: this is {protocol.VERSION}"
                 )
-            known = protocol.Hello.__annotations__
+            known = protocol.ANSWERS[op]
             return {
                 name: getattr(self._library, name) for name in known if hasattr(self._library, name)
             }
@@ -354,9 +354,7 @@ class _Dispatcher:
         except Live:
             return {"live": True}
         answer = {RESULTS[op]: result} if op in RESULTS else {}
-        if op in ("generate", "step"):
-            if protocol.TRACING in self._library.capabilities:
-                answer["trace"] = engine.take_trace()
-            if hasattr(engine, "take_counters"):
-                answer["counters"] = engine.take_counters()
+        taken = ("trace", "counters") if op in ("generate", "step") else ()
+        for name in (each for each in taken if hasattr(engine, f"take_{each}")):
+            answer[name] = getattr(engine, f"take_{name}")()
         return answer

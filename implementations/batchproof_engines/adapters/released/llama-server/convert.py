@@ -20,6 +20,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ except ImportError:  # one module before 0.3.24
 
 HAS_MTP = "--no-mtp" in Path(convert_hf_to_gguf.__file__).read_text(encoding="utf-8")
 RANK = 4
+Tensors = Iterator[tuple[str, Any]]  # names and values
 ADAPTED = ("attn_q.weight", "attn_output.weight", "ffn_down.weight")
 
 
@@ -118,20 +120,29 @@ def widened(checkpoint: Path, target: Path, config: dict[str, Any]) -> None:
     config |= {name: 2 * config[name] for name in twice}
 
 
+def write_adapter(file: Path, architecture: str, alpha: float, tensors: Tensors) -> None:
+    """Writes a LoRA in float32."""
+    writer = gguf.GGUFWriter(file, architecture)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", alpha)
+    for name, values in tensors:
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def divide(folder: Path) -> None:
     """Writes the model as a base and an adapter: of random signs, times a power of two that makes its
     product as large as the weights, so that without it, or with half of it, other tokens follow."""
     shutil.copy(folder / "model.gguf", folder / "base.gguf")
     base = gguf.GGUFReader(folder / "base.gguf", "r+")
-    adapter = gguf.GGUFWriter(
-        folder / "adapter.gguf", base.get_field("general.architecture").contents()
-    )
-    adapter.add_type("adapter")
-    adapter.add_string("adapter.type", "lora")
-    adapter.add_float32("adapter.lora.alpha", RANK)
     signs = np.random.default_rng(0)
-    for tensor in base.tensors:
-        if tensor.name.endswith(ADAPTED):
+
+    def taken_out() -> Tensors:
+        for tensor in (each for each in base.tensors if each.name.endswith(ADAPTED)):
             whole = tensor.data.copy()
             size = np.exp2(np.round(np.log2(np.abs(whole[whole != 0]).mean()) / 2))
             down, up = (
@@ -139,12 +150,11 @@ def divide(folder: Path) -> None:
                 for shape in ((RANK, whole.shape[1]), (whole.shape[0], RANK))
             )
             tensor.data[:] = whole - up @ down
-            adapter.add_tensor(f"{tensor.name}.lora_a", down)
-            adapter.add_tensor(f"{tensor.name}.lora_b", up)
-    adapter.write_header_to_file()
-    adapter.write_kv_data_to_file()
-    adapter.write_tensors_to_file()
-    adapter.close()
+            yield f"{tensor.name}.lora_a", down
+            yield f"{tensor.name}.lora_b", up
+
+    architecture = base.get_field("general.architecture").contents()
+    write_adapter(folder / "adapter.gguf", architecture, RANK, taken_out())
 
 
 def in_4_bits() -> str:
@@ -165,36 +175,22 @@ def in_4_bits() -> str:
     return "q8_0"
 
 
-PARTS = {  # of a Llama, by their names in llama.cpp
-    "q_proj": "attn_q",
-    "k_proj": "attn_k",
-    "v_proj": "attn_v",
-    "o_proj": "attn_output",
-    "gate_proj": "ffn_gate",
-    "up_proj": "ffn_up",
-    "down_proj": "ffn_down",
-}
-
-
 def convert_adapter(source: Path, target: Path, config: dict[str, Any]) -> None:
     """Writes an adapter of PEFT's for a Llama as GGUF. Rows of queries and keys stand as the
     converter puts them: the two of a rotated pair together."""
     given = json.loads((source / "adapter_config.json").read_text(encoding="utf-8"))
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
-    writer = gguf.GGUFWriter(target, "llama")
-    writer.add_type("adapter")
-    writer.add_string("adapter.type", "lora")
-    writer.add_float32("adapter.lora.alpha", given["lora_alpha"])
-    for name, weights in load_file(source / "adapter_model.safetensors").items():
-        layer, part, kind = re.match(r".*layers\.(\d+)\..*\.(\w+)\.lora_(A|B)\.", name).groups()
-        is_rotated = kind == "B" and part in heads
-        rows = LlamaModel.permute(weights, heads[part], heads[part]) if is_rotated else weights
-        tensor = f"blk.{layer}.{PARTS[part]}.weight.lora_{kind.lower()}"
-        writer.add_tensor(tensor, rows.float().contiguous().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+
+    def renamed() -> Tensors:
+        for name, weights in load_file(source / "adapter_model.safetensors").items():
+            layer, kind = re.match(r".*(model\.layers\..*)\.lora_(A|B)\.", name).groups()
+            num_heads = heads.get(layer.rpartition(".")[2]) if kind == "B" else None
+            rows = LlamaModel.permute(weights, num_heads, num_heads) if num_heads else weights
+            values = rows.float().contiguous().numpy()
+            yield f"{names.get_name(layer)}.weight.lora_{kind.lower()}", values
+
+    write_adapter(target, "llama", given["lora_alpha"], renamed())
 
 
 def main() -> None:

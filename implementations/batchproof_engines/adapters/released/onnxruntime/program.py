@@ -205,19 +205,13 @@ def _convert(folder: Path, has_windowed_cache: bool, made: Path) -> None:
 
 
 def _with_special_tokens(folder: Path, given: Path) -> None:
-    """Copies the checkpoint with an EOS and a tokenizer, which the builder requires but only copies."""
-    from tokenizers import Tokenizer  # noqa: PLC0415 (slow, and only conversion needs it)
-    from tokenizers.models import WordLevel  # noqa: PLC0415
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
-
+    """Copies the checkpoint with special tokens, which the builder requires but only copies."""
     given.mkdir()
-    for path in folder.glob("*.safetensors*"):
+    for path in (*folder.glob("*.safetensors*"), *folder.glob("tokenizer*")):
         (given / path.name).symlink_to(path.resolve())
     config = json.loads((folder / "config.json").read_text())
     special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), SOME_ID)
     (given / "config.json").write_text(json.dumps(config | special))
-    tokenizer = Tokenizer(WordLevel({"0": SOME_ID}, unk_token="0"))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(given)
 
 
 def _build(given: Path, made: Path, has_windowed_cache: bool) -> None:

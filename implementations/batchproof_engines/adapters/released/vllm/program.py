@@ -53,7 +53,7 @@ from vllm.platforms import current_platform
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `serving` lies
 sys.path.append(str(Path(__file__).resolve().parent))
 from guarding import guard
-from serving import Unsupported, serve
+from serving import Length, Unsupported, serve
 from vllm_engine import GRAMMAR_ENDS, Engine
 
 set_num_threads = torch.set_num_threads  # vLLM puts one in its place that does nothing
@@ -237,7 +237,7 @@ def _built(
     num_drafts = config["num_speculative_tokens"]
     limits: dict[str, Any] = {}
     given = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
-    length = _positions(given, config["max_model_len"])
+    length = Length(folder, config).longest
     has_window = given.get("sliding_window") is not None
     if config["num_blocks"] is not None:
         length = min(length, config["num_blocks"] * size + 1)
@@ -321,11 +321,6 @@ def _num_groups(kinds: Sequence[str]) -> int:
     kind (`kv_cache_utils.py`)."""
     counts = Counter(kinds)
     return sum(-(-each // min(counts.values())) for each in counts.values()) or 1
-
-
-def _positions(given: dict[str, Any], limit: int | None) -> int:
-    positions: int = given.get("max_position_embeddings") or given["n_positions"]
-    return min(positions, limit or positions)
 
 
 def _origin() -> str:

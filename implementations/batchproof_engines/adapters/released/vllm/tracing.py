@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.v1.kv_cache_interface import MambaSpec
 
-Record = dict[str, Any]  # `protocol.Step`
+Record = dict[str, Any]  # the fields of `StepRecord`
 
 
 class Tracer:
