@@ -265,6 +265,7 @@ class OpenAIEngine:
                         for each in self._events(exchange, answers):
                             news.put(each)
                     except Exception as error:
+                        jobs.clear()  # at once: whoever waits for news may be late
                         news.put((answers[0], error))
                     news.put((answers[0], None))
 
