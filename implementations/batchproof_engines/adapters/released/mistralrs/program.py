@@ -63,14 +63,16 @@ class MistralRs:
 
     name = "mistral.rs"
     version = version("mistralrs")
-    capabilities = ("stepping", "sampling", "logit_processing", "logprobs")
     sampling_fields = ("temperature", *SAME_NAMES, "logit_bias", "logprobs")
     sampling_limits = LIMITS
 
-    def __init__(self, *, kv_cache: str = "float32") -> None:
+    def __init__(self, *, kv_cache: str = "float32", adapters: bool = False) -> None:
         if kv_cache not in KV_CACHES:
             raise ValueError(f"kv_cache is {kv_cache!r}: choose one of {', '.join(KV_CACHES)}")
         os.environ["MISTRALRS_CPU_KV_F32"] = KV_CACHES[kv_cache]
+        self._which = Which.Lora if adapters else Which.Plain
+        self.capabilities = ["stepping", "sampling", "logit_processing", "logprobs"]
+        self.capabilities += ["adapters"] * adapters
         self.notes = [f"keys and values of a model in float32 are stored in {kv_cache}", Length.note]
 
     def build(self, folder: str, dtype: str, config: dict[str, Any], num_threads: int) -> Engine:
@@ -81,7 +83,7 @@ class MistralRs:
         made = made_once(Path(folder, "mistralrs"), lambda made: _write(Path(folder), made))
         try:
             runner = Runner(
-                Which.Plain(str(made), dtype=DTYPES[dtype]),
+                self._which(str(made), dtype=DTYPES[dtype]),
                 max_seqs=config["max_num_seqs"],
                 prefix_cache_n=NUM_CACHED if config["prefix_caching"] else 0,
                 token_source="none",
@@ -114,6 +116,7 @@ class Engine(Stepped):
             stop_seqs=words.stop_texts(ends, self._vocab_size) if is_named else None,
             temperature=asked.get("temperature", 0.0),
             logit_bias=biases_of(asked),
+            adapter=request.get("adapter"),
             logprobs="logprobs" in asked,
             top_logprobs=asked.get("logprobs"),
             stream=True,
@@ -125,11 +128,13 @@ class Engine(Stepped):
         events = []
         for name, (stream, request) in [*self.live.items()]:
             try:
-                event = self._event(request, next(stream).choices[0])
+                choice = next(stream).choices[0]
             except ValueError as error:
                 if "Received none" in str(error):
                     raise RuntimeError("the thread of the library has ended") from error
                 event = event_of(name, None, "error", str(error).splitlines()[0])
+            else:
+                event = self._event(request, choice)
             events.append(event)
             if event["finish_reason"] is not None:
                 del self.live[name]
@@ -137,6 +142,12 @@ class Engine(Stepped):
 
     def cancel(self, _: Any) -> None:
         """Does nothing: the stream is dropped, which cancels its request."""
+
+    def load_adapter(self, name: str, path: str) -> None:
+        self._runner.load_lora_adapter(name, path, load_inplace=True)
+
+    def unload_adapter(self, name: str) -> None:
+        self._runner.unload_lora_adapter(name)
 
     def close(self) -> None:
         self.live.clear()
@@ -155,7 +166,8 @@ class Engine(Stepped):
 def _write(folder: Path, made: Path) -> None:
     """Copies a checkpoint as the library reads one."""
     made.mkdir()
-    (made / "model.safetensors").hardlink_to(folder / "model.safetensors")
+    for each in folder.glob("*.safetensors*"):
+        (made / each.name).hardlink_to(each)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     texts = {
