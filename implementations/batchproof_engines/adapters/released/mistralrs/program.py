@@ -17,7 +17,10 @@ import json
 import os
 import sys
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 os.environ.setdefault("RUST_LOG", "error")
@@ -95,13 +98,17 @@ class MistralRs:
 
 
 class Engine(Stepped):
-    """An engine; a handle is the stream of a request, and the request."""
+    """An engine; a handle is the number of a request. A thread reads each stream: who waits for a place
+    in the batch keeps nobody else's tokens back."""
 
     refusals = (ValueError, TypeError, OverflowError)  # the last: a number that has no sign there
 
     def __init__(self, runner: Runner, length: Length, vocab_size: int) -> None:
         super().__init__()
         self._runner, self._length, self._vocab_size = runner, length, vocab_size
+        self._numbers = count()
+        self._asked: dict[int, Request] = {}  # who is live, by number
+        self._told: SimpleQueue[tuple[int, Any]] = SimpleQueue()  # a number, and a choice or an error
 
     def submit(self, request: Request) -> Any:
         asked: Sampling = request.get("sampling", {})
@@ -122,26 +129,19 @@ class Engine(Stepped):
             stream=True,
             **{name: asked[name] for name in SAME_NAMES if name in asked},
         )
-        return self._runner.send_chat_completion_request(chat), request
+        stream, number = self._runner.send_chat_completion_request(chat), next(self._numbers)
+        self._asked[number] = request
+        Thread(target=self._read, args=(number, stream), daemon=True).start()
+        return number
 
     def advance(self) -> list[Event]:
-        events = []
-        for name, (stream, request) in [*self.live.items()]:
-            try:
-                choice = next(stream).choices[0]
-            except ValueError as error:
-                if "Received none" in str(error):
-                    raise RuntimeError("the thread of the library has ended") from error
-                event = event_of(name, None, "error", str(error).splitlines()[0])
-            else:
-                event = self._event(request, choice)
-            events.append(event)
-            if event["finish_reason"] is not None:
-                del self.live[name]
-        return events
+        told = [self._told.get()]
+        while not self._told.empty():
+            told.append(self._told.get())
+        return [self._event(*each) for each in told if each[0] in self._asked]
 
-    def cancel(self, _: Any) -> None:
-        """Does nothing: the stream is dropped, which cancels its request."""
+    def cancel(self, number: int) -> None:
+        del self._asked[number]
 
     def load_adapter(self, name: str, path: str) -> None:
         self._runner.load_lora_adapter(name, path, load_inplace=True)
@@ -150,16 +150,38 @@ class Engine(Stepped):
         self._runner.unload_lora_adapter(name)
 
     def close(self) -> None:
-        self.live.clear()
+        self._asked.clear()
+        del self._runner  # which ends the streams
 
-    def _event(self, request: Request, choice: Any) -> Event:
-        ends, reason = request["eos_token_ids"], choice.finish_reason
-        token = ends[0] if reason == "stop" else words.id_of(choice.delta.content, self._vocab_size)
-        event = event_of(request["request_id"], token, "stop" if token in ends else reason)
-        if told := choice.logprobs:
-            top = [(each.token, each.logprob) for each in told.top_logprobs]
+    def _read(self, number: int, stream: Any) -> None:
+        """Reads a stream until it ends or its request is cancelled: then it is dropped."""
+        try:
+            for chunk in stream:
+                if number not in self._asked:
+                    return
+                self._told.put((number, chunk.choices[0]))
+        except ValueError as error:
+            self._told.put((number, error))
+
+    def _event(self, number: int, told: Any) -> Event:
+        event = self._event_of(self._asked[number], told)
+        if event["finish_reason"] is not None:
+            del self._asked[number], self.live[event["request_id"]]
+        return event
+
+    def _event_of(self, request: Request, told: Any) -> Event:
+        name, ends = request["request_id"], request["eos_token_ids"]
+        if isinstance(told, ValueError):
+            if "Received none" in str(told):
+                raise RuntimeError("the thread of the library has ended") from told
+            return event_of(name, None, "error", str(told).splitlines()[0])
+        reason = told.finish_reason
+        token = ends[0] if reason == "stop" else words.id_of(told.delta.content, self._vocab_size)
+        event = event_of(name, token, "stop" if token in ends else reason)
+        if of_token := told.logprobs:
+            top = [(each.token, each.logprob) for each in of_token.top_logprobs]
             rank = next((place for place, each in enumerate(top, 1) if each[0] == token), None)
-            event["logprobs"] = {"logprob": told.logprob, "rank": rank, "top": top}
+            event["logprobs"] = {"logprob": of_token.logprob, "rank": rank, "top": top}
         return event
 
 
