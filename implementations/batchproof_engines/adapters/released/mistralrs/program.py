@@ -54,7 +54,8 @@ LIMITS = {
         *([name, "logprobs"] for name in CHANGING),
         *(["repetition_penalty", name] for name in CHANGING[2:]),
         ["top_p", "min_p"],
-    ]
+    ],
+    "ranges": {"min_p": [0, 1 - 2**-24]},  # 1 switches it off, as its page on sampling says
 }
 # What `toktrie` tells the bytes of a token by, and what leaves the words as they are.
 DECODER = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
