@@ -60,6 +60,7 @@ LIMITS = {
 # What `toktrie` tells the bytes of a token by, and what leaves the words as they are.
 DECODER = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
 TEMPLATE = "{{ messages[0]['content'] }}"
+Told = tuple[int, Any]  # the number of a request, and a choice or an error
 
 
 class MistralRs:
@@ -109,12 +110,16 @@ class Engine(Stepped):
         self._runner, self._length, self._vocab_size = runner, length, vocab_size
         self._numbers = count()
         self._asked: dict[int, Request] = {}  # who is live, by number
-        self._told: SimpleQueue[tuple[int, Any]] = SimpleQueue()  # a number, and a choice or an error
+        self._told: SimpleQueue[Told] = SimpleQueue()
+        self._later: list[Told] = []
 
     def submit(self, request: Request) -> Any:
         asked: Sampling = request.get("sampling", {})
         if too_long := self._length.refusal(request):
             raise ValueError(too_long)
+        for token in request["prompt_token_ids"]:
+            if not 0 <= token < self._vocab_size:
+                raise ValueError(f"token {token} has no word: the vocabulary has {self._vocab_size}")
         ends = [[each] for each in request["eos_token_ids"]]
         is_named = len(ends) == 1 and "logprobs" not in asked
         chat = ChatCompletionRequest(
@@ -131,15 +136,24 @@ class Engine(Stepped):
             **{name: asked[name] for name in SAME_NAMES if name in asked},
         )
         stream, number = self._runner.send_chat_completion_request(chat), next(self._numbers)
+        if not request["prompt_token_ids"]:
+            next(stream)  # the refusal is waited for, as it leaves the id to another request
         self._asked[number] = request
         Thread(target=self._read, args=(number, stream), daemon=True).start()
         return number
 
     def advance(self) -> list[Event]:
-        told = [self._told.get()]
+        """Waits until there is a token, and takes at most one of each request, as a step makes."""
+        heard, self._later = self._later or [self._told.get()], []
         while not self._told.empty():
-            told.append(self._told.get())
-        return [self._event(*each) for each in told if each[0] in self._asked]
+            heard.append(self._told.get())
+        events: dict[int, Event] = {}
+        for number, told in heard:
+            if number in events:
+                self._later.append((number, told))
+            elif number in self._asked:
+                events[number] = self._event(number, told)
+        return [*events.values()]
 
     def cancel(self, number: int) -> None:
         del self._asked[number]
