@@ -218,3 +218,4 @@ def _write(folder: Path, made: Path) -> None:
 
 if __name__ == "__main__":
     serve(MistralRs)
+    os._exit(0)  # a thread that is in the library when Python ends would be aborted
