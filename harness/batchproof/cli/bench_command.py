@@ -11,7 +11,7 @@ from batchproof.places import BENCHMARKS, CASES
 RELEASED = (
     *("paged", "openvino", "openvino?dynamic_split_fuse=false"),
     *("vllm?async_scheduling=true&kv_cache_mib=2048", "llama-server", "mlx"),
-    *("ctranslate2", "onnxruntime", "transformers-cb"),
+    *("mistralrs", "ctranslate2", "onnxruntime", "transformers-cb"),
     *("ragged", "static", "reference"),
 )
 

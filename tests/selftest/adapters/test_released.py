@@ -119,7 +119,7 @@ def test_what_pip_did_not_finish_is_not_installed(
     assert other == ("llama_cpp_python==0.3.20", pinned[1]), "its releases share the environment"
     assert main(["install", "paged"]) == 2
     assert (
-        "ENGINE 'paged' cannot be installed; these can: ctranslate2, llama-server, mlx"
+        "ENGINE 'paged' cannot be installed; these can: ctranslate2, llama-server, "
         in capsys.readouterr().err
     )
 
