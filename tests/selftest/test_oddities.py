@@ -63,8 +63,9 @@ for kind, strained in STRAINED.items():
 LONG = ("test_scale", "test_scenes", "long_sequences", "around_powers", "filled_to_its_end")
 LONG += ("hold_at_every_size", "hundreds_of_live_ids", "every_adapter_is_served")
 SCALED = ("idles_every_other_step", "takes_the_highest_blocks", "waves_in_buckets")
-SCALED += ("draws_with_gumbel_noise", "refuses_in_json", "runs_adapters_apart")
+SCALED += ("draws_by_inverse_cdf", "refuses_in_json", "runs_adapters_apart")
 BLOCKS_SCALED = "takes_the_highest_blocks"  # others meet the scenes
+assert {*SCALED} <= {*ODDITIES}, "a name that is none would scale nothing"
 
 
 @pytest.mark.parametrize("name", ODDITIES)
