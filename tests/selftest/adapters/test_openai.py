@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.client import HTTPConnection
 from types import SimpleNamespace
 from typing import Any
 
@@ -261,6 +262,25 @@ def test_nonsense_is_named(build: Build, server: StandIn, kind: str) -> None:
     assert message.startswith(f"POST {server.base_url}/completions: the server ")
     assert words in message
     assert "(request 'a')" in message
+
+
+def test_a_connection_that_was_closed_before_its_request_is_opened_again(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, request = build(""), HTTPConnection.request
+    expected = engine.generate(ONE)
+    closed = [BrokenPipeError()]
+
+    def send(connection: HTTPConnection, *given: Any) -> None:
+        if closed:
+            raise closed.pop()
+        request(connection, *given)
+
+    monkeypatch.setattr(HTTPConnection, "request", send)
+    assert engine.generate(ONE) == expected
+    closed += [BrokenPipeError(), BrokenPipeError()]
+    with pytest.raises(EngineFailed, match="broke the connection"):
+        engine.generate(ONE)
 
 
 @pytest.mark.parametrize("way", ["", "&stream=true"])

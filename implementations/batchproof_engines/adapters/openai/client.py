@@ -182,14 +182,23 @@ class Exchange:
         body = self._body
         if body is not None and self.at_begin is not None:
             body = body | self.at_begin(self, body)
-        self._connection.connect()  # not before: a server closes a connection that is idle for seconds
+        text = None if body is None else json.dumps(body)
+        try:
+            self._send_text(text)
+        except (BrokenPipeError, ConnectionResetError):
+            # A server closes a connection that is idle for seconds, as it is if this process gets no
+            # core meanwhile. Of a server that has died the second attempt tells.
+            self.raise_if_cut()
+            self._connection.close()
+            self._send_text(text)
+
+    def _send_text(self, text: str | None) -> None:
+        self._connection.connect()
         with self._lock:
             self._socket = self._connection.sock
             self.raise_if_cut()
-        text = None if body is None else json.dumps(body)
-        self._connection.request(
-            self._method, self._server.parts.path + self._path, text, self._server.headers
-        )
+        path = self._server.parts.path + self._path
+        self._connection.request(self._method, path, text, self._server.headers)
 
     def _get_response(self) -> http.client.HTTPResponse:
         self._response = self._connection.getresponse()
