@@ -87,6 +87,7 @@ def test_weights_are_rounded_in_the_layers_alone(kind: str, most: float) -> None
     [
         Precision("bfloat16", weights="fp8"),
         Precision("float16", weights="int4"),
+        Precision("float16", weights="int4", has_rounded_ends=True),
         Precision("bfloat16", kv_cache="fp8"),
     ],
 )

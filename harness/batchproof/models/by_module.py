@@ -46,7 +46,11 @@ class ByModule:
         """Changes the weights of a module whenever it is called; what an embedding gives, not its
         table, of which it reads a few rows."""
         if isinstance(module, nn.Embedding):
-            with module.register_forward_hook(lambda _, __, given: given.to(self._dtype)):
+
+            def changed(module: nn.Module, _: Any, rows: Tensor) -> Tensor:
+                return self._change(module, rows).to(self._dtype)
+
+            with module.register_forward_hook(changed):
                 yield
             return
         held: list[tuple[dict[str, Any], dict[str, Any]]] = []

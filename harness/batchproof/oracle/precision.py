@@ -24,11 +24,13 @@ KV_CACHES = ("auto", "int8")
 @dataclass(frozen=True, slots=True)
 class Precision:
     """`compute` is the name of a dtype; None: that of the model under test. `kv_cache` and `weights`
-    are names of formats (`rounding.py`); None: what is computed in."""
+    are names of formats (`rounding.py`); None: what is computed in. `has_rounded_ends`: the embedding
+    and the head are in the format of the weights too."""
 
     compute: str | None = None
     kv_cache: str | None = None
     weights: str | None = None
+    has_rounded_ends: bool = False
 
     @property
     def is_quantized(self) -> bool:
@@ -41,7 +43,8 @@ class Precision:
     def __str__(self) -> str:
         """Empty for the model's own precision."""
         cache = self.kv_cache and f"{self.kv_cache} keys and values"
-        weights = self.weights and f"{self.weights} weights"
+        ends = " and embeddings" if self.has_rounded_ends else ""
+        weights = self.weights and f"{self.weights} weights{ends}"
         return ", ".join(filter(None, (self.compute, weights, cache)))
 
 

@@ -68,14 +68,15 @@ def coarse_to_score(subject: ModelUnderTest, precision: Precision) -> Callable[.
 
 
 def _ends(model: PreTrainedModel) -> frozenset[int]:
-    """Returns the identities of embeddings and head, which no format rounds."""
+    """Returns the identities of embeddings and head, which formats mostly leave alone."""
     return frozenset(id(each) for each in (model.get_input_embeddings(), model.get_output_embeddings()))
 
 
 def _rounded(module: nn.Module, weight: Tensor, precision: Precision, ends: Collection[int]) -> Tensor:
     """Returns a weight of a module: rounded, if it is a matrix of a layer."""
     is_end = id(module) in ends or isinstance(module, nn.Embedding)
-    if precision.weights is None or weight.ndim < 2 or is_end:
+    is_kept = is_end and not precision.has_rounded_ends
+    if precision.weights is None or weight.ndim < 2 or is_kept:
         return weight
     rounds = WEIGHTS[precision.weights]
     is_transposed = isinstance(module, Conv1D)  # (in, out)

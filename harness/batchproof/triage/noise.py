@@ -26,6 +26,7 @@ PRECISIONS = (
     Precision("bfloat16", weights="int8"),
     Precision("bfloat16", weights="fp8"),
     Precision("bfloat16", weights="int4"),
+    Precision("bfloat16", weights="int4", has_rounded_ends=True),  # as by mlx_lm.convert
     Precision("bfloat16", kv_cache="int8"),
     Precision("bfloat16", kv_cache="fp8"),
     Precision("bfloat16", kv_cache="int4"),
