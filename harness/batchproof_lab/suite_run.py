@@ -27,7 +27,7 @@ from batchproof.plugin.selection import LAB
 from batchproof.records.trial_record import TrialRecord
 from batchproof.run.devices import torch_restored
 from batchproof.run.laboratory import Laboratory
-from batchproof_lab.conformance_modules import conformance_modules, fresh_engines, function_of
+from batchproof_lab.conformance_modules import function_of, modules_of_run
 
 
 @cache
@@ -169,8 +169,7 @@ def run_suite(
     command += arguments
     with (
         _suite_profile(effort) as profile,
-        conformance_modules(profile),
-        fresh_engines(),
+        modules_of_run(profile),
         _looked_after(lab) if lab else nullcontext(),
         torch_restored(),  # before the laboratory looks after its models
         io.StringIO() as output,

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -63,9 +62,9 @@ class ModelCosts:
         linears = [module.weight for module in _linears(model) if module.weight is not head]
         apart = {id(each) for each in (head, *tables)}
         return cls(
-            body_bytes=sum(_num_bytes(each) for each in model.parameters() if id(each) not in apart),
-            head_bytes=_num_bytes(head),
-            embedding_bytes=sum(_num_bytes(table) // len(table) for table in untied),
+            body_bytes=sum(each.nbytes for each in model.parameters() if id(each) not in apart),
+            head_bytes=head.nbytes,
+            embedding_bytes=sum(table.nbytes // len(table) for table in untied),
             body_flop=2 * sum(weight.numel() for weight in linears),
             head_flop=2 * head.numel(),
             kv_bytes=2 * num_kv_heads * head_dim * model.dtype.itemsize,
@@ -169,7 +168,3 @@ def _windows(config: Any) -> list[Window]:
     if layer_types is None:
         return [window] * config.num_hidden_layers
     return [window if kind == "sliding_attention" else None for kind in layer_types]
-
-
-def _num_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

@@ -1,7 +1,6 @@
 """One engine in a measurement: built, observed through a first round, timed lap by lap, checked."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import cast
 
@@ -10,7 +9,7 @@ import torch
 from batchproof.api import Capability, Engine, EngineConfig, SteppingEngine, StepRecord
 from batchproof.bench.drive import Round, serve_at_once, serve_stepping
 from batchproof.bench.spec import Laps
-from batchproof.bench.verification import Verifier, blaming, judging
+from batchproof.bench.verification import Verifier, blaming
 from batchproof.checks.broken import require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.environment import require_same, settings_of
@@ -18,18 +17,10 @@ from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
 
 
-@dataclass
-class FirstRound:
-    """What the first round showed. It warms the engine up with the shapes of the laps, and is not part
-    of the figures."""
-
-    seconds: float  # compiling and capturing included
-    trace: Sequence[StepRecord]
-
-
 class TimedEngine:
     """The measurements of one engine. `rounds` holds the timed ones; `problem` says why there are none,
-    or why they do not count."""
+    or why they do not count. A first round, whose trace is kept, warms the engine up with the shapes of
+    the laps and is not part of the figures."""
 
     def __init__(
         self, trial: Trial, config: EngineConfig, laps: Laps, verifier: Verifier, limit_s: float
@@ -37,8 +28,9 @@ class TimedEngine:
         self.trial = trial
         self.verifier = verifier
         self.rounds: list[Round] = []
-        self.first_round: FirstRound | None = None
         self.build_s: float | None = None
+        self.first_round_s: float | None = None  # compiling and capturing included
+        self.trace: Sequence[StepRecord] = ()  # of the first round; empty for an engine without one
         self.problem: str | None = None
         self.is_blameless = False  # the problem is a time limit or another engine
         self._config = config
@@ -68,19 +60,18 @@ class TimedEngine:
             self._engine = self.trial.build(self._config)
             self.build_s = perf_counter() - began
             first = self._serve(0)
-            trace = tuple(self.trial.trace_of(self._engine))
-            self.first_round = FirstRound(first.wall_s, trace)
+            self.first_round_s = first.wall_s
+            self.trace = tuple(self.trial.trace_of(self._engine))
             findings = conduct_findings(
                 Workload(self._laps[0], self._config),
                 Outcome(first.completions),
-                trace,
+                self.trace,
                 self.trial.capabilities,
                 delay=self.trial.scheduling_delay,
             )
             require(findings)
         if self.is_running:
-            with blaming(self.accuse), judging():
-                self.verifier.judge(0, self._laps[0], first.completions)
+            self._judge(0, first)
 
     def time_lap(self, number: int) -> None:
         """Runs one timed round; they count from 1."""
@@ -108,9 +99,12 @@ class TimedEngine:
         each."""
         for number, each in enumerate(self.rounds, start=1):
             if self.problem is None:
-                with blaming(self.accuse), judging():
-                    self.verifier.judge(number, self._laps[number], each.completions)
+                self._judge(number, each)
             on_round()
+
+    def _judge(self, number: int, served: Round) -> None:
+        with blaming(self.accuse):
+            self.verifier.judge(number, self._laps[number], served.completions)
 
     def close(self) -> None:
         if self._engine is not None:
