@@ -253,20 +253,18 @@ class KillTable:
             return []
         busy = {function for kill in self.kills.values() for function in kill.functions}
         busy |= self.busy or set()
-        todo = []
+        todo: list[Attempt] = []
         for function, facts in conformance_functions().items():
-            if function not in busy:
-                todo += self._next_for(function, facts.promises)
+            of_others = {
+                name for name, each in self.faults.items() if each.promise.id not in facts.promises
+            }
+            attempts = (
+                Attempt(name, home, self.seeds[0], only=function)
+                for name in sorted(self.faults, key=of_others.__contains__)
+                if function not in busy and (home := self.home(name))
+            )
+            todo += islice((each for each in attempts if each not in self.kills), 1)
         return todo
-
-    def _next_for(self, function: str, promises: frozenset[str]) -> list[Attempt]:
-        ranked = sorted(self.faults, key=lambda name: self.faults[name].promise.id not in promises)
-        attempts = (
-            Attempt(name, home, self.seeds[0], only=function)
-            for name in ranked
-            if (home := self.home(name))
-        )
-        return list(islice((each for each in attempts if each not in self.kills), 1))
 
     def home(self, name: str) -> tuple[str, ...] | None:
         """Returns the quickest model on which the fault is caught, else all of them together."""

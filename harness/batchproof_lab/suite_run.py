@@ -9,7 +9,7 @@ import io
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import import_module
@@ -166,16 +166,19 @@ def run_suite(
         lab = lab.beside(lab.time_limit_s)
         command += [f"--device={lab.device}", f"--dtype={str(lab.dtype).removeprefix('torch.')}"]
         command.append(f"--engine-time-limit={lab.time_limit_s}")
+        compute_exactly()  # as the run does: its models are compared in the same setting
     command += arguments
     with (
         _suite_profile(effort) as profile,
         modules_of_run(profile),
-        _looked_after(lab) if lab else nullcontext(),
+        ExitStack() as at_end,
         torch_restored(),  # before the laboratory looks after its models
         io.StringIO() as output,
         redirect_stdout(output),
         redirect_stderr(output),
     ):
+        if lab is not None:
+            at_end.callback(lab.drop_damaged)
         recorder = Recorder(findings, effort, lab)
         findings.exit_status = int(pytest.main(command, plugins=[*PLUGINS, recorder]))
         findings.output = output.getvalue()
@@ -187,17 +190,6 @@ def own_failures(findings: SuiteOutcome) -> tuple[str, ...]:
     if findings.exit_status in BROKEN_OFF:
         return (f"pytest ended with status {findings.exit_status}: {findings.output[-2000:]}",)
     return tuple(f"{each.test}: {each.report}" for each in findings.catches if each.broken is None)
-
-
-@contextmanager
-def _looked_after(lab: Laboratory) -> Iterator[None]:
-    """Drops the models that are damaged in the block. It computes exactly, as the run does: models are
-    compared in the same setting."""
-    compute_exactly()
-    try:
-        yield
-    finally:
-        lab.drop_damaged()
 
 
 @contextmanager
