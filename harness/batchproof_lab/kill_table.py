@@ -255,15 +255,14 @@ class KillTable:
         busy |= self.busy or set()
         todo: list[Attempt] = []
         for function, facts in conformance_functions().items():
-            of_others = {
-                name for name, each in self.faults.items() if each.promise.id not in facts.promises
-            }
+            own = [name for name, each in self.faults.items() if each.promise.id in facts.promises]
             attempts = (
                 Attempt(name, home, self.seeds[0], only=function)
-                for name in sorted(self.faults, key=of_others.__contains__)
-                if function not in busy and (home := self.home(name))
+                for name in (*own, *self.faults)
+                if (home := self.home(name))
             )
-            todo += islice((each for each in attempts if each not in self.kills), 1)
+            if function not in busy:
+                todo += islice((each for each in attempts if each not in self.kills), 1)
         return todo
 
     def home(self, name: str) -> tuple[str, ...] | None:
