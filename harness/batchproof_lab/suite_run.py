@@ -24,7 +24,6 @@ from batchproof.places import SUITE
 from batchproof.plugin.items import record_of
 from batchproof.plugin.profiles import register_profiles
 from batchproof.plugin.selection import LAB
-from batchproof.records.trial_record import TrialRecord
 from batchproof.run.devices import torch_restored
 from batchproof.run.laboratory import Laboratory
 from batchproof_lab.conformance_modules import function_of, modules_of_run
@@ -76,13 +75,14 @@ class SuiteOutcome:
         return next((each for each in self.catches if each.broken is not None), None)
 
 
+@dataclass(eq=False)
 class Recorder:
     """Fills in the outcome while the session runs, in the laboratory that it is given."""
 
-    def __init__(self, findings: SuiteOutcome, effort: Effort, lab: Laboratory | None) -> None:
-        self.findings = findings
-        self.effort = effort
-        self.lab = lab
+    findings: SuiteOutcome
+    effort: Effort
+    lab: Laboratory | None
+    began: float = 0.0  # the first test, in seconds since the epoch
 
     def pytest_load_initial_conftests(self, early_config: pytest.Config) -> None:
         """Hands the laboratory to the session before the options are resolved."""
@@ -106,27 +106,20 @@ class Recorder:
         record = record_of(report)
         self.findings.num_passed += report.passed and report.when == "call"
         if report.when == "call" and record is not None:
-            self.findings.totals.update(_counts(record))
+            ledger = asdict(record.ledger).items()
+            self.findings.totals.update({name: each for name, each in ledger if isinstance(each, int)})
         if report.failed:
-            self._note(report, record)
-
-    def _note(self, report: pytest.TestReport, record: TrialRecord | None) -> None:
-        failure = record.failure if record else None
-        self.findings.catches.append(
-            Catch(
-                test=report.nodeid,
-                broken=failure.promise if failure else None,
-                report=report.longreprtext,
-                cause=failure.cause if failure else None,
-                num_runs=self.findings.totals["num_runs"],
-                seconds=report.stop - self.began,
+            failure = record.failure if record else None
+            self.findings.catches.append(
+                Catch(
+                    test=report.nodeid,
+                    broken=failure.promise if failure else None,
+                    report=report.longreprtext,
+                    cause=failure.cause if failure else None,
+                    num_runs=self.findings.totals["num_runs"],
+                    seconds=report.stop - self.began,
+                )
             )
-        )
-
-
-def _counts(record: TrialRecord) -> dict[str, int]:
-    ledger = asdict(record.ledger)
-    return {name: value for name, value in ledger.items() if isinstance(value, int)}
 
 
 AS_USUAL = Effort()
