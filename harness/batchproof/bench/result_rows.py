@@ -59,21 +59,15 @@ def _verdict(timed: TimedEngine) -> tuple[str, str | None]:
 
 
 def _schedule(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[str, Any]:
+    """Returns what the trace shows. The roofline is None without a trace or ceilings, and for a model
+    whose work is not counted."""
     found = schedule_figures(timed.trace, workload.config.max_num_seqs)
-    return {**found, "roofline": _roofline(timed, terms)}
-
-
-def _roofline(timed: TimedEngine, terms: Terms) -> dict[str, Any] | None:
-    """Returns the share of the roofline; None without a trace or ceilings, and for a model whose work
-    is not counted."""
-    if not (timed.trace and terms.ceilings):
-        return None
-    costs = ModelCosts.of(timed.trial.subject.model)
-    if costs is None:
-        return None
+    costs = ModelCosts.of(timed.trial.subject.model) if timed.trace else None
+    if costs is None or terms.ceilings is None:
+        return {**found, "roofline": None}
     least = least_time(timed.trace, costs, terms.ceilings)
     took_s = median(times_s(timed.rounds, terms.clock))
-    return {"share": least.least_s / took_s, **asdict(least)}
+    return {**found, "roofline": {"share": least.least_s / took_s, **asdict(least)}}
 
 
 def times_s(rounds: Sequence[Round], clock: str) -> list[float]:

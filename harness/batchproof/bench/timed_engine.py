@@ -1,6 +1,7 @@
 """One engine in a measurement: built, observed through a first round, timed lap by lap, checked."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import cast
 
@@ -17,26 +18,23 @@ from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
 
 
+@dataclass(eq=False)
 class TimedEngine:
-    """The measurements of one engine. `rounds` holds the timed ones; `problem` says why there are none,
-    or why they do not count. A first round, whose trace is kept, warms the engine up with the shapes of
-    the laps and is not part of the figures."""
+    """The measurements of one engine. A first round warms it up with the shapes of the laps and is not
+    part of the figures."""
 
-    def __init__(
-        self, trial: Trial, config: EngineConfig, laps: Laps, verifier: Verifier, limit_s: float
-    ) -> None:
-        self.trial = trial
-        self.verifier = verifier
-        self.rounds: list[Round] = []
-        self.build_s: float | None = None
-        self.first_round_s: float | None = None  # compiling and capturing included
-        self.trace: Sequence[StepRecord] = ()  # of the first round; empty for an engine without one
-        self.problem: str | None = None
-        self.is_blameless = False  # the problem is a time limit or another engine
-        self._config = config
-        self._laps = laps
-        self._limit_s = limit_s
-        self._engine: Engine | None = None
+    trial: Trial
+    config: EngineConfig
+    laps: Laps
+    verifier: Verifier
+    time_limit_s: float  # of a round
+    build_s: float | None = None
+    first_round_s: float | None = None  # compiling and capturing included
+    trace: Sequence[StepRecord] = ()  # of the first round; empty for an engine without one
+    rounds: list[Round] = field(default_factory=list)  # the timed ones
+    problem: str | None = None  # why there are none, or why they do not count
+    is_blameless: bool = False  # the problem is a time limit or another engine
+    _engine: Engine | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
@@ -57,21 +55,20 @@ class TimedEngine:
         figures are made of it."""
         with blaming(self.accuse):
             began = perf_counter()
-            self._engine = self.trial.build(self._config)
+            self._engine = self.trial.build(self.config)
             self.build_s = perf_counter() - began
             first = self._serve(0)
             self.first_round_s = first.wall_s
             self.trace = tuple(self.trial.trace_of(self._engine))
             findings = conduct_findings(
-                Workload(self._laps[0], self._config),
+                Workload(self.laps[0], self.config),
                 Outcome(first.completions),
                 self.trace,
                 self.trial.capabilities,
                 delay=self.trial.scheduling_delay,
             )
             require(findings)
-        if self.is_running:
-            self._judge(0, first)
+            self.verifier.judge(0, self.laps[0], first.completions)
 
     def time_lap(self, number: int) -> None:
         """Runs one timed round; they count from 1."""
@@ -80,14 +77,14 @@ class TimedEngine:
 
     def _serve(self, number: int) -> Round:
         assert self._engine is not None, "`start` has built it"
-        model, requests = self.trial.subject.model, self._laps[number]
+        model, requests = self.trial.subject.model, self.laps[number]
         before = settings_of(model)
         try:
             if self.is_stepping:
                 engine = cast(SteppingEngine, self._engine)
-                served = serve_stepping(engine, requests, model.device, self._limit_s)
+                served = serve_stepping(engine, requests, model.device, self.time_limit_s)
             else:
-                served = serve_at_once(self._engine, requests, model.device, self._limit_s)
+                served = serve_at_once(self._engine, requests, model.device, self.time_limit_s)
             require_same(before, settings_of(model), "while the engine worked")
         finally:
             if torch.get_num_threads() != before["number of threads"]:  # or the next engine has it too
@@ -99,12 +96,9 @@ class TimedEngine:
         each."""
         for number, each in enumerate(self.rounds, start=1):
             if self.problem is None:
-                self._judge(number, each)
+                with blaming(self.accuse):
+                    self.verifier.judge(number, self.laps[number], each.completions)
             on_round()
-
-    def _judge(self, number: int, served: Round) -> None:
-        with blaming(self.accuse):
-            self.verifier.judge(number, self._laps[number], served.completions)
 
     def close(self) -> None:
         if self._engine is not None:
