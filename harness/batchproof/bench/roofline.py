@@ -50,14 +50,15 @@ class ModelCosts:
     @classmethod
     def of(cls, model: PreTrainedModel) -> Self | None:
         """Returns the costs; None for a model whose work is not counted."""
+        if not _is_counted(model):
+            return None
         weights: list[Any] = [
             module.weight for module in model.modules() if isinstance(module, nn.Linear | Conv1D)
         ]
         tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
         known = {id(each) for each in (*weights, *tables)}
-        others = [each for each in model.parameters() if each.dim() > 1 and id(each) not in known]
-        if others or not _is_counted(model):
-            return None
+        if any(each.dim() > 1 and id(each) not in known for each in model.parameters()):
+            return None  # a matrix is in no linear layer
         config = model.config.get_text_config()
         num_heads: int = config.num_attention_heads
         head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // num_heads
@@ -138,7 +139,7 @@ def pairs(row: RowRecord, window: Window) -> int:
 
 
 def _is_counted(model: PreTrainedModel) -> bool:
-    """Returns whether the counts hold for this model, if all its matrices are in linear layers.
+    """Returns whether the counts hold for a model whose matrices are all in linear layers.
 
     They do not for a mixture of experts, whose tokens decide what is read; for a state other than keys
     and values; and for keys and values that are not one pair per layer, head and token.
