@@ -7,8 +7,8 @@ as after an interruption. That of other code or another question has another nam
 import argparse
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -114,18 +114,6 @@ class Campaign(Generic[Task, Outcome]):
     size_of: Callable[[Outcome], int] = lambda _: 1
     _is_begun: bool = field(init=False, default=False)  # its sitting is in the journal
 
-    @contextmanager
-    def _journal(self, arguments: argparse.Namespace) -> Iterator[JournalWriter]:
-        """Opens the journal and reads what is known. Raises `UsageError` if another process writes
-        it."""
-        folder = choices.writable(arguments.output / "journals")
-        path = folder / f"{self.question.campaign}-{self.question.digest}.jsonl"
-        with closing(CAMPAIGN.append_to(path, self.question)) as journal:
-            self.state.read(path)
-            known = self.state.outcomes.values()
-            self.progress.step(sum(map(self.size_of, known)), f"from {path}")
-            yield journal
-
     def run(
         self,
         arguments: argparse.Namespace,
@@ -133,8 +121,14 @@ class Campaign(Generic[Task, Outcome]):
         finish: Callable[[], int],
     ) -> int:
         """Does the tasks that have no outcome, again and again until `tasks` has no other. Returns
-        what `finish` returns, which writes the result, also if the work is stopped."""
-        with self._journal(arguments) as journal:
+        what `finish` returns, which writes the result, also if the work is stopped. Raises `UsageError`
+        if another process writes the journal."""
+        folder = choices.writable(arguments.output / "journals")
+        path = folder / f"{self.question.campaign}-{self.question.digest}.jsonl"
+        with closing(CAMPAIGN.append_to(path, self.question)) as journal:
+            self.state.read(path)
+            known = self.state.outcomes.values()
+            self.progress.step(sum(map(self.size_of, known)), f"from {path}")
             try:
                 with WorkerPool(arguments.jobs, TASK_LIMIT_S) as pool:
                     while self._pass(pool, tasks(), journal):

@@ -3,7 +3,7 @@
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -12,52 +12,39 @@ from types import ModuleType
 from batchproof.places import ROOT, SUITE
 
 PROMISE, MARK = re.compile(r"'(P\d+)'"), re.compile(r"pytest\.mark\.(\w+)")
+PLANTED = ("batchproof_engines.faulty", "batchproof_engines.odd")
 Modules = dict[str, ModuleType]
 _known: dict[str, Modules] = {}  # settings a module was imported under -> modules
 
 
-def swap_modules(is_meant: Callable[[str, ModuleType], bool], new: Modules) -> Modules:
-    """Replaces the matching entries of `sys.modules` by `new` and returns the old ones."""
-    old = {name: module for name, module in list(sys.modules.items()) if is_meant(name, module)}
+@contextmanager
+def modules_of_run(settings: str) -> Iterator[None]:
+    """Makes the conformance tests those that were imported under these settings, or lets them be
+    imported; planted faults and oddities are imported again.
+
+    A test keeps the settings it was imported under, and parsing the curated cases takes longer than
+    many a suite run. So modules are neither shared between settings nor imported again each time. What
+    an engine keeps on its class must not depend on earlier suite runs.
+    """
+    outer = _swap_modules(_known.get(settings, {}))
+    try:
+        yield
+    finally:
+        own = _swap_modules(outer)
+        _known[settings] = {name: each for name, each in own.items() if not name.startswith(PLANTED)}
+
+
+def _swap_modules(new: Modules) -> Modules:
+    """Replaces the modules of tests, faults and oddities by `new` and returns the old ones."""
+    old = {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name.startswith(PLANTED) or str(getattr(module, "__file__", None)).startswith(str(SUITE))
+    }
     for name in old:
         del sys.modules[name]
     sys.modules.update(new)
     return old
-
-
-@contextmanager
-def conformance_modules(settings: str) -> Iterator[None]:
-    """Makes the conformance tests those that were imported under these settings, or lets them be
-    imported.
-
-    A test keeps the settings it was imported under, and parsing the curated cases takes longer than
-    many a suite run. So modules are neither shared between settings nor imported again each time.
-    """
-    outer = swap_modules(_is_of_suite, _known.get(settings, {}))
-    try:
-        yield
-    finally:
-        _known[settings] = swap_modules(_is_of_suite, outer)
-
-
-def _is_of_suite(_name: str, module: ModuleType) -> bool:
-    return (getattr(module, "__file__", None) or "").startswith(str(SUITE))
-
-
-@contextmanager
-def fresh_engines() -> Iterator[None]:
-    """Imports planted faults and oddities again inside the context: what an engine keeps on its class
-    must not depend on earlier suite runs.
-    """
-    outer = swap_modules(_is_planted, {})
-    try:
-        yield
-    finally:
-        swap_modules(_is_planted, outer)
-
-
-def _is_planted(name: str, _module: ModuleType) -> bool:
-    return name.startswith(("batchproof_engines.faulty", "batchproof_engines.odd"))
 
 
 @dataclass(frozen=True, slots=True)

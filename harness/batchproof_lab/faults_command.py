@@ -164,12 +164,19 @@ def problems(table: KillTableRecord) -> list[str]:
     A table that was stopped shows only where the suite itself broke. Tests that catch nothing are a
     problem only in a table of all faults on all embedded models.
     """
+    broken = [
+        f"the suite itself broke on fault {name}: {text}"
+        for name, row in table.faults.items()
+        for text in row.own_failures
+    ]
     if not table.is_complete:
-        return list(_own_failures(table))
-    found = [*_survivors(table), *_own_failures(table)]
-    if table.is_full:
-        found += _idle_tests(table)
-    return [*found, *_diagnosis_problem(table)]
+        return broken
+    idle = [
+        f"{function} catches no fault: plant one that it catches, or take the test out"
+        for function, row in table.tests.items()
+        if table.is_full and not row.faults
+    ]
+    return [*_survivors(table), *broken, *idle, *_diagnosis_problem(table)]
 
 
 def _survivors(table: KillTableRecord) -> Iterator[str]:
@@ -179,18 +186,6 @@ def _survivors(table: KillTableRecord) -> Iterator[str]:
             if kills and not any(kill.caught_by for kill in kills):
                 tried = ", ".join(row.home or table.models)
                 yield f"fault {name} ({row.promise}) survives seed {seed} on {tried}: {row.lie}"
-
-
-def _own_failures(table: KillTableRecord) -> Iterator[str]:
-    for name, row in table.faults.items():
-        for text in row.own_failures:
-            yield f"the suite itself broke on fault {name}: {text}"
-
-
-def _idle_tests(table: KillTableRecord) -> Iterator[str]:
-    for function, row in table.tests.items():
-        if not row.faults:
-            yield f"{function} catches no fault: plant one that it catches, or take the test out"
 
 
 def _diagnosis_problem(table: KillTableRecord) -> Iterator[str]:

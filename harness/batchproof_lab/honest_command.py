@@ -27,7 +27,7 @@ from batchproof.run.registry import oddities
 from batchproof_lab.campaign import Campaign, CampaignState, Question
 from batchproof_lab.conformance_modules import conformance_functions
 from batchproof_lab.fingerprint import code_digest
-from batchproof_lab.pages import page
+from batchproof_lab.pages import function_name, page
 from batchproof_lab.suite_run import Effort, own_failures, process_laboratory, run_suite
 from batchproof_lab.worker_pool import LostTask
 
@@ -191,7 +191,7 @@ class HonestPlan:
     def sequence(self, dtype: str) -> Iterator[HonestTask]:
         """Yields the tasks of a dtype, each drawn by its own seed. Raises `UsageError` at the end."""
         facts_of = conformance_functions()
-        tests = [each for each in facts_of if _function_name(each) in self.tests]
+        tests = [each for each in facts_of if function_name(each) in self.tests]
         for place in range(MOST_TASKS):
             seed = self.seed * MOST_TASKS + place + 1
             rng = random.Random(f"{seed} {dtype}")
@@ -216,14 +216,10 @@ def sweeping_tests() -> list[str]:
     marks = {"long_model", "on_model", "quick_models"}
     every = conformance_functions().items()
     return [
-        _function_name(node_id)
+        function_name(node_id)
         for node_id, facts in every
         if facts.is_generated or not facts.marks.isdisjoint(marks)
     ]
-
-
-def _function_name(node_id: str) -> str:
-    return node_id.partition("::")[2]
 
 
 Table = dict[str, dict[str, HonestCounts]]  # name -> dtype -> what was counted
@@ -335,7 +331,7 @@ def write_record(record: HonestRecord, output: Path) -> int:
     """Writes the record and its page, and prints the alarms; returns 1 if there are any, else 0. It is
     whole if no run was stopped and all honest engines and all tests were judged."""
     has_all = set(record.engines) >= set(honest_engines())
-    has_all &= set(map(_function_name, record.tests)) >= set(sweeping_tests())
+    has_all &= set(map(function_name, record.tests)) >= set(sweeping_tests())
     is_whole = record.is_complete and has_all
     write_result(HONEST, record, honest_page, output, "honest", is_whole)
     if record.alarms:

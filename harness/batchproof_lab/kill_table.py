@@ -253,20 +253,17 @@ class KillTable:
             return []
         busy = {function for kill in self.kills.values() for function in kill.functions}
         busy |= self.busy or set()
-        todo = []
+        todo: list[Attempt] = []
         for function, facts in conformance_functions().items():
+            own = [name for name, each in self.faults.items() if each.promise.id in facts.promises]
+            attempts = (
+                Attempt(name, home, self.seeds[0], only=function)
+                for name in (*own, *self.faults)
+                if (home := self.home(name))
+            )
             if function not in busy:
-                todo += self._next_for(function, facts.promises)
+                todo += islice((each for each in attempts if each not in self.kills), 1)
         return todo
-
-    def _next_for(self, function: str, promises: frozenset[str]) -> list[Attempt]:
-        ranked = sorted(self.faults, key=lambda name: self.faults[name].promise.id not in promises)
-        attempts = (
-            Attempt(name, home, self.seeds[0], only=function)
-            for name in ranked
-            if (home := self.home(name))
-        )
-        return list(islice((each for each in attempts if each not in self.kills), 1))
 
     def home(self, name: str) -> tuple[str, ...] | None:
         """Returns the quickest model on which the fault is caught, else all of them together."""

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if every script that was run still shows its defect, else 1. Raises `UsageError`."""
-    found = read_reports(FOLDER / "reports.yaml")
+    found = read_reports()
     shown = True
     if arguments.record is not None:
         known = {each.name: each for each in found.reports}
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             shown &= _recorded(known[name], found)
     folder = FOLDER / "reports"
     folder.mkdir(exist_ok=True)
-    texts = pages(found, FOLDER)
+    texts = pages(found)
     for name, text in texts.items():
         replace_text(folder / name, text)
     print(f"written: {len(texts) - 1} reports and their index in {folder}", file=sys.stderr)
@@ -102,31 +102,27 @@ def _recorded(report: "UpstreamReport", found: "UpstreamReports") -> bool:
     if python is None:
         raise UsageError(f"{library.title} is not installed: batchproof install {library.environment}")
     shown = True
-    for name in report.scripts:
-        script = Path(FOLDER, "reproductions", name)
-        recording = record(script, python, library.packages, variables)
-        recording.write(recording_of(script))
-        print(f"{name}: {'reproduced' if recording.is_reproduced else 'NOT REPRODUCED'}")
-        shown &= recording.is_reproduced
+    for script in report.paths:
+        record(script, python, library.packages, variables)
+        is_reproduced = read_recording(script).is_reproduced
+        print(f"{script.name}: {'reproduced' if is_reproduced else 'NOT REPRODUCED'}")
+        shown &= is_reproduced
     return shown
 
 
-def pages(found: "UpstreamReports", folder: Path) -> dict[str, str]:
-    """Returns the text of each page by its file's name. `folder` holds `reproductions/`.
-
-    Raises `UsageError` where a script's output is not recorded.
-    """
+def pages(found: "UpstreamReports") -> dict[str, str]:
+    """Returns the text of each page by its file's name. Raises `UsageError` where a script's output is
+    not recorded."""
     texts, rows = {}, []
     for report in found.in_order():
-        scripts = [folder / "reproductions" / each for each in report.scripts]
-        recordings = [read_recording(each) for each in scripts]
+        recordings = [read_recording(each) for each in report.paths]
         rows.append((report, recordings))
         texts[f"{report.name}.md"] = page(
             "report",
             found=found,
             report=report,
             library=found.libraries[report.library],
-            shown=[*zip(map(standalone, scripts), recordings, strict=True)],
+            shown=[*zip(map(standalone, report.paths), recordings, strict=True)],
         )
     return texts | {"README.md": page("reports", found=found, rows=rows)}
 
@@ -180,6 +176,11 @@ class UpstreamReport:
     searched: str
     threads: tuple[Thread, ...] = ()
 
+    @property
+    def paths(self) -> list[Path]:
+        """Returns where the scripts are."""
+        return [FOLDER / "reproductions" / each for each in self.scripts]
+
 
 @dataclass(frozen=True)
 class UpstreamReports:
@@ -193,8 +194,9 @@ class UpstreamReports:
         return sorted(self.reports, key=lambda each: (EFFECTS.index(each.effect), each.name))
 
 
-def read_reports(path: Path) -> UpstreamReports:
+def read_reports() -> UpstreamReports:
     """Returns the file's content. Raises `UsageError` naming the place and what is wrong there."""
+    path = FOLDER / "reports.yaml"
     root = read_yaml(path, "the file of reports", "libraries and reports")
     try:
         return decode(UpstreamReports, root.value(), is_closed=True)
@@ -240,12 +242,6 @@ class Recording:
         packages = re.sub(r"\+\w+", "", self.packages).split(", ")
         return " ".join("==".join(each.split()) for each in packages)
 
-    def write(self, path: Path) -> None:
-        status = "ended by the time limit" if self.status is None else f"exit status {self.status}"
-        head = (self.packages, self.platform, f"{self.date}, {status}", f"script sha256 {self.digest}")
-        path.parent.mkdir(exist_ok=True)
-        replace_text(path, "".join(f"# {each}\n" for each in head) + self.output)
-
 
 def recording_of(script: Path) -> Path:
     return script.parent / "outputs" / f"{script.stem}.txt"
@@ -273,12 +269,10 @@ def read_recording(script: Path) -> Recording:
     return found
 
 
-def record(
-    script: Path, python: str, packages: Sequence[str], variables: Mapping[str, str]
-) -> Recording:
-    """Runs the script with these variables in its environment and returns what it printed. Raises
+def record(script: Path, python: str, packages: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Runs the script with these variables in its environment and writes what it printed. Raises
     `UsageError` if a package is missing."""
-    status = None
+    status = "ended by the time limit"
     try:
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder, script.name)
@@ -291,12 +285,15 @@ def record(
                 timeout=TIME_LIMIT_S,
                 check=False,
             )
-        status, output = ran.returncode, ran.stdout
-        print(ran.stderr if status not in (0, REPRODUCED) else "", file=sys.stderr, end="")
+        status, output = f"exit status {ran.returncode}", ran.stdout
+        print(ran.stderr if ran.returncode not in (0, REPRODUCED) else "", file=sys.stderr, end="")
     except subprocess.TimeoutExpired as error:
         output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
     try:
         installed, platform, output = output.split("\n", 2)
     except ValueError:
         raise UsageError(f"{python} lacks one of {', '.join(packages)}") from None
-    return Recording(installed, platform, str(date.today()), status, digest_of(script), output)
+    head = (installed, platform, f"{date.today()}, {status}", f"script sha256 {digest_of(script)}")
+    path = recording_of(script)
+    path.parent.mkdir(exist_ok=True)
+    replace_text(path, "".join(f"# {each}\n" for each in head) + output)

@@ -9,7 +9,7 @@ import io
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import import_module
@@ -24,10 +24,9 @@ from batchproof.places import SUITE
 from batchproof.plugin.items import record_of
 from batchproof.plugin.profiles import register_profiles
 from batchproof.plugin.selection import LAB
-from batchproof.records.trial_record import TrialRecord
 from batchproof.run.devices import torch_restored
 from batchproof.run.laboratory import Laboratory
-from batchproof_lab.conformance_modules import conformance_modules, fresh_engines, function_of
+from batchproof_lab.conformance_modules import function_of, modules_of_run
 
 
 @cache
@@ -76,13 +75,14 @@ class SuiteOutcome:
         return next((each for each in self.catches if each.broken is not None), None)
 
 
+@dataclass(eq=False)
 class Recorder:
     """Fills in the outcome while the session runs, in the laboratory that it is given."""
 
-    def __init__(self, findings: SuiteOutcome, effort: Effort, lab: Laboratory | None) -> None:
-        self.findings = findings
-        self.effort = effort
-        self.lab = lab
+    findings: SuiteOutcome
+    effort: Effort
+    lab: Laboratory | None
+    began: float = 0.0  # the first test, in seconds since the epoch
 
     def pytest_load_initial_conftests(self, early_config: pytest.Config) -> None:
         """Hands the laboratory to the session before the options are resolved."""
@@ -106,27 +106,20 @@ class Recorder:
         record = record_of(report)
         self.findings.num_passed += report.passed and report.when == "call"
         if report.when == "call" and record is not None:
-            self.findings.totals.update(_counts(record))
+            ledger = asdict(record.ledger).items()
+            self.findings.totals.update({name: each for name, each in ledger if isinstance(each, int)})
         if report.failed:
-            self._note(report, record)
-
-    def _note(self, report: pytest.TestReport, record: TrialRecord | None) -> None:
-        failure = record.failure if record else None
-        self.findings.catches.append(
-            Catch(
-                test=report.nodeid,
-                broken=failure.promise if failure else None,
-                report=report.longreprtext,
-                cause=failure.cause if failure else None,
-                num_runs=self.findings.totals["num_runs"],
-                seconds=report.stop - self.began,
+            failure = record.failure if record else None
+            self.findings.catches.append(
+                Catch(
+                    test=report.nodeid,
+                    broken=failure.promise if failure else None,
+                    report=report.longreprtext,
+                    cause=failure.cause if failure else None,
+                    num_runs=self.findings.totals["num_runs"],
+                    seconds=report.stop - self.began,
+                )
             )
-        )
-
-
-def _counts(record: TrialRecord) -> dict[str, int]:
-    ledger = asdict(record.ledger)
-    return {name: value for name, value in ledger.items() if isinstance(value, int)}
 
 
 AS_USUAL = Effort()
@@ -166,17 +159,19 @@ def run_suite(
         lab = lab.beside(lab.time_limit_s)
         command += [f"--device={lab.device}", f"--dtype={str(lab.dtype).removeprefix('torch.')}"]
         command.append(f"--engine-time-limit={lab.time_limit_s}")
+        compute_exactly()  # as the run does: its models are compared in the same setting
     command += arguments
     with (
         _suite_profile(effort) as profile,
-        conformance_modules(profile),
-        fresh_engines(),
-        _looked_after(lab) if lab else nullcontext(),
+        modules_of_run(profile),
+        ExitStack() as at_end,
         torch_restored(),  # before the laboratory looks after its models
         io.StringIO() as output,
         redirect_stdout(output),
         redirect_stderr(output),
     ):
+        if lab is not None:
+            at_end.callback(lab.drop_damaged)
         recorder = Recorder(findings, effort, lab)
         findings.exit_status = int(pytest.main(command, plugins=[*PLUGINS, recorder]))
         findings.output = output.getvalue()
@@ -188,17 +183,6 @@ def own_failures(findings: SuiteOutcome) -> tuple[str, ...]:
     if findings.exit_status in BROKEN_OFF:
         return (f"pytest ended with status {findings.exit_status}: {findings.output[-2000:]}",)
     return tuple(f"{each.test}: {each.report}" for each in findings.catches if each.broken is None)
-
-
-@contextmanager
-def _looked_after(lab: Laboratory) -> Iterator[None]:
-    """Drops the models that are damaged in the block. It computes exactly, as the run does: models are
-    compared in the same setting."""
-    compute_exactly()
-    try:
-        yield
-    finally:
-        lab.drop_damaged()
 
 
 @contextmanager

@@ -25,7 +25,6 @@ from batchproof_lab.pages import page
 from batchproof_lab.verifier_endpoints import (
     HONEST,
     KINDS,
-    VARIANTS,
     Endpoint,
     Kind,
     Tables,
@@ -86,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         subject = oracle.subject
         pack = pack_without_texts(oracle, seed, NUM_PROBES, NUM_CANDIDATES)
         changes = configurations(subject, Texts.of(subject, are_used=False))
-        known = tables(subject, pack.probes, pack.unit, changes, VARIANTS)
+        known = tables(subject, pack.probes, pack.unit, changes)
         num = arguments.endpoints // 2
         kinds = _judged(pack, known, {HONEST: num} | dict.fromkeys(KINDS, num // len(KINDS)))
     honest = kinds[HONEST.name]

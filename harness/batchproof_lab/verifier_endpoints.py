@@ -106,13 +106,12 @@ def tables(
     probes: Sequence[Probe],
     unit: float,
     configurations: Mapping[str, Configured],
-    variants: Sequence[Variant],
 ) -> Tables:
     """Returns the tables of each variant."""
     asked = [as_asked(each) for each in probes]
     paths = [tuple(step.tokens[0] for step in each.steps) for each in probes]
     found: dict[Variant, Sequence[Table]] = {}
-    for precision, template, is_whole in variants:
+    for precision, template, is_whole in VARIANTS:
         change = next((c for name, c in configurations.items() if template and template in name), None)
         given = [change(each) for each in probes] if change else asked
         rows = []

@@ -105,15 +105,15 @@ def test_a_failure_of_the_tutorial_is_printed_as_the_page_has_it(tmp_path: Path)
 
 def test_each_defect_has_a_report_a_script_that_shows_it_and_a_page() -> None:
     reproductions = FOLDER / "reproductions"
-    known = read_reports(FOLDER / "reports.yaml")
+    known = read_reports()
     names = {each.name for each in known.reports}
     assert len(names) == len(known.reports)
     for issue in read_issues(DEFAULT_ISSUES):
         assert bool(issue.reports) == (issue.kind == "defect"), issue.title
         assert set(issue.reports) <= names, issue.title
-    scripts = [reproductions / script for each in known.reports for script in each.scripts]
+    scripts = [script for each in known.reports for script in each.paths]
     assert [each for each in scripts if not read_recording(each).is_reproduced] == []
     kept = {path.name for path in (reproductions / "outputs").iterdir()}
     assert kept == {recording_of(each).name for each in scripts}
     found = {path.name: path.read_text(encoding="utf-8") for path in (FOLDER / "reports").iterdir()}
-    assert found == pages(known, FOLDER), "run `batchproof lab reports`"
+    assert found == pages(known), "run `batchproof lab reports`"

@@ -28,24 +28,21 @@ FOLDER = ROOT / "results" / "benchmarks"
 
 
 class BenchmarkRun:
-    """Measures the ceilings when it is made; `finish` writes the footer of the file."""
+    """Measures the ceilings and begins `file`, the result file, when it is made."""
 
     def __init__(self, lab: Laboratory, terms: Terms, path: Path) -> None:
-        self.path = path
         self._lab = lab
-        self._file = ResultFile(path)
         ceilings = measure_ceilings(lab.device, lab.dtype)
         self._terms = replace(terms, ceilings=ceilings)
         dtype = str(lab.dtype).removeprefix("torch.")
-        self._file.write(
-            {
-                "made": encode(made_now(pytest_line(sys.argv[1:]))),
-                "device": device_facts(lab.device),
-                "clock": terms.clock,
-                "num_laps": terms.num_laps,
-                "ceilings": {dtype: asdict(ceilings)},
-            }
-        )
+        header = {
+            "made": encode(made_now(pytest_line(sys.argv[1:]))),
+            "device": device_facts(lab.device),
+            "clock": terms.clock,
+            "num_laps": terms.num_laps,
+            "ceilings": {dtype: asdict(ceilings)},
+        }
+        self.file = ResultFile(path, header)
 
     def compare(
         self,
@@ -68,15 +65,12 @@ class BenchmarkRun:
             "load_s": load_s,
         }
         comparison = {"workload": found.pop("workload"), "model": model} | found
-        self._file.add(comparison)
+        self.file.add(comparison)
         return comparison
 
     def _trials(self, engines: Sequence[EngineSpec], model_name: str) -> list[Trial]:
         oracle = self._lab.oracle(model_name)
         return [Trial(self._lab, each, oracle, Promise.P1) for each in engines]
-
-    def finish(self) -> None:
-        self._file.finish()
 
 
 class ResultFile:
@@ -84,16 +78,12 @@ class ResultFile:
 
     The file is rewritten as a whole after each addition, through a temporary file that replaces it, so
     it is valid JSON at any moment. Only `finish` adds the footer: without it the run was stopped.
-    Nothing is written before `write`: a run that fails to start leaves an older file as it is.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._result: dict[str, Any] = {"schema": SCHEMA}
-
-    def write(self, header: Mapping[str, object]) -> None:
+    def __init__(self, path: Path, header: Mapping[str, object]) -> None:
         """Writes the file without entries. Raises `UsageError` if it cannot be written."""
-        self._result |= {"header": dict(header), "comparisons": []}
+        self.path = path
+        self._result: dict[str, Any] = {"schema": SCHEMA, "header": dict(header), "comparisons": []}
         self._save()
 
     def add(self, comparison: Mapping[str, object]) -> None:
@@ -112,7 +102,7 @@ class ResultFile:
         self._save()
 
     def _save(self) -> None:
-        replace_text(self._path, json_lines(self._result))
+        replace_text(self.path, json_lines(self._result))
 
 
 def result_path(asked: str | None, device_type: str) -> Path:

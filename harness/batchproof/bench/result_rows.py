@@ -30,8 +30,7 @@ def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[st
     """Returns the row of a result file. Figures are None unless the engine kept its promises."""
     verdict, reason = _verdict(timed)
     has_figures = timed.problem is None
-    first, rounds = timed.first_round, timed.rounds
-    requests = workload.requests
+    rounds = timed.rounds
     return {
         "engine": timed.name,
         "verdict": verdict,
@@ -39,11 +38,11 @@ def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[st
         "verification": timed.verifier.as_dict(),
         "interface": "stepping" if timed.is_stepping else "generate",
         "build_s": timed.build_s,
-        "first_round_s": first.seconds if first and has_figures else None,
+        "first_round_s": timed.first_round_s if has_figures else None,
         "num_at_once": max((r.num_at_once or 0 for r in rounds), default=0) or None,
         "cores": median(r.process_s / r.wall_s for r in rounds) if rounds and has_figures else None,
         "rounds": [{"wall_s": r.wall_s, "process_s": r.process_s} for r in rounds if has_figures],
-        "metrics": measure(rounds, requests) if has_figures else None,
+        "metrics": measure(rounds, workload.requests) if has_figures else None,
         "schedule": _schedule(timed, workload, terms) if has_figures else None,
     }
 
@@ -60,24 +59,15 @@ def _verdict(timed: TimedEngine) -> tuple[str, str | None]:
 
 
 def _schedule(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[str, Any]:
-    first = timed.first_round
-    assert first is not None, "a row with figures has had its first round"
-    found = schedule_figures(first.trace, workload.config.max_num_seqs)
-    return {**found, "roofline": _roofline(timed, terms)}
-
-
-def _roofline(timed: TimedEngine, terms: Terms) -> dict[str, Any] | None:
-    """Returns the share of the roofline; None without a trace or ceilings, and for a model whose work
-    is not counted."""
-    first = timed.first_round
-    if not (first and first.trace and terms.ceilings):
-        return None
-    costs = ModelCosts.of(timed.trial.subject.model)
-    if costs is None:
-        return None
-    least = least_time(first.trace, costs, terms.ceilings)
+    """Returns what the trace shows. The roofline is None without a trace or ceilings, and for a model
+    whose work is not counted."""
+    found = schedule_figures(timed.trace, workload.config.max_num_seqs)
+    costs = ModelCosts.of(timed.trial.subject.model) if timed.trace else None
+    if costs is None or terms.ceilings is None:
+        return {**found, "roofline": None}
+    least = least_time(timed.trace, costs, terms.ceilings)
     took_s = median(times_s(timed.rounds, terms.clock))
-    return {"share": least.least_s / took_s, **asdict(least)}
+    return {**found, "roofline": {"share": least.least_s / took_s, **asdict(least)}}
 
 
 def times_s(rounds: Sequence[Round], clock: str) -> list[float]:

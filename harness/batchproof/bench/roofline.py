@@ -12,11 +12,10 @@ megabytes stays in cache after its first step, so its share can exceed that of a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -53,20 +52,25 @@ class ModelCosts:
         """Returns the costs; None for a model whose work is not counted."""
         if not _is_counted(model):
             return None
+        weights: list[Any] = [
+            module.weight for module in model.modules() if isinstance(module, nn.Linear | Conv1D)
+        ]
+        tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+        known = {id(each) for each in (*weights, *tables)}
+        if any(each.dim() > 1 and id(each) not in known for each in model.parameters()):
+            return None  # a matrix is in no linear layer
         config = model.config.get_text_config()
         num_heads: int = config.num_attention_heads
         head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // num_heads
         num_kv_heads: int = getattr(config, "num_key_value_heads", None) or num_heads
         head = model.get_output_embeddings().weight
-        tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
         untied = [table for table in tables if table is not head]
-        linears = [module.weight for module in _linears(model) if module.weight is not head]
         apart = {id(each) for each in (head, *tables)}
         return cls(
-            body_bytes=sum(_num_bytes(each) for each in model.parameters() if id(each) not in apart),
-            head_bytes=_num_bytes(head),
-            embedding_bytes=sum(_num_bytes(table) // len(table) for table in untied),
-            body_flop=2 * sum(weight.numel() for weight in linears),
+            body_bytes=sum(each.nbytes for each in model.parameters() if id(each) not in apart),
+            head_bytes=head.nbytes,
+            embedding_bytes=sum(table.nbytes // len(table) for table in untied),
+            body_flop=2 * sum(weight.numel() for weight in weights if weight is not head),
             head_flop=2 * head.numel(),
             kv_bytes=2 * num_kv_heads * head_dim * model.dtype.itemsize,
             pair_flop=4 * num_heads * head_dim,
@@ -135,11 +139,10 @@ def pairs(row: RowRecord, window: Window) -> int:
 
 
 def _is_counted(model: PreTrainedModel) -> bool:
-    """Returns whether the counts hold for this model.
+    """Returns whether the counts hold for a model whose matrices are all in linear layers.
 
     They do not for a mixture of experts, whose tokens decide what is read; for a state other than keys
-    and values; for keys and values that are not one pair per layer, head and token; and for a matrix
-    that is in no linear layer.
+    and values; and for keys and values that are not one pair per layer, head and token.
     """
     config = model.config.get_text_config()
     other_layers = set(getattr(config, "layer_types", None) or ()) - COUNTED_LAYERS
@@ -149,18 +152,7 @@ def _is_counted(model: PreTrainedModel) -> bool:
         or getattr(model, "_is_stateful", False)
         or any(getattr(config, name, None) for name in OTHER_KEYS)
         or model.get_output_embeddings() is None
-        or _has_other_matrices(model)
     )
-
-
-def _linears(model: PreTrainedModel) -> Iterator[Any]:
-    return (module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D)))
-
-
-def _has_other_matrices(model: PreTrainedModel) -> bool:
-    tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
-    known = {id(module.weight) for module in (*_linears(model), *tables)}
-    return any(each.dim() > 1 and id(each) not in known for each in model.parameters())
 
 
 def _windows(config: Any) -> list[Window]:
@@ -169,7 +161,3 @@ def _windows(config: Any) -> list[Window]:
     if layer_types is None:
         return [window] * config.num_hidden_layers
     return [window if kind == "sliding_attention" else None for kind in layer_types]
-
-
-def _num_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

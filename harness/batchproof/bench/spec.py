@@ -202,15 +202,14 @@ class Laps:
     """
 
     def __init__(self, requests: Sequence[Request], vocab_size: int) -> None:
-        self._rounds: dict[int, tuple[Request, ...]] = {0: tuple(requests)}
+        self._rounds = [tuple(requests)]
         self._vocab_size = vocab_size
         self.seeds: list[int] = []  # of rounds 1, 2, ...: they reproduce a round
 
     def __getitem__(self, number: int) -> tuple[Request, ...]:
-        while number not in self._rounds:
+        while number >= len(self._rounds):
             self.seeds.append(secrets.randbits(32))
-            last = renamed(self._rounds[0], self._vocab_size, self.seeds[-1])
-            self._rounds[len(self.seeds)] = last
+            self._rounds.append(renamed(self._rounds[0], self._vocab_size, self.seeds[-1]))
         return self._rounds[number]
 
 

@@ -23,29 +23,23 @@ def workload_names() -> list[str]:
     return sorted(path.stem for path in BENCHMARKS_DIR.glob("*.yaml"))
 
 
-def load_specs(directory: Path = BENCHMARKS_DIR, *, on_cpu: bool) -> dict[str, BenchSpec]:
-    """Returns all workloads of a directory by name, in their CPU or GPU size. Raises `CaseError`."""
-    paths = yaml_files(directory, "workload")
-    return {path.stem: load_spec(path, on_cpu=on_cpu) for path in paths}
-
-
 def select_specs(names: Iterable[str], *, on_cpu: bool) -> tuple[BenchSpec, ...]:
-    """Returns the workloads asked for, each once, in that order: a name, a YAML file, or a folder of
-    them; all built-in ones if none is asked for. Raises `UsageError`."""
-    known = load_specs(on_cpu=on_cpu)
+    """Returns the workloads asked for, each once, in that order, in their CPU or GPU size: a name, a
+    YAML file, or a folder of them; all built-in ones if none is asked for. Raises `UsageError`."""
+    known = workload_names()
     found: dict[str, BenchSpec] = {}
     for name in list(names) or known:
         path = Path(name)
         if name in known:
-            new = {name: known[name]}
+            paths = [BENCHMARKS_DIR / f"{name}.yaml"]
         elif path.is_dir():
-            new = load_specs(path, on_cpu=on_cpu)
+            paths = yaml_files(path, "workload")
         elif path.suffix == ".yaml" and path.is_file():
-            new = {path.stem: load_spec(path, on_cpu=on_cpu)}
+            paths = [path]
         else:
             files = ("a YAML file like theirs in cases/benchmarks", "a folder of such files")
             one_of("--workload", name, (*known, *files))
-        for each in new.values():
+        for each in (load_spec(path, on_cpu=on_cpu) for path in paths):
             if found.setdefault(each.name, each) != each:
                 raise UsageError(
                     f"--workload {name!r}: another workload is called {each.name!r} as well"
@@ -71,27 +65,18 @@ def load_spec(path: Path, *, on_cpu: bool) -> BenchSpec:
     return scaled if on_cpu else full
 
 
-def override(
-    spec: BenchSpec,
-    *,
-    num_requests: int | None = None,
-    prompt_len: str | None = None,
-    cap: str | None = None,
-    slots: int | None = None,
-    seed: int | None = None,
-) -> BenchSpec:
-    """Returns the workload with the values of the flags of the same names; a range is "LO:HI", or "N"
-    for one value.
+def override(spec: BenchSpec, **sizes: int | str | None) -> BenchSpec:
+    """Returns the workload with the values of the flags of the same names, `None` for one that is not
+    given; `prompt_len` and `cap` are "LO:HI", or "N" for one value.
 
     A cap replaces a whole mixture. The token budget of a step grows if the longest prompt or the slots
     would exceed it. Raises `UsageError` naming flag, value and rule.
     """
-    given: dict[str, Any] = {"num_requests": num_requests, "slots": slots, "seed": seed}
-    if prompt_len is not None:
-        given["prompt_len"] = _flag_range("--prompt-len", prompt_len)
-    if cap is not None:
-        given["cap"] = ((1.0, _flag_range("--cap", cap)),)
-    given = {field: value for field, value in given.items() if value is not None}
+    given: dict[str, Any] = {field: value for field, value in sizes.items() if value is not None}
+    if "prompt_len" in given:
+        given["prompt_len"] = _flag_range("--prompt-len", given["prompt_len"])
+    if "cap" in given:
+        given["cap"] = ((1.0, _flag_range("--cap", given["cap"])),)
     longest = given.get("prompt_len", spec.prompt_len).high
     budget = max(spec.max_num_batched_tokens, longest, given.get("slots", 1))
     try:

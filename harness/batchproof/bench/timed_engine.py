@@ -1,7 +1,7 @@
 """One engine in a measurement: built, observed through a first round, timed lap by lap, checked."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import cast
 
@@ -10,7 +10,7 @@ import torch
 from batchproof.api import Capability, Engine, EngineConfig, SteppingEngine, StepRecord
 from batchproof.bench.drive import Round, serve_at_once, serve_stepping
 from batchproof.bench.spec import Laps
-from batchproof.bench.verification import Verifier, blaming, judging
+from batchproof.bench.verification import Verifier, blaming
 from batchproof.checks.broken import require
 from batchproof.checks.conduct import conduct_findings
 from batchproof.checks.environment import require_same, settings_of
@@ -18,33 +18,23 @@ from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
 
 
-@dataclass
-class FirstRound:
-    """What the first round showed. It warms the engine up with the shapes of the laps, and is not part
-    of the figures."""
-
-    seconds: float  # compiling and capturing included
-    trace: Sequence[StepRecord]
-
-
+@dataclass(eq=False)
 class TimedEngine:
-    """The measurements of one engine. `rounds` holds the timed ones; `problem` says why there are none,
-    or why they do not count."""
+    """The measurements of one engine. A first round warms it up with the shapes of the laps and is not
+    part of the figures."""
 
-    def __init__(
-        self, trial: Trial, config: EngineConfig, laps: Laps, verifier: Verifier, limit_s: float
-    ) -> None:
-        self.trial = trial
-        self.verifier = verifier
-        self.rounds: list[Round] = []
-        self.first_round: FirstRound | None = None
-        self.build_s: float | None = None
-        self.problem: str | None = None
-        self.is_blameless = False  # the problem is a time limit or another engine
-        self._config = config
-        self._laps = laps
-        self._limit_s = limit_s
-        self._engine: Engine | None = None
+    trial: Trial
+    config: EngineConfig
+    laps: Laps
+    verifier: Verifier
+    time_limit_s: float  # of a round
+    build_s: float | None = None
+    first_round_s: float | None = None  # compiling and capturing included
+    trace: Sequence[StepRecord] = ()  # of the first round; empty for an engine without one
+    rounds: list[Round] = field(default_factory=list)  # the timed ones
+    problem: str | None = None  # why there are none, or why they do not count
+    is_blameless: bool = False  # the problem is a time limit or another engine
+    _engine: Engine | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
@@ -65,22 +55,20 @@ class TimedEngine:
         figures are made of it."""
         with blaming(self.accuse):
             began = perf_counter()
-            self._engine = self.trial.build(self._config)
+            self._engine = self.trial.build(self.config)
             self.build_s = perf_counter() - began
             first = self._serve(0)
-            trace = tuple(self.trial.trace_of(self._engine))
-            self.first_round = FirstRound(first.wall_s, trace)
+            self.first_round_s = first.wall_s
+            self.trace = tuple(self.trial.trace_of(self._engine))
             findings = conduct_findings(
-                Workload(self._laps[0], self._config),
+                Workload(self.laps[0], self.config),
                 Outcome(first.completions),
-                trace,
+                self.trace,
                 self.trial.capabilities,
                 delay=self.trial.scheduling_delay,
             )
             require(findings)
-        if self.is_running:
-            with blaming(self.accuse), judging():
-                self.verifier.judge(0, self._laps[0], first.completions)
+            self.verifier.judge(0, self.laps[0], first.completions)
 
     def time_lap(self, number: int) -> None:
         """Runs one timed round; they count from 1."""
@@ -89,14 +77,14 @@ class TimedEngine:
 
     def _serve(self, number: int) -> Round:
         assert self._engine is not None, "`start` has built it"
-        model, requests = self.trial.subject.model, self._laps[number]
+        model, requests = self.trial.subject.model, self.laps[number]
         before = settings_of(model)
         try:
             if self.is_stepping:
                 engine = cast(SteppingEngine, self._engine)
-                served = serve_stepping(engine, requests, model.device, self._limit_s)
+                served = serve_stepping(engine, requests, model.device, self.time_limit_s)
             else:
-                served = serve_at_once(self._engine, requests, model.device, self._limit_s)
+                served = serve_at_once(self._engine, requests, model.device, self.time_limit_s)
             require_same(before, settings_of(model), "while the engine worked")
         finally:
             if torch.get_num_threads() != before["number of threads"]:  # or the next engine has it too
@@ -108,8 +96,8 @@ class TimedEngine:
         each."""
         for number, each in enumerate(self.rounds, start=1):
             if self.problem is None:
-                with blaming(self.accuse), judging():
-                    self.verifier.judge(number, self._laps[number], each.completions)
+                with blaming(self.accuse):
+                    self.verifier.judge(number, self.laps[number], each.completions)
             on_round()
 
     def close(self) -> None:

@@ -46,14 +46,17 @@ class Verifier:
         self._num_scored = 0  # each token a best choice in float64, up to rounding
 
     def judge(self, lap: int, requests: Sequence[Request], completions: Sequence[Completion]) -> None:
-        """Checks one round. Raises `BrokenPromise` at the first wrong answer."""
+        """Checks one round. Raises `BrokenPromise` at the first wrong answer, and `NoRightAnswer`."""
         require(order_findings(requests, completions))
         for request, completion in zip(requests, completions, strict=True):
             require(structure_findings(request, completion))
         self._num_completions += len(requests)
-        for index in self._sample(lap, len(requests)):
-            self._check(requests[index], completions[index])
-        require(near_tie_findings(self._oracle, self._ledger))
+        try:
+            for index in self._sample(lap, len(requests)):
+                self._check(requests[index], completions[index])
+            require(near_tie_findings(self._oracle, self._ledger))
+        except OracleError as error:  # no engine is blamed for it
+            raise NoRightAnswer(str(error)) from error
 
     def _sample(self, lap: int, num_requests: int) -> Sequence[int]:
         if self._sample_size is None or self._sample_size >= num_requests:
@@ -110,13 +113,3 @@ def blaming(accuse: Callable[[str, bool], None]) -> Iterator[None]:
         accuse(first_line(error.failure.finding), False)
     except BaseException as error:  # asyncio's cancellation, for one, is no Exception
         accuse(f"the engine raised {type(error).__name__}: {error}", False)
-
-
-@contextmanager
-def judging() -> Iterator[None]:
-    """Raises `NoRightAnswer` for an `OracleError` inside the block, so that no engine is blamed for
-    it."""
-    try:
-        yield
-    except OracleError as error:
-        raise NoRightAnswer(str(error)) from error

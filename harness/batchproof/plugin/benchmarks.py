@@ -183,7 +183,7 @@ class Benchmarks:
         """Completes the result file, unless the session was stopped."""
         self._is_over = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if self._run is not None and self._is_over:
-            self._run.finish()
+            self._run.file.finish()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the figures and names the result file."""
@@ -193,7 +193,7 @@ class Benchmarks:
         for line in table(self._found.values()):
             terminalreporter.write_line(line)
         state = "" if self._is_over else " (INCOMPLETE: it was stopped; whole comparisons are kept)"
-        terminalreporter.write_line(f"result file: {self._run.path}{state}")
+        terminalreporter.write_line(f"result file: {self._run.file.path}{state}")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:

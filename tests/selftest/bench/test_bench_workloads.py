@@ -7,7 +7,7 @@ import pytest
 
 from batchproof.api import Request
 from batchproof.bench.spec import BenchSpec, Laps, Range, SharedPrefix, renamed
-from batchproof.bench.spec_files import load_specs, override, select_specs
+from batchproof.bench.spec_files import override, select_specs
 from batchproof.errors import CaseError, UsageError
 
 NAMES = ["bimodal", "bs1", "long_prompts", "prefix_repetition", "ragged", "uniform"]
@@ -30,7 +30,7 @@ def write(directory: Path, text: str, name: str = "small.yaml") -> Path:
 
 
 def test_the_ragged_workload_has_the_totals_that_others_publish() -> None:
-    spec = load_specs(on_cpu=False)["ragged"]
+    (spec,) = select_specs(["ragged"], on_cpu=False)
     totals = spec.realise(vocab_size=151_936, context_len=4096).totals()
     sizes = {"num_requests": 256, "num_prompt_tokens": 142_827, "max_output_tokens": 133_966}
     assert totals == sizes
@@ -74,8 +74,8 @@ def test_a_request_beyond_the_context_is_refused_by_name() -> None:
 
 def test_a_file_gives_the_workload_and_its_twin(tmp_path: Path) -> None:
     write(tmp_path, GOOD)
-    assert load_specs(tmp_path, on_cpu=False) == {"small": SPEC}
-    assert load_specs(tmp_path, on_cpu=True) == {"small": replace(SPEC, num_requests=3)}
+    assert select_specs([str(tmp_path)], on_cpu=False) == (SPEC,)
+    assert select_specs([str(tmp_path)], on_cpu=True) == (replace(SPEC, num_requests=3),)
 
 
 def test_lengths_and_caps_reach_both_ends_of_their_ranges_and_stay_inside() -> None:
@@ -114,7 +114,7 @@ def test_every_slip_in_a_file_is_named_with_its_line(
     tmp_path: Path, old: str, new: str, says: str
 ) -> None:
     with pytest.raises(CaseError) as caught:
-        load_specs(write(tmp_path, GOOD.replace(old, new)), on_cpu=False)
+        select_specs([str(write(tmp_path, GOOD.replace(old, new)))], on_cpu=False)
     assert str(caught.value).startswith(f"{tmp_path}/small.yaml:{says}")
 
 
@@ -139,7 +139,7 @@ def test_workloads_are_selected_by_name_file_and_folder(tmp_path: Path) -> None:
 
 
 def test_flags_change_the_size_and_nothing_else() -> None:
-    spec = load_specs(on_cpu=True)["bimodal"]
+    (spec,) = select_specs(["bimodal"], on_cpu=True)
     assert override(spec) == spec
     numbers = {"num_requests": 5, "slots": 2, "seed": 3}
     changed = override(spec, prompt_len="7:9", cap="4", **numbers)

@@ -73,19 +73,15 @@ def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Run) -> No
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--shape=tiny"], "exclude each other"),
-        (["--isolate"], "--isolate cannot be had: one process takes the times of a benchmark"),
-        (["--verify=some"], "--verify is 'some', but must be 'all' or a number of requests"),
-        (["--results=nowhere/out.json"], "there is no folder 'nowhere'"),
+        (["--laps=3"], "--laps belongs to benchmarks: add --benchmark-only"),
+        ([*SMALL, "--shape=tiny"], "exclude each other"),
+        ([*SMALL, "--isolate"], "--isolate cannot be had: one process takes the times of a benchmark"),
+        ([*SMALL, "--verify=some"], "--verify is 'some', but must be 'all' or a number of requests"),
+        ([*SMALL, "--results=nowhere/out.json"], "there is no folder 'nowhere'"),
     ],
 )
 def test_wrong_input_gets_one_sentence(run_benchmark: Run, arguments: list[str], words: str) -> None:
-    run_benchmark(*SMALL, *arguments).require_usage_error(words)
-
-
-def test_options_of_benchmarks_belong_to_benchmarks(run_benchmark: Run) -> None:
-    session = run_benchmark("--laps=3")
-    session.require_usage_error("--laps belongs to benchmarks: add --benchmark-only")
+    run_benchmark(*arguments).require_usage_error(words)
 
 
 def test_only_selected_engines_take_part(run_benchmark: Run) -> None:

@@ -4,9 +4,8 @@ looks fast comes out INVALID."""
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from subprocess import PIPE, Popen
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -64,15 +63,7 @@ class Wrapper:
         return self._inner.generate(requests)
 
 
-Compare = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def compare(lab: Laboratory) -> Compare:
-    return partial(compared, lab)
-
-
-def compared(
+def compare(
     lab: Laboratory, *engines: str | type[Wrapper], spec: BenchSpec = SPEC, terms: Terms = TERMS
 ) -> dict[str, Any]:
     subject = lab.subject(MODEL)
@@ -93,8 +84,8 @@ def _rows(comparison: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["engine"]: row for row in comparison["rows"]}
 
 
-def test_honest_engines_are_valid_and_every_completion_is_checked(compare: Compare) -> None:
-    found = compare("reference", "static", "ragged")
+def test_honest_engines_are_valid_and_every_completion_is_checked(lab: Laboratory) -> None:
+    found = compare(lab, "reference", "static", "ragged")
     rows = _rows(found)
     assert [row["verdict"] for row in rows.values()] == ["VALID"] * 3
     assert all(row["verification"]["num_by_reference"] == 5 * 3 for row in rows.values())
@@ -103,7 +94,7 @@ def test_honest_engines_are_valid_and_every_completion_is_checked(compare: Compa
     assert rows["static"]["metrics"]["mean_ttft_ms"] is None
     pairs = [(each["engine"], each["over"]) for each in found["ratios"]]
     assert pairs == [("static", "reference"), ("ragged", "reference"), ("ragged", "static")]
-    found = compare("static", "ragged", terms=replace(TERMS, sample_size=0))
+    found = compare(lab, "static", "ragged", terms=replace(TERMS, sample_size=0))
     assert {row["verdict"] for row in found["rows"]} == {"UNVERIFIED"}
     assert "--verify 0" in found["rows"][0]["reason"]
     assert found["ratios"] == []
@@ -135,10 +126,10 @@ class Picky(Wrapper):
         raise UnsupportedModelError("not with two slots")
 
 
-def test_in_a_sample_each_choice_is_scored_and_all_lengths_are_checked(compare: Compare) -> None:
+def test_in_a_sample_each_choice_is_scored_and_all_lengths_are_checked(lab: Laboratory) -> None:
     spec = replace(SPEC, num_requests=8, prompt_len=Range(10, 30))
     liars = "fault:cap_off_by_one", "fault:mask_ignores_sequence"
-    rows = _rows(compare("static", *liars, spec=spec, terms=replace(TERMS, sample_size=6)))
+    rows = _rows(compare(lab, "static", *liars, spec=spec, terms=replace(TERMS, sample_size=6)))
     assert [row["verdict"] for row in rows.values()] == ["VALID", "INVALID", "INVALID"]
     checked = rows["static"]["verification"]
     assert (checked["num_completions"], checked["num_scored"]) == (24, 18)
@@ -183,7 +174,7 @@ class Damages(Wrapper):
 
 def test_damage_to_the_model_leaves_no_figures_and_blames_its_engine_alone() -> None:
     own = Laboratory(torch.device("cpu"), torch.float32, 60.0)
-    rows = _rows(compared(own, "static", Damages))
+    rows = _rows(compare(own, "static", Damages))
     assert [row["verdict"] for row in rows.values()] == ["UNVERIFIED", "INVALID"]
     assert all("weights and buffers changed" in row["reason"] for row in rows.values())
     assert rows["static"]["metrics"] is None
@@ -230,8 +221,8 @@ class InAChild(Wrapper):
         self._child.communicate()
 
 
-def test_what_a_process_of_the_engine_computes_is_counted(compare: Compare) -> None:
-    row = _rows(compare("static", InAChild, terms=ONE_LAP))["InAChild"]
+def test_what_a_process_of_the_engine_computes_is_counted(lab: Laboratory) -> None:
+    row = _rows(compare(lab, "static", InAChild, terms=ONE_LAP))["InAChild"]
     assert min(each["process_s"] for each in row["rounds"]) > 0.05
     assert row["cores"] <= 1.1
 
@@ -256,8 +247,8 @@ class Stepping(Wrapper):
         return getattr(self._inner, name)
 
 
-def test_an_engine_in_more_slots_than_asked_is_compared_with_none(compare: Compare) -> None:
-    found = compare("ragged", Stepping, terms=ONE_LAP)
+def test_an_engine_in_more_slots_than_asked_is_compared_with_none(lab: Laboratory) -> None:
+    found = compare(lab, "ragged", Stepping, terms=ONE_LAP)
     assert {name: row["num_at_once"] for name, row in _rows(found).items()} == {
         "ragged": 2,
         "Stepping": 5,
@@ -279,11 +270,11 @@ def test_an_engine_in_more_slots_than_asked_is_compared_with_none(compare: Compa
     ],
 )
 def test_a_lie_or_a_problem_of_one_engine_ends_no_other(
-    compare: Compare, engine: str | type[Wrapper], verdict: str, words: str
+    lab: Laboratory, engine: str | type[Wrapper], verdict: str, words: str
 ) -> None:
     before = torch.get_num_threads()
     limit_s = 1.0 if engine is Sleeper else TERMS.time_limit_s
-    found = compare(engine, "static", terms=replace(ONE_LAP, time_limit_s=limit_s))
+    found = compare(lab, engine, "static", terms=replace(ONE_LAP, time_limit_s=limit_s))
     row, other = found["rows"]
     assert (row["verdict"], other["verdict"], found["ratios"]) == (verdict, "VALID", [])
     assert (row["rounds"], row["metrics"], row["schedule"]) == ([], None, None)
@@ -291,8 +282,8 @@ def test_a_lie_or_a_problem_of_one_engine_ends_no_other(
     assert torch.get_num_threads() == before
 
 
-def test_an_engine_that_works_on_between_rounds_is_invalid(compare: Compare) -> None:
-    other, row = compare("static", Spins, terms=ONE_LAP)["rows"]
+def test_an_engine_that_works_on_between_rounds_is_invalid(lab: Laboratory) -> None:
+    other, row = compare(lab, "static", Spins, terms=ONE_LAP)["rows"]
     harm = "something computes although no request is being served"
     assert (row["verdict"], row["reason"]) == ("INVALID", harm)
     assert (other["verdict"], other["metrics"]) == ("UNVERIFIED", None)

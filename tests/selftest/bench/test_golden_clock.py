@@ -1,12 +1,12 @@
-"""A simulated engine on a simulated clock: every figure is the one that arithmetic gives.
+"""A scripted engine on a clock of its own: every figure is the one that arithmetic gives.
 
 Times are sums of powers of two, so that comparisons are exact.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,64 +17,38 @@ from batchproof.bench.drive import Round, serve_stepping
 from batchproof.bench.metrics import measure
 
 STEP_S = 2.0**-7  # of a decode step
-CPU = torch.device("cpu")
 
 
 @dataclass
-class SimulatedEngine:
-    """Serves the queue in order. A step takes `STEP_S`, and `prompt_s` more for each prompt token it
-    feeds; every running request has a token at its end."""
+class ScriptedEngine:
+    """Serves by a script, on its own clock: how many `STEP_S` each step takes, and which requests have
+    a token at its end, the last one in capitals."""
 
-    slots: int
-    prompt_s: float = 0.0
+    script: deque[tuple[int, str]]
     now: float = 0.0
-    waiting: deque[Request] = field(default_factory=deque)
-    running: dict[str, tuple[Request, int]] = field(default_factory=dict)
 
     def add(self, request: Request) -> None:
-        self.waiting.append(request)
-
-    def abort(self, request_id: str) -> None:
-        raise NotImplementedError
+        """Knows it already."""
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self.waiting or self.running)
+        return bool(self.script)
 
     def step(self) -> list[TokenEvent]:
-        num_fed = 0
-        while self.waiting and len(self.running) < self.slots:
-            request = self.waiting.popleft()
-            num_fed += len(request.prompt_token_ids)
-            self.running[request.request_id] = (request, 0)
-        self.now += STEP_S + num_fed * self.prompt_s
-        return list(self._events())
-
-    def _events(self) -> Iterator[TokenEvent]:
-        for request, num_before in list(self.running.values()):
-            is_last = num_before + 1 == request.max_new_tokens
-            self.running[request.request_id] = (request, num_before + 1)
-            if is_last:
-                del self.running[request.request_id]
-            yield TokenEvent(request.request_id, 7, FinishReason.LENGTH if is_last else None)
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        raise NotImplementedError
-
-
-def on_simulated_clock(engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch) -> SimulatedEngine:
-    """Puts the client on the clock of the engine."""
-    meter = SimpleNamespace(stop=lambda: None, seconds=lambda: engine.now / 2)
-    monkeypatch.setattr(drive, "perf_counter", lambda: engine.now)
-    monkeypatch.setattr(drive, "CpuMeter", lambda: meter)
-    return engine
+        num_steps, names = self.script.popleft()
+        self.now += num_steps * STEP_S
+        ends = {True: FinishReason.LENGTH, False: None}
+        return [TokenEvent(each.lower(), 7, ends[each.isupper()]) for each in names]
 
 
 def test_a_long_prompt_delays_the_tokens_of_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two prompts of one token, a decode step, the long prompt, two more steps: 3 + 1 + 129 + 2."""
-    requests = (Request("a", (1,), 2), Request("b", (1,), 2), Request("long", (1,) * 128, 3))
-    engine = on_simulated_clock(SimulatedEngine(slots=2, prompt_s=STEP_S), monkeypatch)
-    served = serve_stepping(engine, requests, CPU, 60.0)
+    """Two prompts of one token, a decode step, the long prompt, two more steps."""
+    requests = (Request("a", (1,), 2), Request("b", (1,), 2), Request("c", (1,) * 128, 3))
+    engine: Any = ScriptedEngine(deque([(3, "ab"), (1, "AB"), (129, "c"), (1, "c"), (1, "C")]))
+    meter = SimpleNamespace(stop=lambda: None, seconds=lambda: engine.now / 2)
+    monkeypatch.setattr(drive, "perf_counter", lambda: engine.now)
+    monkeypatch.setattr(drive, "CpuMeter", lambda: meter)
+    served = serve_stepping(engine, requests, torch.device("cpu"), 60.0)
     assert served.num_at_once == 2
     wall_s = 135 * STEP_S
     expected = {

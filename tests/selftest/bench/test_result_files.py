@@ -19,9 +19,7 @@ def test_the_file_can_be_read_after_each_addition_and_is_complete_only_at_the_en
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "result.json"
-    file = ResultFile(path)
-    assert not path.exists()
-    file.write(HEADER)
+    file = ResultFile(path, HEADER)
     entries = [COMPARISON, COMPARISON | {"clock": "wall"}]
     for number, entry in enumerate(entries, start=1):
         given = copy.deepcopy(entry)
@@ -42,4 +40,4 @@ def test_the_file_can_be_read_after_each_addition_and_is_complete_only_at_the_en
 
 def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
-        ResultFile(tmp_path / "missing" / "result.json").write(HEADER)
+        ResultFile(tmp_path / "missing" / "result.json", HEADER)
