@@ -17,18 +17,12 @@ from batchproof.checks import happened
 from batchproof.errors import Interrupt, UsageError
 from batchproof.judgement import possible
 from batchproof.judgement.axes import Axes, Value, axes_of, base_of, cell_of, chosen, declared_axes
-from batchproof.judgement.deciding import (
-    Found,
-    Search,
-    change_between,
-    run_searches,
-    smallest_difference,
-)
+from batchproof.judgement.deciding import Search, change_between, run_searches, smallest_difference
 from batchproof.judgement.matrix_page import matrix_page
 from batchproof.judgement.suite_session import ENDED, Session
 from batchproof.plugin import deselection
 from batchproof.records.journal import TESTS, JournalEntry, NoHead
-from batchproof.records.matrix import MATRIX, Settings, told_rows
+from batchproof.records.matrix import MATRIX, Found, Settings, told_rows
 from batchproof.records.provenance import made_now
 from batchproof.records.trial_record import FailureRecord, Ledger, TrialRecord
 from batchproof.records.verdict import VERDICT, Conditions, RequirementOutcome
@@ -279,7 +273,7 @@ def test_a_matrix_says_what_decides(judged: Judged, capsys: pytest.CaptureFixtur
     assert f"* {sentence}: P1 parity is broken" in capsys.readouterr().out
     record = MATRIX.read(FOLDER / "matrix.json")
     assert (FOLDER / "README.md").read_text() == matrix_page(record)
-    assert f"**{sentence}**: P1 parity is broken. 1 requirement: `{ONE}`" in matrix_page(record)
+    assert f"| P1 parity is broken | `{ONE}` | **{sentence}** |" in matrix_page(record)
     assert len(record.cells) == 4
     assert [deselection.ONE in each for each in asked].index(True) == 4
     for cell in record.cells:
@@ -330,7 +324,8 @@ def test_a_matrix_that_is_stopped_keeps_the_cell_in_progress(judged: Judged) -> 
     judged(where("x=none"), end=sent)
     assert judge("matrix mine.py:Engine --axis=x=1,2,3") == sent.exit_code
     page = (FOLDER / "README.md").read_text()
-    assert "no requirement is broken in what was judged. Of 3 configurations: 2 missing, 1 not" in page
+    assert "1 configuration, 10 answers: no requirement is broken." in page
+    assert "* not judged: 2 more\n" in page
 
 
 @pytest.mark.parametrize("halving", ["", "--bisect"])

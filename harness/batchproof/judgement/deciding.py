@@ -6,24 +6,14 @@ can ask several requirements in one configuration.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
-from batchproof.records.matrix import BREAKS, Settings
+from batchproof.records.matrix import BREAKS, Found, Settings
 from batchproof.records.verdict import RequirementOutcome
 
+MOST_TOGETHER = 20  # requirements of a finding that are asked in one run: some need a history
 Name = TypeVar("Name")  # of a requirement, or of several that are asked as one
 Key = tuple[tuple[str, str], ...]  # settings that can be looked up
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a search found; the fields are those of `Difference`."""
-
-    at: Settings
-    decisive: Settings
-    unasked: Settings = field(default_factory=dict)
-    note: str = ""
 
 
 Search = Generator[Settings, RequirementOutcome, Found]

@@ -15,7 +15,13 @@ from batchproof.errors import UsageError
 from batchproof.judgement import suite_session
 from batchproof.judgement.axes import MODEL, Axes, Cell, axes_of, cell_of, chosen, declared_axes, unlike
 from batchproof.judgement.cells import CellResult, Outcomes, judge_cell, outcomes_in
-from batchproof.judgement.deciding import Search, change_between, run_searches, smallest_difference
+from batchproof.judgement.deciding import (
+    MOST_TOGETHER,
+    Search,
+    change_between,
+    run_searches,
+    smallest_difference,
+)
 from batchproof.judgement.matrix_page import matrix_page, summary_lines
 from batchproof.judgement.output import RECORD, write_index, write_verdict
 from batchproof.judgement.possible import available, require_options
@@ -45,7 +51,6 @@ from batchproof.run.registry import resolve_engine
 DEFAULT_OPTIONS = f"{MODEL}=llama-hash --hypothesis-profile=quick"
 UNDIAGNOSED = "--diagnose-for=0"
 DEPTH = 3  # of a cell's page below the folder of all verdicts: matrices, the matrix, the cell
-MOST_TOGETHER = 20  # requirements of a finding that are asked in one run: some need a history
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -205,14 +210,13 @@ class Matrix:
         """Searches for what decides each set of requirements that break in the same cells."""
         rows = told_rows(self._record)
         together = {
-            row: names[:MOST_TOGETHER] if row[0] in self._record.findings else [min(names, key=len)]
+            row: names[: MOST_TOGETHER if row[0] in self._record.findings else 1]
             for row, names in rows.items()
         }
         searches = [(row, search) for row in rows for search in self._searches(row[1])]
         ask = partial(self._ask, together)
         for row, found in run_searches(searches, ask, self._arguments.probes):
-            named = tuple(rows[row])
-            difference = Difference(named, row[0], together[row][0], **vars(found))
+            difference = Difference(**vars(found), requirements=tuple(rows[row]), what=row[0])
             differences = (*self._record.differences, difference)
             self._record = replace(self._record, differences=differences)
 
@@ -250,11 +254,7 @@ class Matrix:
             if session.verdict.is_file():
                 found = outcomes_in(cell, VERDICT.read(session.verdict))
         lasted_s = time.monotonic() - start
-        self._record = replace(
-            self._record,
-            num_probes=self._record.num_probes + 1,
-            probe_minutes=self._record.probe_minutes + lasted_s / 60,
-        )
+        self._record = replace(self._record, num_probes=self._record.num_probes + 1)
         asked = f"asked {counted(len(names), 'requirement')} alone: {cell.folder} ({lasted_s:.0f} s)"
         print(asked, file=sys.stderr, flush=True)
         return {

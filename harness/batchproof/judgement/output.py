@@ -14,7 +14,7 @@ from pathlib import Path
 from batchproof.records import matrix
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.table import Totals
-from batchproof.records.texts import header, line, slug, without_machine_paths
+from batchproof.records.texts import counted, header, line, slug, some_of, without_machine_paths
 from batchproof.records.verdict import (
     VERDICT,
     EngineVerdict,
@@ -201,7 +201,6 @@ def signs_of(promises: Mapping[str, PromiseResult]) -> Iterator[str]:
         yield "" if result is None else SIGNS.get(result.verdict, "")
 
 
-NUM_TESTS_NAMED = 3
 MOST_LINES_SHOWN = 40
 
 
@@ -244,12 +243,10 @@ def _group(number: int, group: FailureGroup, above: str) -> Iterator[str]:
     yield ""
     if group.issue is not None:
         yield from _issue(group.issue, above)
-    more = max(0, len(group.tests) - NUM_TESTS_NAMED)
-    names = ", ".join(f"`{each}`" for each in group.tests[:NUM_TESTS_NAMED])
     models = f" on {', '.join(group.models)}" if group.models else ""
     yield (
-        f"Found in {group.num_tests} test{'s' * (group.num_tests > 1)}{models}, of "
-        f"{names}{f' and {more} more' if more else ''}. The shortest of them, `{group.shown_test}`:"
+        f"Found in {counted(group.num_tests, 'test')}{models}, of {some_of(group.tests)}. "
+        f"The shortest of them, `{group.shown_test}`:"
     )
     yield ""
     yield "```text"
