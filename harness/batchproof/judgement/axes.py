@@ -182,13 +182,9 @@ def cell_of(engine: str, axes: Axes, settings: Settings) -> Cell:
     own = [f"{name}={value}" for name, value in given.items() if not name.startswith(SUITE_OPTION)]
     mark = "" if not own else "&" if "?" in engine else "?"
     text = f"{engine}{mark}{'&'.join(own)}"
-    return Cell(settings, _folder_name(settings, base_of(axes)), text, tuple(options), proofs)
-
-
-def _folder_name(settings: Settings, base: Settings) -> str:
-    """Returns a folder's name: what differs from the base."""
-    other = unlike(settings, base)
-    return slug(" ".join(f"{name} {value}" for name, value in other.items())) if other else "base"
+    other = unlike(settings, base_of(axes))
+    folder = slug(" ".join(f"{name} {value}" for name, value in other.items()) or "base")
+    return Cell(settings, folder, text, tuple(options), proofs)
 
 
 def unlike(settings: Settings, base: Settings) -> Settings:
