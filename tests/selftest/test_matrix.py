@@ -16,7 +16,7 @@ from batchproof.__main__ import main
 from batchproof.checks import happened
 from batchproof.errors import Interrupt, UsageError
 from batchproof.judgement import possible
-from batchproof.judgement.axes import Axes, Value, axes_of, base_of, cell_of, chosen, declared_axes
+from batchproof.judgement.axes import Value, axes_of, base_of, cell_of, chosen, declared_axes
 from batchproof.judgement.deciding import Search, change_between, run_searches, smallest_difference
 from batchproof.judgement.matrix_page import matrix_page
 from batchproof.judgement.suite_session import ENDED, Session
@@ -383,28 +383,17 @@ def test_a_proof_that_nobody_counts_is_named() -> None:
     assert misspelt == "host=8 was not met: nobody counts 'restored', but evicted, hits"
 
 
-def axes_declared() -> Iterable[tuple[str, Axes]]:
-    return [(name, declared_axes(each.axes)) for name, each in libraries.LIBRARIES.items() if each.axes]
-
-
-def test_axes_name_counters_that_there_are() -> None:
-    named = {"paged": {*happened.COUNTERS, OFFLOADED, RESTORED, TRANSFERRED, REPLAYED}}
-    for name, library in libraries.LIBRARIES.items():
+@pytest.mark.parametrize("name", ["paged", *libraries.LIBRARIES])
+def test_declared_axes_name_counters_options_and_values_that_there_are(name: str) -> None:
+    axes = declared_axes(resolve_engine(name).axes)
+    declared = [each for values in axes.values() for each in values.values()]
+    counted = {*happened.COUNTERS, OFFLOADED, RESTORED, TRANSFERRED, REPLAYED}
+    if library := libraries.LIBRARIES.get(name):
         server = library.server
         of_server = [*server.events, *server.started] if server else []
-        named[name] = {*happened.COUNTERS, *traffic.COUNTERS, *saved_slots.COUNTERS, *of_server}
-    for name, known in named.items():
-        for values in declared_axes(resolve_engine(name).axes).values():
-            assert {proof for value in values.values() for proof in value.met} <= known, name
-
-
-@pytest.mark.parametrize(("name", "axes"), axes_declared())
-def test_declared_axes_set_options_that_the_engine_has(name: str, axes: Axes) -> None:
-    library = libraries.LIBRARIES[name]
-    declared = [each for values in axes.values() for each in values.values()]
-    given = {option for each in declared for option in each.options}
-    client = CLIENT_OPTIONS if library.server else ()
-    assert {each for each in given if not each.startswith("--")} <= {*library.options, *client}
+        counted = {*happened.COUNTERS, *traffic.COUNTERS, *saved_slots.COUNTERS, *of_server}
+        given = {option for each in declared for option in each.options if option[:2] != "--"}
+        assert given <= {*library.options, *(CLIENT_OPTIONS if server else ())}
+    assert {proof for each in declared for proof in each.met} <= counted
     assert all(len(values) > 1 for values in axes.values())
-    needed = [pair for each in declared for pair in each.beside.items()]
-    assert all(value in axes[name] for name, value in needed)
+    assert all(value in axes[other] for each in declared for other, value in each.beside.items())

@@ -222,7 +222,8 @@ def verdict_page(verdict: EngineVerdict, depth: int = 1) -> str:
         lines += [*_group(number, group, above), ""]
     if verdict.unshown:
         lines += ["## Known, and not shown by this run", ""]
-        lines += [*(_unshown(each, above) for each in verdict.unshown), ""]
+        lines += [f"* {each.title}. {' '.join(_issue(each, above))}" for each in verdict.unshown]
+        lines.append("")
     if verdict.skips:
         lines += ["## Not tested", "", *header("tests", "why")]
         lines += [line(str(count), reason) for reason, count in verdict.skips.items()]
@@ -241,8 +242,8 @@ def _table(verdict: EngineVerdict) -> Iterator[str]:
 def _group(number: int, group: FailureGroup, above: str) -> Iterator[str]:
     yield f"### {number}. {group.title}"
     yield ""
-    if group.issue is not None:
-        yield from _issue(group.issue, above)
+    for each in _issue(group.issue, above) if group.issue else ():
+        yield from (each, "")
     models = f" on {', '.join(group.models)}" if group.models else ""
     yield (
         f"Found in {counted(group.num_tests, 'test')}{models}, of {some_of(group.tests)}. "
@@ -261,25 +262,15 @@ def _group(number: int, group: FailureGroup, above: str) -> Iterator[str]:
 
 
 def _issue(issue: IssueRecord, above: str) -> Iterator[str]:
-    kind = "A documented convention" if issue.is_documented else "A defect"
-    paragraphs = [f"{kind}. {issue.cause}"]
+    """Yields what is known of a failure, in paragraphs."""
+    yield f"{'A documented convention' if issue.is_documented else 'A defect'}. {issue.cause}"
     if issue.threads:
-        paragraphs.append(f"In public: {', '.join(issue.threads)}.")
+        yield f"In public: {', '.join(issue.threads)}."
     elif not issue.is_documented:
-        paragraphs.append("No public thread is known to us.")
+        yield "No public thread is known to us."
     if issue.scripts:
-        paragraphs.append(f"With the library alone: {_links(issue, above)}.")
-    for each in paragraphs:
-        yield from (each, "")
-
-
-def _links(issue: IssueRecord, above: str) -> str:
-    return ", ".join(f"[{each.rpartition('/')[2]}]({above}{each})" for each in issue.scripts)
-
-
-def _unshown(issue: IssueRecord, above: str) -> str:
-    scripts = [f"With the library alone: {_links(issue, above)}."] if issue.scripts else []
-    return " ".join([f"* {issue.title}. {issue.cause}", *issue.threads, *scripts])
+        links = (f"[{each.rpartition('/')[2]}]({above}{each})" for each in issue.scripts)
+        yield f"With the library alone: {', '.join(links)}."
 
 
 def _replays(group: FailureGroup) -> str:
