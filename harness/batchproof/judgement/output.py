@@ -6,6 +6,7 @@ README.md                              one line for each verdict
 <release>/failures/*.json              the failures that the page shows, to be run again
 """
 
+import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -13,7 +14,6 @@ from pathlib import Path
 
 from batchproof.records import matrix
 from batchproof.records.file_kinds import replace_text
-from batchproof.records.table import Totals
 from batchproof.records.texts import counted, header, line, slug, some_of, without_machine_paths
 from batchproof.records.verdict import (
     VERDICT,
@@ -64,22 +64,21 @@ def _kept(verdict: EngineVerdict) -> str:
 
 
 def _compared(verdict: EngineVerdict) -> str:
+    """Returns what was compared, what happened by the trace or the engine's own count, and how long it
+    took."""
     total = verdict.totals
-    return (
+    told = (
         f"{total.num_requests:,} answers with {total.num_steps:,} tokens were compared in "
         f"{total.num_workloads:,} workloads; {total.num_near_ties:,} tokens were proven near-ties, "
         f"{total.num_logits:,} answers came with logits."
-    ) + "".join(_more(total))
-
-
-def _more(total: Totals) -> Iterator[str]:
-    """Yields what happened, by the trace or the engine's own count, and how long it took."""
+    )
     if total.counters:
         counts = ", ".join(f"{number:,} {what}" for what, number in total.counters.items())
-        yield f" Counted: {counts}."
+        told += f" Counted: {counts}."
     if total.seconds:
         took, share = f"{total.seconds / 60:.0f} min", total.engine_seconds / total.seconds
-        yield f" The tests took {took} in all processes together, {share:.0%} of it the engine's."
+        told += f" The tests took {took} in all processes together, {share:.0%} of it the engine's."
+    return told
 
 
 def _named(promises: Iterable[str]) -> str:
@@ -88,6 +87,8 @@ def _named(promises: Iterable[str]) -> str:
 
 
 RECORD, PAGE, FAILURES = "verdict.json", "verdict.md", "failures"
+# What became of a failure that was run again, alone, when its file was written.
+REPLAY_WORDS = {True: "reproduced", False: "not reproduced", None: "not run, as it hangs"}
 HEAD = """# Verdicts
 
 Each line is the verdict on one engine. Its folder holds the page, the same as `verdict.json`, and the
@@ -123,7 +124,7 @@ def folder_of(verdict: EngineVerdict, output: Path) -> Path:
 
 def _with_copied_failure(group: FailureGroup, folder: Path) -> FailureGroup:
     """Copies the failure file of a group into the verdict's folder and returns the group with the new
-    path.
+    path, and with what became of the failure when it was run again.
     """
     if group.failure is None or group.failure.replay is None:
         return group
@@ -135,6 +136,7 @@ def _with_copied_failure(group: FailureGroup, folder: Path) -> FailureGroup:
     return replace(
         group,
         failure=replace(group.failure, replay=f"{FAILURES}/{source.name}"),
+        replays=(REPLAY_WORDS[json.loads(text)["is_shown_again"]],),
         shown_report=group.shown_report.replace(str(source), str(copy)),
     )
 
@@ -256,9 +258,10 @@ def _group(number: int, group: FailureGroup, above: str) -> Iterator[str]:
     if len(lines) > MOST_LINES_SHOWN:
         yield f"... and {len(lines) - MOST_LINES_SHOWN} more lines"
     yield "```"
-    if group.replays or (group.failure and group.failure.replay):
+    if group.failure and (path := group.failure.replay):
+        became = " and ".join(group.replays) or "not run"
         yield ""
-        yield _replays(group)
+        yield f"Run again alone: [{path.rpartition('/')[2]}]({path}), {became}."
 
 
 def _issue(issue: IssueRecord, above: str) -> Iterator[str]:
@@ -271,10 +274,3 @@ def _issue(issue: IssueRecord, above: str) -> Iterator[str]:
     if issue.scripts:
         links = (f"[{each.rpartition('/')[2]}]({above}{each})" for each in issue.scripts)
         yield f"With the library alone: {', '.join(links)}."
-
-
-def _replays(group: FailureGroup) -> str:
-    path = group.failure.replay if group.failure else None
-    where = f"[{path.rpartition('/')[2]}]({path}), " if path else ""
-    became = " and ".join(group.replays) or "not run"
-    return f"Run again alone: {where}{became}."
