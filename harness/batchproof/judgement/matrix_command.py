@@ -227,17 +227,14 @@ class Matrix:
         breaking = [cell for cell, sign in zip(cells, signs, strict=True) if sign in BREAKS]
         holding = [cell for cell, sign in zip(cells, signs, strict=True) if sign == "held"]
         if not self._record.is_ordered:
-            yield smallest_difference(*min(product(breaking, holding), key=self._distance))
+            pairs, base = product(breaking, holding), self._record.base
+            yield smallest_difference(*min(pairs, key=lambda it: (it[1] != base, len(unlike(*it)))))
             return
         ((axis, values),) = self._record.axes.items()
         for first, last in pairwise(each for each in cells if each in [*breaking, *holding]):
             if (first in breaking) != (last in breaking):
                 between = values[values.index(first[axis]) : values.index(last[axis]) + 1]
                 yield change_between(axis, between, first in breaking)
-
-    def _distance(self, pair: tuple[Settings, Settings]) -> tuple[bool, int]:
-        breaking, holding = pair
-        return holding != self._record.base, len(unlike(breaking, holding))
 
     def _ask(
         self, together: Mapping[Row, Sequence[str]], settings: Settings, rows: Collection[Row]
