@@ -26,8 +26,6 @@ from batchproof.records.verdict import (
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.verdict_of_journal import without_local_paths
 
-TITLES = {each.id: each.title for each in Promise}
-
 
 def summary(verdict: EngineVerdict) -> Iterator[str]:
     """Yields what a reader has to know before all figures: paragraphs of Markdown."""
@@ -82,8 +80,7 @@ def _compared(verdict: EngineVerdict) -> str:
 
 
 def _named(promises: Iterable[str]) -> str:
-    """Returns the promises with their titles; one of a later suite has none."""
-    return ", ".join(f"{p} ({TITLES[p]})" if p in TITLES else p for p in promises)
+    return ", ".join(f"{each} ({Promise[each].title})" for each in promises)
 
 
 RECORD, PAGE, FAILURES = "verdict.json", "verdict.md", "failures"
