@@ -175,7 +175,7 @@ def test_what_is_known_of_a_failure_is_shown_and_a_convention_breaks_nothing(
     assert titles == ["In another test", "The one that is not"]
     page = verdict_page(only_meant)
     assert "differs by documented conventions in P5" in page
-    assert "* The one that is not. A block is freed twice." in page
+    assert "* The one that is not. A defect. A block is freed twice. No public" in page
 
 
 def test_an_issue_that_would_excuse_every_failure_is_refused(tmp_path: Path) -> None:

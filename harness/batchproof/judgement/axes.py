@@ -7,7 +7,7 @@ restored from disk"}`, or a list of them. Of each something must have happened i
 may also name the values of other axes that it needs: `2 = {tp = "2", beside = {pp = "1"}}`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,24 +109,10 @@ def axes_of(declared: Axes, asked: Sequence[str], engine: str) -> Axes:
     if not axes:
         raise UsageError(f"{engine!r} declares no axes: give some, as in --axis NAME=VALUE,VALUE")
     rest = {name: values for name, values in declared.items() if name not in axes}
-    axes = {
+    return {
         name: {value: with_needed(each, rest) for value, each in values.items()}
         for name, values in axes.items()
     }
-    for name, value, other, wanted in _pairs(axes):
-        if wanted not in axes.get(other, [wanted]):
-            known = ", ".join(axes[other])
-            raise UsageError(
-                f"--axis {name!r}: {value} needs {other}={wanted}, but --axis {other!r} has {known}"
-            )
-    return axes
-
-
-def _pairs(axes: Axes) -> Iterator[tuple[str, str, str, str]]:
-    """Yields an axis and a value of it, then another axis and the value that it has beside that."""
-    for name, values in axes.items():
-        for value, each in values.items():
-            yield from ((name, value, *pair) for pair in each.beside.items())
 
 
 def _asked(text: str, known: Axes, engine: str) -> tuple[str, Mapping[str, Value]]:
@@ -157,7 +143,9 @@ def chosen(axes: Axes) -> list[Settings]:
     that may stand beside none."""
     allowed = [
         {"operator": "or", "conditions": [_is(name, "ne", value), _is(other, "eq", wanted)]}
-        for name, value, other, wanted in _pairs(axes)
+        for name, values in axes.items()
+        for value, each in values.items()
+        for other, wanted in each.beside.items()
         if other in axes
     ]
     named = {name: [*values] for name, values in axes.items()}
@@ -165,7 +153,9 @@ def chosen(axes: Axes) -> list[Settings]:
     rows = make(named, strength=strength, presets=[base_of(axes)], constraints=allowed)
     for name in axes:
         if lost := [value for value in axes[name] if value not in {row[name] for row in rows}]:
-            raise UsageError(f"--axis {name!r}: {lost[0]} may stand beside no value of the others")
+            needed = words_of(axes[name][lost[0]].beside)
+            why = f"it needs {needed}" if needed else "they exclude it"
+            raise UsageError(f"--axis {name!r}: {lost[0]} may stand beside no other value: {why}")
     return [{name: row[name] for name in axes} for row in rows]
 
 
@@ -182,13 +172,9 @@ def cell_of(engine: str, axes: Axes, settings: Settings) -> Cell:
     own = [f"{name}={value}" for name, value in given.items() if not name.startswith(SUITE_OPTION)]
     mark = "" if not own else "&" if "?" in engine else "?"
     text = f"{engine}{mark}{'&'.join(own)}"
-    return Cell(settings, _folder_name(settings, base_of(axes)), text, tuple(options), proofs)
-
-
-def _folder_name(settings: Settings, base: Settings) -> str:
-    """Returns a folder's name: what differs from the base."""
-    other = unlike(settings, base)
-    return slug(" ".join(f"{name} {value}" for name, value in other.items())) if other else "base"
+    other = unlike(settings, base_of(axes))
+    folder = slug(" ".join(f"{name} {value}" for name, value in other.items()) or "base")
+    return Cell(settings, folder, text, tuple(options), proofs)
 
 
 def unlike(settings: Settings, base: Settings) -> Settings:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from batchproof.judgement.axes import Cell
 from batchproof.judgement.suite_session import Session
@@ -15,24 +15,15 @@ from batchproof.requirements.promises import Promise
 
 UNASKED = "no test was run: the engine could not be asked in this configuration"
 Outcomes = Mapping[str, RequirementOutcome]  # by requirement
+# Takes a judged cell, the outcomes of its requirements, and what its page is made of, if it has any.
+Keep = Callable[[CellRecord, Outcomes, EngineVerdict | None], None]
 
 
-@dataclass(frozen=True)
-class CellResult:
-    """A judged cell: its line, the outcomes of its requirements, and the verdict that its page is made
-    of, which an earlier run may have written."""
-
-    record: CellRecord
-    outcomes: Outcomes
-    verdict: EngineVerdict | None = None
-
-
-def judge_cell(
-    cell: Cell, session: Session, issues: Sequence[KnownIssue], keep: Callable[[CellResult], None]
-) -> None:
+def judge_cell(cell: Cell, session: Session, issues: Sequence[KnownIssue], keep: Keep) -> None:
     """Runs the suite on one configuration and keeps what was found, of a run that is stopped as well.
     Where an axis was not met, what held proves nothing: only what broke is left."""
     start = time.monotonic()
+    asked = partial(CellRecord, cell.settings, cell.folder, cell.engine, tuple(session.options))
 
     def conclude(verdict: EngineVerdict, found: Sequence[JournalEntry], has_ended: bool) -> None:
         promises, outcomes = verdict.promises, outcomes_in(cell, verdict)
@@ -42,24 +33,17 @@ def judge_cell(
             outcomes = {name: each for name, each in outcomes.items() if each in BREAKS}
         known = [each for each in issues if each.is_of(verdict.release, cell.engine)]
         failed = [each.record for each in found if each.outcome == "failed" and each.record is not None]
-        record = CellRecord(
-            settings=cell.settings,
-            folder=cell.folder,
-            engine=cell.engine,
-            options=tuple(session.options),
+        record = asked(
             minutes=(time.monotonic() - start) / 60,
             num_requests=verdict.totals.num_requests,
             promises=promises,
             failed={cell.without_model(each.requirement): _what(each, known) for each in failed},
             why_not=unmet if has_ended else "the run did not come to its end",
         )
-        keep(CellResult(record, outcomes, verdict))
+        keep(record, outcomes, verdict)
 
     if not session.judge(issues, conclude):
-        minutes = (time.monotonic() - start) / 60
-        options = tuple(session.options)
-        record = CellRecord(cell.settings, cell.folder, cell.engine, options, minutes, why_not=UNASKED)
-        keep(CellResult(record, {}))
+        keep(asked(minutes=(time.monotonic() - start) / 60, why_not=UNASKED), {}, None)
 
 
 def _what(record: TrialRecord, known: Sequence[KnownIssue]) -> str:

@@ -6,24 +6,14 @@ can ask several requirements in one configuration.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
-from batchproof.records.matrix import BREAKS, Settings
+from batchproof.records.matrix import BREAKS, Found, Settings
 from batchproof.records.verdict import RequirementOutcome
 
+MOST_TOGETHER = 20  # requirements of a finding that are asked in one run: some need a history
 Name = TypeVar("Name")  # of a requirement, or of several that are asked as one
 Key = tuple[tuple[str, str], ...]  # settings that can be looked up
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a search found; the fields are those of `Difference`."""
-
-    at: Settings
-    decisive: Settings
-    unasked: Settings = field(default_factory=dict)
-    note: str = ""
 
 
 Search = Generator[Settings, RequirementOutcome, Found]
@@ -37,20 +27,15 @@ def smallest_difference(breaking: Settings, holding: Settings) -> Search:
         return Found(breaking, {}, note="it breaks there among other tests, not when it is asked alone")
     if (outcome := (yield holding)) != "held":
         return Found(breaking, {}, note=f"where it held, it is {outcome} when it is asked alone")
-    at = dict(breaking)
-    unasked: dict[str, str] = {}
-    decisive: dict[str, str] = {}
-    is_smaller = True
+    at, is_smaller = dict(breaking), True
     while is_smaller:
-        is_smaller, decisive, unasked = False, {}, {}
+        is_smaller, left = False, {}
         for axis in [axis for axis in at if at[axis] != holding[axis]]:
-            outcome = yield at | {axis: holding[axis]}
-            if outcome in BREAKS:
+            left[axis] = yield at | {axis: holding[axis]}
+            if left[axis] in BREAKS:
                 at[axis], is_smaller = holding[axis], True
-            elif outcome == "held":
-                decisive[axis] = holding[axis]
-            else:
-                unasked[axis] = holding[axis]
+    decisive = {axis: holding[axis] for axis, outcome in left.items() if outcome == "held"}
+    unasked = {axis: holding[axis] for axis in left if axis not in decisive}
     return Found(at, decisive, unasked)
 
 

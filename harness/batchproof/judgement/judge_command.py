@@ -1,10 +1,8 @@
 """`batchproof judge ENGINE...`: runs the whole suite on each engine and writes a page about it."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from batchproof.cli import choices
@@ -13,11 +11,8 @@ from batchproof.errors import UsageError
 from batchproof.judgement.output import folder_of, write_index, write_verdict
 from batchproof.judgement.suite_session import add_common, session_of, suite_options
 from batchproof.records.journal import JournalEntry
-from batchproof.records.verdict import EngineVerdict, FailureGroup
+from batchproof.records.verdict import EngineVerdict
 from batchproof.requirements.issues import KnownIssue, read_issues
-
-# What became of a failure that was run again, alone, when its file was written.
-REPLAY_WORDS = {True: "reproduced", False: "not reproduced", None: "not run, as it hangs"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +39,6 @@ def _judge(
     verdicts = []
 
     def conclude(verdict: EngineVerdict, _found: Sequence[JournalEntry], _has_ended: bool) -> None:
-        verdict = replace(verdict, groups=tuple(map(_with_replay, verdict.groups)))
         path = write_verdict(verdict, folder_of(verdict, output))
         write_index(output)
         broken = f", broken: {', '.join(verdict.broken)}" if verdict.broken else ""
@@ -57,10 +51,3 @@ def _judge(
         if not session.judge(issues, conclude):
             raise UsageError(f"{engine!r} is not judged, since no test was run: see above")
     return verdicts[0]
-
-
-def _with_replay(group: FailureGroup) -> FailureGroup:
-    if group.failure is None or group.failure.replay is None:
-        return group
-    file = json.loads(Path(group.failure.replay).read_text(encoding="utf-8"))
-    return replace(group, replays=(REPLAY_WORDS[file["is_shown_again"]],))

@@ -14,8 +14,14 @@ from batchproof.cli import choices
 from batchproof.errors import UsageError
 from batchproof.judgement import suite_session
 from batchproof.judgement.axes import MODEL, Axes, Cell, axes_of, cell_of, chosen, declared_axes, unlike
-from batchproof.judgement.cells import CellResult, Outcomes, judge_cell, outcomes_in
-from batchproof.judgement.deciding import Search, change_between, run_searches, smallest_difference
+from batchproof.judgement.cells import Outcomes, judge_cell, outcomes_in
+from batchproof.judgement.deciding import (
+    MOST_TOGETHER,
+    Search,
+    change_between,
+    run_searches,
+    smallest_difference,
+)
 from batchproof.judgement.matrix_page import matrix_page, summary_lines
 from batchproof.judgement.output import RECORD, write_index, write_verdict
 from batchproof.judgement.possible import available, require_options
@@ -28,6 +34,7 @@ from batchproof.records.matrix import (
     MATRIX,
     MATRIX_FILE,
     PAGE,
+    CellRecord,
     Difference,
     MatrixRecord,
     Row,
@@ -38,14 +45,13 @@ from batchproof.records.matrix import (
 from batchproof.records.provenance import made_now
 from batchproof.records.suite_stamp import suite_stamp
 from batchproof.records.texts import counted, slug
-from batchproof.records.verdict import VERDICT, RequirementOutcome
+from batchproof.records.verdict import VERDICT, EngineVerdict, RequirementOutcome
 from batchproof.requirements.issues import read_issues
 from batchproof.run.registry import resolve_engine
 
 DEFAULT_OPTIONS = f"{MODEL}=llama-hash --hypothesis-profile=quick"
 UNDIAGNOSED = "--diagnose-for=0"
 DEPTH = 3  # of a cell's page below the folder of all verdicts: matrices, the matrix, the cell
-MOST_TOGETHER = 20  # requirements of a finding that are asked in one run: some need a history
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +104,7 @@ class Matrix:
         self._issues = read_issues(arguments.findings)
         name = f"{arguments.engine} releases" if is_ordered else arguments.engine
         self._folder = choices.writable(arguments.output / MATRICES / slug(name)).resolve()
-        self._results: list[CellResult] = []  # in the order of their settings
+        self._outcomes: dict[str, Outcomes] = {}  # by the folder of a cell
         self._record = MatrixRecord(
             engine=arguments.engine,
             axes={name: tuple(values) for name, values in axes.items()},
@@ -114,11 +120,10 @@ class Matrix:
         cells = [self._cell(each) for each in wanted]
         self._record = replace(self._record, num_missing=len(cells))
         try:
-            for result in self._kept(cells) if self._arguments.resume else ():
-                self._keep(result)
-            there = {each.record.folder for each in self._results}
+            if self._arguments.resume:
+                self._keep_finished(cells)
             for cell in cells:
-                if cell.folder not in there:
+                if cell.folder not in self._outcomes:
                     with self._session(cell) as session:
                         judge_cell(cell, session, self._issues, self._keep)
             self._decide()
@@ -126,7 +131,7 @@ class Matrix:
             is_complete = not any(each.why_not for each in self._record.cells)
             self._record = replace(self._record, is_complete=is_complete)
         finally:
-            if self._results:
+            if self._outcomes:
                 self._write()
                 write_index(self._arguments.output)
         print("\n".join(summary_lines(self._record)))
@@ -146,8 +151,8 @@ class Matrix:
             given = [each for each in given if not each.startswith(MODEL)]
         return [*given, *cell.options]
 
-    def _kept(self, cells: Sequence[Cell]) -> Iterator[CellResult]:
-        """Yields the cells of the matrix that is there, if this suite has judged them in full."""
+    def _keep_finished(self, cells: Sequence[Cell]) -> None:
+        """Keeps the cells of the matrix that is there, if this suite has judged them in full."""
         path = self._folder / MATRIX_FILE
         before = MATRIX.read(path) if path.is_file() else None
         if before is None or before.suite != self._record.suite:
@@ -159,24 +164,23 @@ class Matrix:
             record = there.get((cell.engine, cell.folder, tuple(self._options(cell))))
             if record is not None:
                 verdict = VERDICT.read(self._folder / cell.folder / RECORD)
-                yield CellResult(record, outcomes_in(cell, verdict))
+                self._keep(record, outcomes_in(cell, verdict))
 
-    def _keep(self, result: CellResult) -> None:
+    def _keep(self, cell: CellRecord, outcomes: Outcomes, verdict: EngineVerdict | None = None) -> None:
         """Adds a cell, with its page if anything of it counts, and writes the matrix as far as it is.
         Raises `UsageError` if nothing could be asked in the first: an older matrix stays."""
-        cell = result.record
-        if not self._results and not (cell.promises or cell.num_requests):
+        if not self._outcomes and not (cell.promises or cell.num_requests):
             raise UsageError(f"{cell.engine!r} is not judged, since no test was run: see above")
-        if cell.promises and result.verdict is not None:
-            write_verdict(result.verdict, self._folder / cell.folder, DEPTH)
-        self._results = sorted([*self._results, result], key=self._place)
-        cells = [each.record for each in self._results]
-        failed = [each for cell in cells for each in cell.failed.items()]
+        if cell.promises and verdict is not None:
+            write_verdict(verdict, self._folder / cell.folder, DEPTH)
+        self._outcomes[cell.folder] = outcomes
+        cells = sorted([*self._record.cells, cell], key=self._place)
+        failed = [each for one in cells for each in one.failed.items()]
         self._record = replace(
             self._record,
             cells=tuple(cells),
             outcomes={
-                name: tuple(each.outcomes.get(name, "not run") for each in self._results)
+                name: tuple(self._outcomes[each.folder].get(name, "not run") for each in cells)
                 for name in sorted({name for name, _ in failed})
             },
             findings=tuple(
@@ -191,8 +195,8 @@ class Matrix:
         where = f"cell {num} of {num + self._record.num_missing}, {cell.folder}"
         print(f"{where}: {found} ({cell.minutes:.1f} min)", file=sys.stderr, flush=True)
 
-    def _place(self, each: CellResult) -> list[int]:
-        return [[*self._axes[name]].index(value) for name, value in each.record.settings.items()]
+    def _place(self, cell: CellRecord) -> list[int]:
+        return [[*self._axes[name]].index(value) for name, value in cell.settings.items()]
 
     def _remove_others(self) -> None:
         """Removes the folders of cells that an earlier run has left."""
@@ -205,14 +209,13 @@ class Matrix:
         """Searches for what decides each set of requirements that break in the same cells."""
         rows = told_rows(self._record)
         together = {
-            row: names[:MOST_TOGETHER] if row[0] in self._record.findings else [min(names, key=len)]
+            row: names[: MOST_TOGETHER if row[0] in self._record.findings else 1]
             for row, names in rows.items()
         }
         searches = [(row, search) for row in rows for search in self._searches(row[1])]
         ask = partial(self._ask, together)
         for row, found in run_searches(searches, ask, self._arguments.probes):
-            named = tuple(rows[row])
-            difference = Difference(named, row[0], together[row][0], **vars(found))
+            difference = Difference(**vars(found), requirements=tuple(rows[row]), what=row[0])
             differences = (*self._record.differences, difference)
             self._record = replace(self._record, differences=differences)
 
@@ -224,17 +227,14 @@ class Matrix:
         breaking = [cell for cell, sign in zip(cells, signs, strict=True) if sign in BREAKS]
         holding = [cell for cell, sign in zip(cells, signs, strict=True) if sign == "held"]
         if not self._record.is_ordered:
-            yield smallest_difference(*min(product(breaking, holding), key=self._distance))
+            pairs, base = product(breaking, holding), self._record.base
+            yield smallest_difference(*min(pairs, key=lambda it: (it[1] != base, len(unlike(*it)))))
             return
         ((axis, values),) = self._record.axes.items()
         for first, last in pairwise(each for each in cells if each in [*breaking, *holding]):
             if (first in breaking) != (last in breaking):
                 between = values[values.index(first[axis]) : values.index(last[axis]) + 1]
                 yield change_between(axis, between, first in breaking)
-
-    def _distance(self, pair: tuple[Settings, Settings]) -> tuple[bool, int]:
-        breaking, holding = pair
-        return holding != self._record.base, len(unlike(breaking, holding))
 
     def _ask(
         self, together: Mapping[Row, Sequence[str]], settings: Settings, rows: Collection[Row]
@@ -250,11 +250,7 @@ class Matrix:
             if session.verdict.is_file():
                 found = outcomes_in(cell, VERDICT.read(session.verdict))
         lasted_s = time.monotonic() - start
-        self._record = replace(
-            self._record,
-            num_probes=self._record.num_probes + 1,
-            probe_minutes=self._record.probe_minutes + lasted_s / 60,
-        )
+        self._record = replace(self._record, num_probes=self._record.num_probes + 1)
         asked = f"asked {counted(len(names), 'requirement')} alone: {cell.folder} ({lasted_s:.0f} s)"
         print(asked, file=sys.stderr, flush=True)
         return {

@@ -1,14 +1,14 @@
-"""The page of a matrix: its cells, what decides, and the outcome of each requirement that broke."""
+"""The page of a matrix: its cells, and for all that broke where it did and what decides it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from batchproof.judgement.axes import unlike, words_of
+from batchproof.judgement.deciding import MOST_TOGETHER
 from batchproof.judgement.output import LEGEND, PAGE, signs_of
 from batchproof.records.matrix import Difference, MatrixRecord, is_told, rows_of, told_rows
-from batchproof.records.texts import counted, header, line
+from batchproof.records.texts import counted, header, line, some_of
 from batchproof.records.verdict import RequirementOutcome
 from batchproof.requirements.promises import Promise
 
@@ -19,29 +19,23 @@ OUTCOME_SIGNS: Mapping[RequirementOutcome, str] = {
     "error": "?",
     "not run": "?",
 }
-MOST_NAMED = 3
 
 
 def matrix_page(record: MatrixRecord) -> str:
-    cells = record.cells
-    minutes = sum(each.minutes for each in cells) + record.probe_minutes
     lines = [f"# {record.engine}: {_counted(record)}", ""]
     if not record.is_complete:
         lines += ["**INCOMPLETE**: it was stopped, or a cell could not be judged.", ""]
     lines += [*summary_lines(record), "", *record.made.lines()]
     lines.append(f"* suite: version {record.suite.version}, digest {record.suite.digest}")
+    minutes = sum(each.minutes for each in record.cells)
     lines.append(
-        f"* {minutes:.1f} min: {minutes - record.probe_minutes:.1f} for the cells, "
-        f"{record.probe_minutes:.1f} for {counted(record.num_probes, 'run')} of requirements alone"
+        f"* {minutes:.1f} min for the cells; {counted(record.num_probes, 'run')} of requirements alone"
     )
     lines += ["", "## Axes", "", "The first value of each is the base.", ""]
     lines += [f"* {name}: {', '.join(values)}" for name, values in record.axes.items()]
     lines += ["", "## Cells", "", *_cells(record), "", LEGEND, ""]
-    if record.differences:
-        lines += ["## What a configuration decides", ""]
-        lines += [_difference(each, record) for each in _sorted(record.differences)]
-        lines += [*_unsearched(record), ""]
-    lines += [*_everywhere(record), *_requirements(record)]
+    if record.outcomes:
+        lines += ["## What broke, and what decides", "", *_broken(record), ""]
     return "\n".join(lines)
 
 
@@ -50,50 +44,40 @@ def summary_lines(record: MatrixRecord) -> list[str]:
     that is not judged, and one for each value of an axis that the machine cannot have."""
     num = sum(each.num_requests for each in record.cells)
     told: dict[str, list[str]] = {}
-    for each in _sorted(record.differences):
+    for each in sorted(record.differences, key=lambda each: (-len(each.requirements), each.what)):
         if each.decisive:
             told.setdefault(sentence(each, record), []).append(each.what)
     told_names = {name for names in told_rows(record).values() for name in names}
-    num_unjudged = sum(bool(each.why_not) for each in record.cells)
-    lacks = {"missing": record.num_missing, "not judged in full": num_unjudged}
-    lacking = ", ".join(f"{number} {what}" for what, number in lacks.items() if number)
-    broken = f"no requirement is broken{' in what was judged' if lacking else ''}."
+    broken = "no requirement is broken."
     if record.outcomes:
         broken = (
             f"{counted(len(record.outcomes), 'requirement')} broken in some, of which "
             f"{len({*record.outcomes} - told_names)} wherever they could be asked."
         )
-    whole = f"{record.engine} was asked in {_counted(record)}, {num:,} answers: {broken}"
-    if lacking:
-        whole += f" Of {_counted(record, record.num_missing)}: {lacking}."
-    found = [f"* {how}: {'; '.join(dict.fromkeys(what))}" for how, what in told.items()]
     named = zip(columns_of(record), record.cells, strict=True)
+    unjudged = [f"{name}: {each.why_not}" for name, each in named if each.why_not]
+    if record.num_missing:
+        unjudged.append(f"{record.num_missing} more")
     return [
-        whole,
-        *found,
-        *(f"* not judged: {name}: {each.why_not}" for name, each in named if each.why_not),
+        f"{record.engine} was asked in {_counted(record)}, {num:,} answers: {broken}",
+        *(f"* {how}: {'; '.join(dict.fromkeys(what))}" for how, what in told.items()),
+        *(f"* not judged: {each}" for each in unjudged),
         *(f"* left out: {each}" for each in record.left_out),
     ]
 
 
-def _counted(record: MatrixRecord, num_more: int = 0) -> str:
-    what = "release" if record.is_ordered else "configuration"
-    return counted(len(record.cells) + num_more, what)
-
-
-def _sorted(differences: Sequence[Difference]) -> list[Difference]:
-    return sorted(differences, key=lambda each: (not each.decisive, -len(each.requirements), each.what))
+def _counted(record: MatrixRecord) -> str:
+    return counted(len(record.cells), "release" if record.is_ordered else "configuration")
 
 
 def sentence(found: Difference, record: MatrixRecord) -> str:
     """Returns what decides: `breaks with dtype=bfloat16 and compiled=true, holds without either`."""
-    decisive = {name: found.at[name] for name in found.decisive}
-    unasked = {name: found.at[name] for name in found.unasked}
     if not found.decisive and not found.unasked:
         return f"not decided by one setting ({found.note})"
     if record.is_ordered:
         return _change(found, record)
-    broken = f"breaks with {words_of({**decisive, **unasked})}"
+    sought = {name: found.at[name] for name in (*found.decisive, *found.unasked)}
+    broken = f"breaks with {words_of(sought)}"
     other = f"holds with {words_of(found.decisive)}"
     if len(found.decisive) > 1:
         other = f"holds without {'either' if len(found.decisive) == 2 else 'any one of them'}"
@@ -110,60 +94,35 @@ def _change(found: Difference, record: MatrixRecord) -> str:
     return f"broken in {broken}, held in {held}"
 
 
-def _difference(found: Difference, record: MatrixRecord) -> str:
-    sought = {**found.decisive, **found.unasked}
-    other = unlike(found.at, record.base)
-    rest = {name: value for name, value in other.items() if name not in sought}
-    at = f" Seen at {words_of(rest)}." if rest else ""
-    num = counted(len(found.requirements), "requirement")
-    asked = "together" if found.what in record.findings else f"alone: `{found.shown}`"
-    return (
-        f"* **{sentence(found, record)}**: {found.what}. {num}: {_named(found.requirements)}; asked "
-        f"{asked}.{at}"
-    )
-
-
-def _unsearched(record: MatrixRecord) -> Iterator[str]:
-    """Yields a line if the allowed runs did not suffice for all."""
-    searched = {frozenset(each.requirements) for each in record.differences}
-    num = sum(frozenset(names) not in searched for names in told_rows(record).values())
-    if num:
-        yield f"* Not decided within the allowed runs: {counted(num, 'set')} of requirements below."
-
-
 def _cells(record: MatrixRecord) -> Iterator[str]:
     yield from header("cell", "answers", "minutes", *(each.id for each in Promise))
     for each, name in zip(record.cells, columns_of(record), strict=True):
         shown = f"[{name}]({each.folder}/{PAGE})" if each.promises else name
-        shown += f": {each.why_not}" if each.why_not else ""
         yield line(shown, f"{each.num_requests:,}", f"{each.minutes:.1f}", *signs_of(each.promises))
 
 
-def _everywhere(record: MatrixRecord) -> Iterator[str]:
-    """Yields what broke in every cell in which it could be asked."""
-    found = Counter[str]()
-    for (what, signs), names in rows_of(record).items():
-        if not is_told(signs):
-            found[what] += len(names)
-    if found:
-        yield from ["## In every configuration that can be asked", ""]
-        yield from (
-            f"* {what}: {counted(number, 'requirement')}" for what, number in found.most_common()
-        )
-        yield ""
+def _broken(record: MatrixRecord) -> Iterator[str]:
+    """Yields a row for all requirements that broke in the same cells, first those that held in one."""
+    yield from header("what broke", "requirements", "what decides", *columns_of(record))
+    rows = sorted(rows_of(record).items(), key=lambda row: not is_told(row[0][1]))
+    for (what, signs), names in rows:
+        found = [
+            _decided(each, record)
+            for each in record.differences
+            if (each.what, {*each.requirements}) == (what, {*names})
+        ]
+        unsearched = "not searched within the allowed runs" if is_told(signs) else "holds nowhere"
+        marks = (OUTCOME_SIGNS.get(each, "") for each in signs)
+        yield line(what, some_of(names), "; ".join(found) or unsearched, *marks)
+    yield ""
+    yield f"A row's first requirement is asked alone, of a finding up to {MOST_TOGETHER} together."
 
 
-def _requirements(record: MatrixRecord) -> Iterator[str]:
-    """Yields a row for all requirements that broke in the same cells, but not wherever they can be
-    asked."""
-    rows = told_rows(record)
-    if rows:
-        yield from ["## Requirements", ""]
-        yield from header("what broke", "requirements", *columns_of(record))
-        for (what, signs), names in rows.items():
-            marks = (OUTCOME_SIGNS.get(each, "") for each in signs)
-            yield line(what, _named(names), *marks)
-        yield ""
+def _decided(found: Difference, record: MatrixRecord) -> str:
+    sought = {**found.decisive, **found.unasked}
+    other = unlike(found.at, record.base)
+    rest = {name: value for name, value in other.items() if name not in sought}
+    return f"**{sentence(found, record)}**{f', at {words_of(rest)}' if rest else ''}"
 
 
 def columns_of(record: MatrixRecord) -> list[str]:
@@ -171,9 +130,3 @@ def columns_of(record: MatrixRecord) -> list[str]:
     if record.is_ordered:
         return [", ".join(each.settings.values()) for each in record.cells]
     return [words_of(unlike(each.settings, record.base), ", ") or "base" for each in record.cells]
-
-
-def _named(names: Sequence[str]) -> str:
-    shown = ", ".join(f"`{each}`" for each in names[:MOST_NAMED])
-    more = len(names) - MOST_NAMED
-    return f"{shown} and {more} more" if more > 0 else shown

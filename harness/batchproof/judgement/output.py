@@ -6,6 +6,7 @@ README.md                              one line for each verdict
 <release>/failures/*.json              the failures that the page shows, to be run again
 """
 
+import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -13,8 +14,7 @@ from pathlib import Path
 
 from batchproof.records import matrix
 from batchproof.records.file_kinds import replace_text
-from batchproof.records.table import Totals
-from batchproof.records.texts import header, line, slug, without_machine_paths
+from batchproof.records.texts import counted, header, line, slug, some_of, without_machine_paths
 from batchproof.records.verdict import (
     VERDICT,
     EngineVerdict,
@@ -25,8 +25,6 @@ from batchproof.records.verdict import (
 )
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.verdict_of_journal import without_local_paths
-
-TITLES = {each.id: each.title for each in Promise}
 
 
 def summary(verdict: EngineVerdict) -> Iterator[str]:
@@ -64,30 +62,30 @@ def _kept(verdict: EngineVerdict) -> str:
 
 
 def _compared(verdict: EngineVerdict) -> str:
+    """Returns what was compared, what happened by the trace or the engine's own count, and how long it
+    took."""
     total = verdict.totals
-    return (
+    told = (
         f"{total.num_requests:,} answers with {total.num_steps:,} tokens were compared in "
         f"{total.num_workloads:,} workloads; {total.num_near_ties:,} tokens were proven near-ties, "
         f"{total.num_logits:,} answers came with logits."
-    ) + "".join(_more(total))
-
-
-def _more(total: Totals) -> Iterator[str]:
-    """Yields what happened, by the trace or the engine's own count, and how long it took."""
+    )
     if total.counters:
         counts = ", ".join(f"{number:,} {what}" for what, number in total.counters.items())
-        yield f" Counted: {counts}."
+        told += f" Counted: {counts}."
     if total.seconds:
         took, share = f"{total.seconds / 60:.0f} min", total.engine_seconds / total.seconds
-        yield f" The tests took {took} in all processes together, {share:.0%} of it the engine's."
+        told += f" The tests took {took} in all processes together, {share:.0%} of it the engine's."
+    return told
 
 
 def _named(promises: Iterable[str]) -> str:
-    """Returns the promises with their titles; one of a later suite has none."""
-    return ", ".join(f"{p} ({TITLES[p]})" if p in TITLES else p for p in promises)
+    return ", ".join(f"{each} ({Promise[each].title})" for each in promises)
 
 
 RECORD, PAGE, FAILURES = "verdict.json", "verdict.md", "failures"
+# What became of a failure that was run again, alone, when its file was written.
+REPLAY_WORDS = {True: "reproduced", False: "not reproduced", None: "not run, as it hangs"}
 HEAD = """# Verdicts
 
 Each line is the verdict on one engine. Its folder holds the page, the same as `verdict.json`, and the
@@ -123,7 +121,7 @@ def folder_of(verdict: EngineVerdict, output: Path) -> Path:
 
 def _with_copied_failure(group: FailureGroup, folder: Path) -> FailureGroup:
     """Copies the failure file of a group into the verdict's folder and returns the group with the new
-    path.
+    path, and with what became of the failure when it was run again.
     """
     if group.failure is None or group.failure.replay is None:
         return group
@@ -135,6 +133,7 @@ def _with_copied_failure(group: FailureGroup, folder: Path) -> FailureGroup:
     return replace(
         group,
         failure=replace(group.failure, replay=f"{FAILURES}/{source.name}"),
+        replays=(REPLAY_WORDS[json.loads(text)["is_shown_again"]],),
         shown_report=group.shown_report.replace(str(source), str(copy)),
     )
 
@@ -201,7 +200,6 @@ def signs_of(promises: Mapping[str, PromiseResult]) -> Iterator[str]:
         yield "" if result is None else SIGNS.get(result.verdict, "")
 
 
-NUM_TESTS_NAMED = 3
 MOST_LINES_SHOWN = 40
 
 
@@ -223,7 +221,8 @@ def verdict_page(verdict: EngineVerdict, depth: int = 1) -> str:
         lines += [*_group(number, group, above), ""]
     if verdict.unshown:
         lines += ["## Known, and not shown by this run", ""]
-        lines += [*(_unshown(each, above) for each in verdict.unshown), ""]
+        lines += [f"* {each.title}. {' '.join(_issue(each, above))}" for each in verdict.unshown]
+        lines.append("")
     if verdict.skips:
         lines += ["## Not tested", "", *header("tests", "why")]
         lines += [line(str(count), reason) for reason, count in verdict.skips.items()]
@@ -242,14 +241,12 @@ def _table(verdict: EngineVerdict) -> Iterator[str]:
 def _group(number: int, group: FailureGroup, above: str) -> Iterator[str]:
     yield f"### {number}. {group.title}"
     yield ""
-    if group.issue is not None:
-        yield from _issue(group.issue, above)
-    more = max(0, len(group.tests) - NUM_TESTS_NAMED)
-    names = ", ".join(f"`{each}`" for each in group.tests[:NUM_TESTS_NAMED])
+    for each in _issue(group.issue, above) if group.issue else ():
+        yield from (each, "")
     models = f" on {', '.join(group.models)}" if group.models else ""
     yield (
-        f"Found in {group.num_tests} test{'s' * (group.num_tests > 1)}{models}, of "
-        f"{names}{f' and {more} more' if more else ''}. The shortest of them, `{group.shown_test}`:"
+        f"Found in {counted(group.num_tests, 'test')}{models}, of {some_of(group.tests)}. "
+        f"The shortest of them, `{group.shown_test}`:"
     )
     yield ""
     yield "```text"
@@ -258,35 +255,19 @@ def _group(number: int, group: FailureGroup, above: str) -> Iterator[str]:
     if len(lines) > MOST_LINES_SHOWN:
         yield f"... and {len(lines) - MOST_LINES_SHOWN} more lines"
     yield "```"
-    if group.replays or (group.failure and group.failure.replay):
+    if group.failure and (path := group.failure.replay):
+        became = " and ".join(group.replays) or "not run"
         yield ""
-        yield _replays(group)
+        yield f"Run again alone: [{path.rpartition('/')[2]}]({path}), {became}."
 
 
 def _issue(issue: IssueRecord, above: str) -> Iterator[str]:
-    kind = "A documented convention" if issue.is_documented else "A defect"
-    paragraphs = [f"{kind}. {issue.cause}"]
+    """Yields what is known of a failure, in paragraphs."""
+    yield f"{'A documented convention' if issue.is_documented else 'A defect'}. {issue.cause}"
     if issue.threads:
-        paragraphs.append(f"In public: {', '.join(issue.threads)}.")
+        yield f"In public: {', '.join(issue.threads)}."
     elif not issue.is_documented:
-        paragraphs.append("No public thread is known to us.")
+        yield "No public thread is known to us."
     if issue.scripts:
-        paragraphs.append(f"With the library alone: {_links(issue, above)}.")
-    for each in paragraphs:
-        yield from (each, "")
-
-
-def _links(issue: IssueRecord, above: str) -> str:
-    return ", ".join(f"[{each.rpartition('/')[2]}]({above}{each})" for each in issue.scripts)
-
-
-def _unshown(issue: IssueRecord, above: str) -> str:
-    scripts = [f"With the library alone: {_links(issue, above)}."] if issue.scripts else []
-    return " ".join([f"* {issue.title}. {issue.cause}", *issue.threads, *scripts])
-
-
-def _replays(group: FailureGroup) -> str:
-    path = group.failure.replay if group.failure else None
-    where = f"[{path.rpartition('/')[2]}]({path}), " if path else ""
-    became = " and ".join(group.replays) or "not run"
-    return f"Run again alone: {where}{became}."
+        links = (f"[{each.rpartition('/')[2]}]({above}{each})" for each in issue.scripts)
+        yield f"With the library alone: {', '.join(links)}."

@@ -99,7 +99,6 @@ class Session:
     def judge(self, issues: Sequence[KnownIssue], conclude: Conclude) -> bool:
         """Runs the suite and hands on the verdict on the tests that were run, whatever stopped it.
         Returns whether there were any."""
-        found: list[JournalEntry] = []
         has_ended = False
         try:
             has_ended = self.run() in ENDED

@@ -31,22 +31,24 @@ class CellRecord:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Requirements that break in the same cells and hold in others, and what decides.
+class Found:
+    """What a search for what decides has found: the requirement breaks `at` these settings and holds
+    once one of the axes in `decisive` has the value that is given there. With the values of `unasked`
+    it cannot be asked. `decisive` is empty if it does not do so alone; `note` says why."""
 
-    `shown` was asked alone, or with others of a known finding, in every configuration that the search
-    needed. It breaks `at` these settings and holds once one of the axes in `decisive` has the value
-    that is given there. With the values of `unasked` it cannot be asked. `decisive` is empty if it does
-    not do so alone.
-    """
+    at: Settings
+    decisive: Settings
+    unasked: Settings = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference(Found):
+    """What decides for requirements that break in the same cells and hold in others. The first of them
+    was asked alone, of a known finding several together, wherever the search needed it."""
 
     requirements: tuple[str, ...]
     what: str  # what is known of the failure, or the promise
-    shown: str
-    at: Settings
-    decisive: Settings
-    unasked: Settings
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,6 @@ class MatrixRecord:
     outcomes: Mapping[str, tuple[RequirementOutcome, ...]] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
     num_probes: int = 0  # runs of requirements alone
-    probe_minutes: float = 0.0
     is_complete: bool = False
     findings: tuple[str, ...] = ()  # what is known of failures, without what names a promise alone
     num_missing: int = 0
@@ -108,7 +109,9 @@ def rows_of(record: MatrixRecord) -> dict[Row, list[str]]:
     for (what, _), found in groups.items():
         merged = tuple(map(merged_outcome, zip(*found.values(), strict=True)))
         # First what breaks most often: asked together, it shows the finding soonest.
-        names = sorted(found, key=lambda name: -sum(each in BREAKS for each in found[name]))
+        names = sorted(
+            found, key=lambda name: (-sum(each in BREAKS for each in found[name]), len(name))
+        )
         rows[what, merged] = names
     return rows
 

@@ -4,7 +4,7 @@ import hashlib
 import re
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from batchproof.places import CHECKOUT, ROOT
@@ -24,6 +24,16 @@ def line(*cells: str) -> str:
 def counted(number: int, noun: str) -> str:
     """Returns a number with its noun: `1 row`, `1,200 rows`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+MOST_NAMED = 3
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Returns the first of these names, and how many more there are."""
+    shown = ", ".join(f"`{each}`" for each in names[:MOST_NAMED])
+    more = len(names) - MOST_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 MOST_CHARACTERS = 100
