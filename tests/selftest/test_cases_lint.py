@@ -14,15 +14,9 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.workload.paste import as_yaml
 from batchproof.workload.workloads import Workload
-from tests.selftest.conftest import oracle_of
 
 GOOD = "- {name: a-case, promise: P1, why: It broke., requests: [{prompt: [1], max_new_tokens: 2}]}\n"
 ONE = "prompt: [1], max_new_tokens: 1"  # a good request
-
-
-@pytest.fixture(scope="module")
-def oracle() -> Oracle:
-    return oracle_of("gpt2-random")
 
 
 def with_request(request: str) -> str:
@@ -71,25 +65,40 @@ WRONG_FILES = [
         "1: case 'a-case' must have either the key 'requests' or the key 'calls'",
     ),
     (with_request(f"{{id: a, {ONE}}}\n    - {{id: a, {ONE}}}"), "6: id 'a' is that of "),
-    (
-        with_request("{prompt: 7, max_new_tokens: 1}"),
-        "5: prompt is '7', a number, but must be a text, a list of ids, {length, seed}",
-    ),
 ]
 WRONG_KEYS = [
     ("promis: P1", "a case has no key 'promis'; do you mean promise?"),
     ("config: {max_num_seqs: 0}", "EngineConfig.max_num_seqs is 0, but must be at least 1"),
     ("link: a/b#7", "link is 'a/b#7', but must be the http or https URL of a public thread"),
 ]
+WRONG_REQUESTS = [  # the last four are wrong for the model alone
+    ("{prompt: 7, max_new_tokens: 1}", "prompt is '7', a number, but must be a text, a list of ids, {"),
+    ("{prompt: [], max_new_tokens: 1}", "request 'r0' is a bad one on gpt2-random"),
+    (
+        "{prompt: [1, 2], max_new_tokens: 1, eos: ['prompt[2]']}",
+        "eos prompt[2] does not exist: there are 2",
+    ),
+    (
+        "{prompt: [1], max_new_tokens: 4, eos: [300], grammar: {regex: abc}}",
+        "request 'r0' is a bad one on gpt2-random (eos_token_ids is empty, or unknown",
+    ),
+    (
+        "{prompt: [1], max_new_tokens: 4, eos: [2, 98], grammar: {regex: abc}}",
+        "eos 98 of request 'r0' stands in texts of its regex",
+    ),
+]
 WRONG = [*WRONG_FILES, *((with_key(line), f"2: {says}") for line, says in WRONG_KEYS)]
+WRONG += [(with_request(each), f"5: {says}") for each, says in WRONG_REQUESTS]
 
 
 @pytest.mark.parametrize(("text", "says"), WRONG)
-def test_a_wrong_case_file_names_line_value_and_rule(tmp_path: Path, text: str, says: str) -> None:
+def test_a_wrong_case_file_names_line_value_and_rule(
+    tmp_path: Path, oracle: Oracle, text: str, says: str
+) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(CaseError, match=f"^{re.escape(f'{path}:{says}')}"):
-        load_cases(tmp_path)
+        workloads_of(load_cases(tmp_path)[0], oracle)
 
 
 def test_a_prompt_above_the_budget_needs_an_engine_that_feeds_it_in_parts(tmp_path: Path) -> None:
@@ -114,34 +123,6 @@ def test_a_folder_holds_cases_of_different_names(tmp_path: Path) -> None:
         (tmp_path / name).write_text(GOOD)
     with pytest.raises(CaseError, match=r"two\.yaml:1: case name 'a-case' is taken by .*one\.yaml:1"):
         load_cases(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("request_", "says"),
-    [
-        ("{prompt: [], max_new_tokens: 1}", "request 'r0' is a bad one on gpt2-random"),
-        (
-            "{prompt: [1, 2], max_new_tokens: 1, eos: ['prompt[2]']}",
-            "eos prompt[2] does not exist: there are 2",
-        ),
-        (
-            "{prompt: [1], max_new_tokens: 4, eos: [300], grammar: {regex: abc}}",
-            "request 'r0' is a bad one on gpt2-random (eos_token_ids is empty, or unknown",
-        ),
-        (
-            "{prompt: [1], max_new_tokens: 4, eos: [2, 98], grammar: {regex: abc}}",
-            "eos 98 of request 'r0' stands in texts of its regex",
-        ),
-    ],
-    ids=["must be announced", "eos is not there", "eos is unknown", "eos is in texts"],
-)
-def test_what_only_a_model_shows_is_named_as_well(
-    tmp_path: Path, oracle: Oracle, request_: str, says: str
-) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_text(with_request(request_))
-    with pytest.raises(CaseError, match=re.escape(f"bad.yaml:5: {says}")):
-        workloads_of(load_file(path)[0], oracle)
 
 
 def test_an_ending_the_right_answer_does_not_have_is_found(tmp_path: Path, oracle: Oracle) -> None:

@@ -20,11 +20,6 @@ from tests.selftest.conftest import oracle_of
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
 
 
-@pytest.fixture(scope="module")
-def oracle() -> Oracle:
-    return oracle_of("gpt2-random")
-
-
 def right(oracle: Oracle, request: Request) -> Completion:
     token_ids, reason = oracle.expected(request)
     answer = oracle.answer(request.prompt_token_ids, request.max_new_tokens)
