@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.api import EngineConfig, Request
+from batchproof.api import EngineConfig, Request, SamplingParams
 from batchproof.cases.files import load_cases, load_file
 from batchproof.cases.runner import slips, workloads_of
 from batchproof.errors import CaseError
@@ -132,14 +132,32 @@ def test_an_ending_the_right_answer_does_not_have_is_found(tmp_path: Path, oracl
     assert (spec.place.line, ending) == (5, "3 tokens, and finish length")
 
 
+EVERYTHING = SamplingParams(
+    temperature=0.5,
+    top_k=3,
+    top_p=0.9,
+    min_p=0.1,
+    seed=7,
+    repetition_penalty=1.5,
+    presence_penalty=-1.0,
+    frequency_penalty=0.5,
+    logit_bias=((1, 2.5), (3, -4.0)),
+    allowed_token_ids=frozenset({1, 3}),
+    min_tokens=2,
+    stop_token_sequences=((1, 3), (3,)),
+    logprobs=2,
+    prompt_logprobs=0,
+)
+
+
 def test_what_a_failure_prints_loads_as_the_same_workload(tmp_path: Path) -> None:
-    """Odd ids, bad input, arrivals and aborts."""
+    """Odd ids, bad input, parameters, arrivals and aborts."""
     workload = Workload(
         (
             Request("yes", (1,), 0),
             Request("1", (), 2),
             Request("a: #b\n'é'", (-1, 300), -3),
-            Request("b", (5, 6), 3, frozenset({9, 2})),
+            Request("b", (5, 6), 3, frozenset({9, 2}), EVERYTHING),
         ),
         EngineConfig(max_num_seqs=2, num_blocks=9, block_size=3, max_model_len=50, prefix_caching=True),
         arrivals=(0, 3, 0, 1),
@@ -157,3 +175,4 @@ def test_what_a_failure_prints_loads_as_the_same_workload(tmp_path: Path) -> Non
         assert (spec.request_id, spec.cap) == (request.request_id, request.max_new_tokens)
         assert spec.prompt == request.prompt_token_ids
         assert frozenset(spec.eos) == request.eos_token_ids
+        assert spec.sampling == request.sampling
