@@ -103,6 +103,12 @@ def oracle_of(name: str, dtype: torch.dtype = torch.float32) -> Oracle:
     return Oracle(load_model(name, torch.device("cpu"), dtype), reference_factory())
 
 
+@pytest.fixture(scope="session")
+def oracle() -> Oracle:
+    """That of a small model, for tests of the rules."""
+    return oracle_of("gpt2-random")
+
+
 def session_of(command: list[str]) -> Session:
     """Runs pytest in this process."""
     with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.api import EngineConfig, Request
+from batchproof.api import EngineConfig, Request, SamplingParams
 from batchproof.cases.files import load_cases, load_file
 from batchproof.cases.runner import slips, workloads_of
 from batchproof.errors import CaseError
@@ -14,15 +14,9 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.workload.paste import as_yaml
 from batchproof.workload.workloads import Workload
-from tests.selftest.conftest import oracle_of
 
 GOOD = "- {name: a-case, promise: P1, why: It broke., requests: [{prompt: [1], max_new_tokens: 2}]}\n"
 ONE = "prompt: [1], max_new_tokens: 1"  # a good request
-
-
-@pytest.fixture(scope="module")
-def oracle() -> Oracle:
-    return oracle_of("gpt2-random")
 
 
 def with_request(request: str) -> str:
@@ -71,25 +65,40 @@ WRONG_FILES = [
         "1: case 'a-case' must have either the key 'requests' or the key 'calls'",
     ),
     (with_request(f"{{id: a, {ONE}}}\n    - {{id: a, {ONE}}}"), "6: id 'a' is that of "),
-    (
-        with_request("{prompt: 7, max_new_tokens: 1}"),
-        "5: prompt is '7', a number, but must be a text, a list of ids, {length, seed}",
-    ),
 ]
 WRONG_KEYS = [
     ("promis: P1", "a case has no key 'promis'; do you mean promise?"),
     ("config: {max_num_seqs: 0}", "EngineConfig.max_num_seqs is 0, but must be at least 1"),
     ("link: a/b#7", "link is 'a/b#7', but must be the http or https URL of a public thread"),
 ]
+WRONG_REQUESTS = [  # the last four are wrong for the model alone
+    ("{prompt: 7, max_new_tokens: 1}", "prompt is '7', a number, but must be a text, a list of ids, {"),
+    ("{prompt: [], max_new_tokens: 1}", "request 'r0' is a bad one on gpt2-random"),
+    (
+        "{prompt: [1, 2], max_new_tokens: 1, eos: ['prompt[2]']}",
+        "eos prompt[2] does not exist: there are 2",
+    ),
+    (
+        "{prompt: [1], max_new_tokens: 4, eos: [300], grammar: {regex: abc}}",
+        "request 'r0' is a bad one on gpt2-random (eos_token_ids is empty, or unknown",
+    ),
+    (
+        "{prompt: [1], max_new_tokens: 4, eos: [2, 98], grammar: {regex: abc}}",
+        "eos 98 of request 'r0' stands in texts of its regex",
+    ),
+]
 WRONG = [*WRONG_FILES, *((with_key(line), f"2: {says}") for line, says in WRONG_KEYS)]
+WRONG += [(with_request(each), f"5: {says}") for each, says in WRONG_REQUESTS]
 
 
 @pytest.mark.parametrize(("text", "says"), WRONG)
-def test_a_wrong_case_file_names_line_value_and_rule(tmp_path: Path, text: str, says: str) -> None:
+def test_a_wrong_case_file_names_line_value_and_rule(
+    tmp_path: Path, oracle: Oracle, text: str, says: str
+) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(CaseError, match=f"^{re.escape(f'{path}:{says}')}"):
-        load_cases(tmp_path)
+        workloads_of(load_cases(tmp_path)[0], oracle)
 
 
 def test_a_prompt_above_the_budget_needs_an_engine_that_feeds_it_in_parts(tmp_path: Path) -> None:
@@ -116,34 +125,6 @@ def test_a_folder_holds_cases_of_different_names(tmp_path: Path) -> None:
         load_cases(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("request_", "says"),
-    [
-        ("{prompt: [], max_new_tokens: 1}", "request 'r0' is a bad one on gpt2-random"),
-        (
-            "{prompt: [1, 2], max_new_tokens: 1, eos: ['prompt[2]']}",
-            "eos prompt[2] does not exist: there are 2",
-        ),
-        (
-            "{prompt: [1], max_new_tokens: 4, eos: [300], grammar: {regex: abc}}",
-            "request 'r0' is a bad one on gpt2-random (eos_token_ids is empty, or unknown",
-        ),
-        (
-            "{prompt: [1], max_new_tokens: 4, eos: [2, 98], grammar: {regex: abc}}",
-            "eos 98 of request 'r0' stands in texts of its regex",
-        ),
-    ],
-    ids=["must be announced", "eos is not there", "eos is unknown", "eos is in texts"],
-)
-def test_what_only_a_model_shows_is_named_as_well(
-    tmp_path: Path, oracle: Oracle, request_: str, says: str
-) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_text(with_request(request_))
-    with pytest.raises(CaseError, match=re.escape(f"bad.yaml:5: {says}")):
-        workloads_of(load_file(path)[0], oracle)
-
-
 def test_an_ending_the_right_answer_does_not_have_is_found(tmp_path: Path, oracle: Oracle) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(with_request("{prompt: [1, 2], max_new_tokens: 3, expect: {num_tokens: 2}}"))
@@ -151,14 +132,32 @@ def test_an_ending_the_right_answer_does_not_have_is_found(tmp_path: Path, oracl
     assert (spec.place.line, ending) == (5, "3 tokens, and finish length")
 
 
+EVERYTHING = SamplingParams(
+    temperature=0.5,
+    top_k=3,
+    top_p=0.9,
+    min_p=0.1,
+    seed=7,
+    repetition_penalty=1.5,
+    presence_penalty=-1.0,
+    frequency_penalty=0.5,
+    logit_bias=((1, 2.5), (3, -4.0)),
+    allowed_token_ids=frozenset({1, 3}),
+    min_tokens=2,
+    stop_token_sequences=((1, 3), (3,)),
+    logprobs=2,
+    prompt_logprobs=0,
+)
+
+
 def test_what_a_failure_prints_loads_as_the_same_workload(tmp_path: Path) -> None:
-    """Odd ids, bad input, arrivals and aborts."""
+    """Odd ids, bad input, parameters, arrivals and aborts."""
     workload = Workload(
         (
             Request("yes", (1,), 0),
             Request("1", (), 2),
             Request("a: #b\n'é'", (-1, 300), -3),
-            Request("b", (5, 6), 3, frozenset({9, 2})),
+            Request("b", (5, 6), 3, frozenset({9, 2}), EVERYTHING),
         ),
         EngineConfig(max_num_seqs=2, num_blocks=9, block_size=3, max_model_len=50, prefix_caching=True),
         arrivals=(0, 3, 0, 1),
@@ -176,3 +175,4 @@ def test_what_a_failure_prints_loads_as_the_same_workload(tmp_path: Path) -> Non
         assert (spec.request_id, spec.cap) == (request.request_id, request.max_new_tokens)
         assert spec.prompt == request.prompt_token_ids
         assert frozenset(spec.eos) == request.eos_token_ids
+        assert spec.sampling == request.sampling

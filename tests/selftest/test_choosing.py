@@ -1,6 +1,5 @@
 """How the suite says which token a request's parameters choose, and with which probability."""
 
-import json
 import math
 import random
 import re
@@ -20,27 +19,9 @@ from batchproof.checks.logprobs import logprob_findings
 from batchproof.oracle.choosing import kept, num_until_end, probabilities, processed
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
-from batchproof.workload.paste import as_yaml
-from batchproof.workload.sampling_values import plain_values, sampling_params
 from batchproof.workload.workloads import Workload
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0], dtype=torch.float64)
-EVERYTHING = SamplingParams(
-    temperature=0.5,
-    top_k=3,
-    top_p=0.9,
-    min_p=0.1,
-    seed=7,
-    repetition_penalty=1.5,
-    presence_penalty=-1.0,
-    frequency_penalty=0.5,
-    logit_bias=((1, 2.5), (3, -4.0)),
-    allowed_token_ids=frozenset({1, 3}),
-    min_tokens=2,
-    stop_token_sequences=((1, 3), (3,)),
-    logprobs=2,
-    prompt_logprobs=0,
-)
 
 
 def request(eos: frozenset[int] = frozenset(), **fields: object) -> Request:
@@ -124,14 +105,6 @@ def test_parameters_out_of_range_are_refused_by_value_and_rule(
     asked = SamplingParams(**fields)  # type: ignore[arg-type]
     assert words in str(asked.refusal(9, 3, frozenset({4})))
     assert SamplingParams().refusal(9, 3, frozenset()) is None
-
-
-def test_parameters_survive_files() -> None:
-    written = json.loads(json.dumps(plain_values(EVERYTHING)))
-    assert sampling_params(written) == EVERYTHING
-    assert plain_values(SamplingParams()) == {}
-    text = as_yaml([Workload((Request("r", (1,), 2, sampling=EVERYTHING),))], "P19")
-    assert "logit_bias: [[1, 2.5], [3, -4.0]]" in text
 
 
 def biased(shift: float) -> list[int]:

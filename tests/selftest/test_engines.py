@@ -1,14 +1,14 @@
 """Parts of the built-in engines that conformance does not show."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from batchproof.api import Completion, EngineConfig, Request
 from batchproof.errors import UnsupportedModelError
@@ -77,29 +77,19 @@ def test_a_model_that_an_engine_would_answer_wrongly_is_refused(
         resolve_engine(name).factory(tiny(model, **changes), EngineConfig())
 
 
-class _Changed:
-    """The reference, with changed answers."""
-
-    def __init__(
-        self, model: PreTrainedModel, config: EngineConfig, change: Callable[[Completion], Completion]
-    ) -> None:
-        self._engine, self._change = reference(model, config), change
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        return [self._change(each) for each in self._engine.generate(requests)]
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_trial_batch_allows_what_rounding_does_and_no_more(dtype: torch.dtype) -> None:
     model = load_model("gpt2-random", torch.device("cpu"), dtype).model
 
     def probe(change: Callable[[Completion], Completion]) -> None:
-        name = change.__name__
-        probe_logits(name, model, lambda model, config: _Changed(model, config, change))
-        probe_tokens(name, model, None, lambda config: _Changed(model, config, change))
+        def build(config: EngineConfig) -> Any:
+            engine = reference(model, config)
+            return SimpleNamespace(
+                generate=lambda requests: [*map(change, engine.generate(requests))], close=lambda: None
+            )
+
+        probe_logits(change.__name__, model, lambda _model, config: build(config))
+        probe_tokens(change.__name__, model, None, build)
 
     def right(given: Completion) -> Completion:
         return given

@@ -11,7 +11,7 @@ from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
 from batchproof.api import Completion, FinishReason, Request
 from batchproof.errors import OracleError
-from batchproof.models.catalogue import ModelUnderTest, load_model
+from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
 from batchproof.run.registry import reference_factory
 from batchproof_engines.model_support import sliding_window
@@ -168,22 +168,17 @@ WRONG_ANSWERS: dict[str, Callable[[Request], Completion]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def subject() -> ModelUnderTest:
-    return load_model("gpt2-random", torch.device("cpu"), torch.float32)
-
-
 @pytest.mark.parametrize("words", WRONG_ANSWERS)
-def test_a_reference_without_an_answer_is_named(subject: ModelUnderTest, words: str) -> None:
+def test_a_reference_without_an_answer_is_named(oracle: Oracle, words: str) -> None:
     scripted = SimpleNamespace(generate=lambda asked: [*map(WRONG_ANSWERS[words], asked)])
-    oracle = Oracle(subject, lambda _model, _config: scripted)
+    unanswered = Oracle(oracle.subject, lambda _model, _config: scripted)
     start = "no right answer of 3 tokens to the prompt of 2 tokens that starts [5, 6]: the reference "
     with pytest.raises(OracleError, match=re.escape(start + words)):
-        oracle.answer((5, 6), 3)
+        unanswered.answer((5, 6), 3)
 
 
-def test_integer_arithmetic_without_an_answer_is_named(subject: ModelUnderTest) -> None:
-    constructed = ModelUnderTest("constructed", subject.model, lambda _prompt, _length: [1])
+def test_integer_arithmetic_without_an_answer_is_named(oracle: Oracle) -> None:
+    constructed = ModelUnderTest("constructed", oracle.subject.model, lambda _prompt, _length: [1])
     with pytest.raises(OracleError, match="its integer arithmetic gave 1 tokens"):
         Oracle(constructed, reference_factory()).right_tokens((5, 6), 3)
 

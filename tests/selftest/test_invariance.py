@@ -129,47 +129,16 @@ def few_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def along(
-    lab: Laboratory, factory: EngineFactory, axis: str, model: str, has: frozenset[Capability] = LOGITS
+    lab: Laboratory,
+    factory: EngineFactory,
+    axis: str,
+    model: str = RANDOM,
+    less: frozenset[Capability] = frozenset(),
 ) -> AxisRecord:
-    trial = Trial(lab, EngineSpec(repr(factory), factory), lab.oracle(model), Promise.P20, has)
-    return measure_axis(trial, AXES[axis], seed=0)
-
-
-@pytest.mark.parametrize(
-    ("change", "axis", "model", "grade"),
-    [
-        (exact, "batch", RANDOM, "B"),
-        (exact, "restart", RANDOM, "S"),
-        (noise_of_the_batch_size, "batch", RANDOM, "S"),
-        (far_by_the_batch_size, "batch", RANDOM, "-"),
-    ],
-)
-def test_each_grade_is_reached(
-    lab: Laboratory, change: Change, axis: str, model: str, grade: str
-) -> None:
-    """E and T are reached by engines that declare more, below."""
-    record = along(lab, engine(change), axis, model)
-    assert (record.grade, record.reason) == (grade, "")
-    assert record.num_comparisons == (5 if record.worst == 0 and grade != "-" else 4)
-    assert record.evidence == ("by construction" if axis == "restart" else "not shown")
-
-
-def test_what_cannot_be_graded_has_a_reason(lab: Laboratory) -> None:
-    record = along(lab, engine(without_logits), "order", HASH, frozenset())
-    assert (record.grade, record.worst) == ("T", None), "without logits the best grade"
-    assert "near-ties" in along(lab, engine(without_logits), "order", RANDOM, frozenset()).reason
-    record = along(lab, engine(raising), "batch", RANDOM)
-    assert (record.grade, record.reason) == (UNMEASURED, "the engine raised ValueError: out of luck")
-    assert record.has_failed
-    for name, axis, reason in (
-        ("reference", "chunking", "the engine has no chunked_prefill"),
-        ("static", "arrival", "show it in 0 of 4 comparisons: joins running decodes"),
-    ):
-        spec = resolve_engine(name)
-        has = lab.capabilities(spec, lab.subject(RANDOM))
-        record = along(lab, spec.factory, axis, RANDOM, has)
-        assert (record.grade, record.has_failed) == (UNMEASURED, False)
-        assert reason in record.reason
+    """Grades the engine with all that it can do, except for `less`."""
+    spec = EngineSpec(repr(factory), factory)
+    has = lab.capabilities(spec, lab.subject(model)) - less
+    return measure_axis(Trial(lab, spec, lab.oracle(model), Promise.P20, has), AXES[axis], seed=0)
 
 
 class Unsettled(RaggedEngine):
@@ -186,25 +155,54 @@ class Unsettled(RaggedEngine):
         return logits + self.has_paused * LARGE * torch.rand(logits.shape) * logits.abs()
 
 
-def test_an_interruption_is_met_in_the_middle_of_an_answer(lab: Laboratory) -> None:
-    has = RaggedEngine.capabilities
-    assert along(lab, RaggedEngine, "interruption", RANDOM, has).grade == "S"
-    assert along(lab, Unsettled, "interruption", RANDOM, has).grade == "-"
-    reason = along(lab, RaggedEngine, "interruption", RANDOM, has - {Capability.INTERRUPTION}).reason
-    assert reason == "the engine has no interruption"
+@pytest.mark.parametrize(
+    ("factory", "axis", "grade", "evidence", "num_comparisons"),
+    [
+        (engine(exact), "batch", "B", "not shown", 5),
+        (engine(exact), "restart", "S", "by construction", 5),
+        (engine(noise_of_the_batch_size), "batch", "S", "not shown", 4),
+        (RaggedEngine, "interruption", "S", "by construction", 4),
+        (Unsettled, "interruption", "-", "by construction", 4),
+        (resolve_engine("paged?offload=16").factory, "offload", "S", "shown", 4),
+    ],
+)
+def test_each_grade_is_reached(
+    lab: Laboratory,
+    factory: EngineFactory,
+    axis: str,
+    grade: str,
+    evidence: str,
+    num_comparisons: int,
+) -> None:
+    """E and T are reached by engines that declare more, below."""
+    record = along(lab, factory, axis)
+    assert (record.grade, record.evidence, record.reason) == (grade, evidence, "")
+    assert record.num_comparisons == num_comparisons
+
+
+def test_what_cannot_be_graded_has_a_reason(lab: Laboratory) -> None:
+    record = along(lab, engine(without_logits), "order", HASH, LOGITS)
+    assert (record.grade, record.worst) == ("T", None), "without logits the best grade"
+    assert "near-ties" in along(lab, engine(without_logits), "order", RANDOM, LOGITS).reason
+    record = along(lab, engine(raising), "batch")
+    assert (record.grade, record.reason) == (UNMEASURED, "the engine raised ValueError: out of luck")
+    assert record.has_failed
+    for name, axis, reason in (
+        ("reference", "chunking", "the engine has no chunked_prefill"),
+        ("static", "interruption", "the engine has no interruption"),
+        ("static", "arrival", "show it in 0 of 4 comparisons: joins running decodes"),
+        ("paged", "offload", ""),
+    ):
+        record = along(lab, resolve_engine(name).factory, axis)
+        assert (record.grade, record.has_failed) == (UNMEASURED, False)
+        assert reason in record.reason
+
+
+def test_an_interruption_is_met_in_the_middle_of_an_answer() -> None:
     late = Workload((Request("kept", (1, 2), 4),), interruptions=(Interruption(2, PAUSE),))
     told = [(step, TokenEvent("kept", 1)) for step in (0, 1)]
     with pytest.raises(measure.NotMeasuredError, match=r"within steps 0 to 1, not across \[2\]"):
         measure.require_in_the_middle(late, told)
-
-
-@pytest.mark.parametrize(("name", "grade"), [("paged?offload=16", "S"), ("paged", UNMEASURED)])
-def test_offloaded_blocks_come_back(lab: Laboratory, name: str, grade: str) -> None:
-    spec = resolve_engine(name)
-    has = lab.capabilities(spec, lab.subject(RANDOM))
-    record = along(lab, spec.factory, "offload", RANDOM, has)
-    assert record.grade == grade, record.reason
-    assert record.evidence == ("shown" if grade == "S" else "not shown")
 
 
 def held(

@@ -18,11 +18,8 @@ from batchproof.api import (
 from batchproof.checks.lifecycle import Cuts, parts, standing_findings
 from batchproof.checks.prefixes import ComputedPrefixes
 from batchproof.checks.trace import LateEnds, position_findings
-from batchproof.findings.finding import Rule, Run
-from batchproof.records.decode import decode, encode
-from batchproof.replay.record import StoredRun
+from batchproof.findings.finding import Rule
 from batchproof.workload.workloads import (
-    CLEAR,
     PAUSE,
     RESUME,
     UPDATE,
@@ -120,9 +117,3 @@ def test_old_keys_are_none_after_an_update_but_for_a_request_that_has_ended() ->
     for row in (("a", 4, 1), ("a", 0, 5)):  # it keeps its keys, or computes them again
         trace[1] = record(row)
         assert not [*position_findings(trace, workload, cuts=cleared)]
-
-
-def test_a_failure_file_holds_what_was_done() -> None:
-    done = (Interruption(0, CLEAR), Interruption(3, UPDATE, 7))
-    run = Run(1, Workload((ASKED,), arrivals=(0,), weights=2, interruptions=done))
-    assert decode(StoredRun, encode(StoredRun.of(run))).run() == run

@@ -18,28 +18,24 @@ from batchproof_engines.reference import ReferenceEngine
 from tests.selftest.conftest import HEAD, RunSuite, oracle_of
 
 ROUNDING = """
+from dataclasses import replace
 from batchproof.oracle.rounding import coarse
 from batchproof.oracle.precision import Precision
-from batchproof.api import Capability, Completion
 from batchproof_engines.reference import ReferenceEngine
-from dataclasses import replace
 
 
 class Rounding(ReferenceEngine):
     capabilities = frozenset()
 
+    def __init__(self, model, config):
+        super().__init__(coarse(model, Precision("bfloat16", "int8")), config)
 
-def rounding(model, config):
-    return Rounding(coarse(model, Precision("bfloat16", "int8")), config)
 
-
-def lying(model, config):
-    engine = rounding(model, config)
-    generate = engine.generate
-    engine.generate = lambda requests: generate(
-        [replace(r, prompt_token_ids=r.prompt_token_ids[1:] or r.prompt_token_ids) for r in requests]
-    )
-    return engine
+class Lying(Rounding):
+    def generate(self, requests):
+        return super().generate(
+            [replace(each, prompt_token_ids=each.prompt_token_ids[-9:]) for each in requests]
+        )
 """
 
 
@@ -57,20 +53,20 @@ def test_mini(trial):
 
 
 def test_an_engine_that_rounds_is_judged_by_its_own_rounding(run_suite: RunSuite) -> None:
-    engines = ("--engine=mine.py:rounding", "--engine=mine.py:lying")
+    engines = ("--engine=mine.py:Rounding", "--engine=mine.py:Lying")
     said = ("--compute-dtype=bfloat16", "--kv-cache-dtype=int8")
     judged = run_suite(*said, *engines, test_mini=SUITE, mine=ROUNDING)
     assert "computed in bfloat16, int8 keys and values" in judged.output
     assert "1 failed, 1 passed" in judged.output, judged.output
     (failed,) = [line for line in judged.output.splitlines() if line.startswith("FAILED")]
-    assert "mine.py:lying" in failed
+    assert "mine.py:Lying" in failed
     unsaid = run_suite(engines[0])
     assert "1 failed" in unsaid.output
 
 
 @pytest.mark.parametrize(("kind", "most"), [("fp8", 1 / 16), ("int8", 1 / 254), ("int4", 1 / 14)])
-def test_weights_are_rounded_in_the_layers_alone(kind: str, most: float) -> None:
-    model = oracle_of("gpt2-random").subject.model
+def test_weights_are_rounded_in_the_layers_alone(oracle: Oracle, kind: str, most: float) -> None:
+    model = oracle.subject.model
     rounded = coarse(model, Precision(weights=kind)).state_dict()
     errors = {
         name: float((rounded[name] - weight).abs().max() / weight.abs().max())
@@ -127,16 +123,15 @@ def off(completion: Completion, by: float) -> Completion:
     return replace(completion, logits=logits)
 
 
-def test_an_input_that_amplifies_rounding_is_judged_by_its_own() -> None:
+def test_an_input_that_amplifies_rounding_is_judged_by_its_own(oracle: Oracle) -> None:
     """Neither it nor a worse answer passes elsewhere."""
-    right = oracle_of("gpt2-random")
-    amplifying = Oracle(right.subject, _Amplifying)
+    amplifying = Oracle(oracle.subject, _Amplifying)
     requests = [Request("amplified", AMPLIFIED, 4), Request("ordinary", ORDINARY, 4)]
     config = EngineConfig(return_logits=True)
-    amplified, ordinary = ReferenceEngine(right.subject.model, config).generate(requests)
+    amplified, ordinary = ReferenceEngine(oracle.subject.model, config).generate(requests)
     require(logit_findings(requests[0], off(amplified, 0.02), amplifying))
     for request, completion, judge in (
-        (requests[0], off(amplified, 0.02), right),
+        (requests[0], off(amplified, 0.02), oracle),
         (requests[0], off(amplified, 0.2), amplifying),
         (requests[1], off(ordinary, 0.02), amplifying),
     ):

@@ -32,27 +32,22 @@ def files(folder: Path, **sources: str) -> Path:
     return folder
 
 
-def test_two_engine_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
-    """The second once answered for both: its file was taken for the source of the first."""
-    specs = [
-        resolve_engine(f"{files(tmp_path / name, mine=MINE.format(name))}/mine.py:make")
-        for name in ("one", "two")
-    ]
-    assert [spec.factory("model", "config") for spec in specs] == ["one", "two"]  # type: ignore[arg-type,comparison-overlap]
-
-
-MINE = "def make(model, config): return {!r}"
-HELPED = "import {0}\ndef make(model, config): return {0}.NAME"
-
-
-def test_no_engine_runs_the_helper_of_another(tmp_path: Path) -> None:
-    """The second of two engines, such as before and after a change, once ran the first's helper."""
+def test_two_engine_files_of_one_name_are_two_modules_and_neither_runs_the_helper_of_the_other(
+    tmp_path: Path,
+) -> None:
+    """The second of two engines, such as before and after a change, was once taken for the first, or
+    ran the first's helper."""
     helper = "helper_of_two_engines"
-    sources = {"mine": HELPED.format(helper), helper: "NAME = 'first'"}
-    before = resolve_engine(f"{files(tmp_path / 'before', **sources)}/mine.py:make")
-    assert before.factory("model", "config") == "first"  # type: ignore[arg-type,comparison-overlap]
+    alone = {"mine": "def make(model, config): return 'alone'"}
+    helped = {
+        "mine": f"import {helper}\ndef make(model, config): return {helper}.NAME",
+        helper: "NAME = 'helped'",
+    }
+    for name, sources in (("alone", alone), ("helped", helped)):
+        spec = resolve_engine(f"{files(tmp_path / name, **sources)}/mine.py:make")
+        assert spec.factory("model", "config") == name  # type: ignore[arg-type,comparison-overlap]
     with pytest.raises(UsageError, match=f"each hold a module '{helper}'"):
-        resolve_engine(f"{files(tmp_path / 'after', **sources)}/mine.py:make")
+        resolve_engine(f"{files(tmp_path / 'after', **helped)}/mine.py:make")
 
 
 def test_the_value_of_an_option_is_a_json_scalar_or_a_text() -> None:

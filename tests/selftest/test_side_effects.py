@@ -3,20 +3,20 @@
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from batchproof.api import Completion, EngineConfig, Request
+from batchproof.api import Completion, Request
 from batchproof.checks.environment import EXACT, positions, set_back
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import torch_restored
 from batchproof.run.failures import ConformanceFailure
-from batchproof.run.registry import EngineSpec, resolve_engine
+from batchproof.run.registry import EngineSpec
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
+from batchproof_engines.static import StaticEngine
 from batchproof_lab.suite_run import Effort, run_suite
 from tests.selftest.conftest import LaboratoryFor
 
@@ -64,12 +64,9 @@ def restored() -> Iterator[None]:
 
 
 def flipping(statement: str) -> EngineSpec:
-    class Flipping:
-        def __init__(self, model: Any, config: EngineConfig) -> None:
-            self._inner = resolve_engine("static").factory(model, config)
-
+    class Flipping(StaticEngine):
         def generate(self, requests: Sequence[Request]) -> list[Completion]:
-            done = self._inner.generate(requests)
+            done = super().generate(requests)
             exec(statement, {"torch": torch, "numpy": np})
             return done
 

@@ -1,9 +1,9 @@
 """Each rule about traces, with a trace that keeps it and one that breaks it."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -32,8 +32,8 @@ from batchproof.checks.happened import (
 )
 from batchproof.checks.masks import brute_force_mask, mask_findings
 from batchproof.checks.prefixes import Computed, ComputedPrefixes
-from batchproof.checks.scheduling import limit_findings, queue_findings, scheduling_findings
-from batchproof.checks.trace import LateEnds, accounting_findings, end_findings, position_findings
+from batchproof.checks.scheduling import scheduling_findings
+from batchproof.checks.trace import accounting_findings, position_findings
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import finding_text
 from batchproof.requirements.promises import Promise
@@ -92,15 +92,21 @@ COMPLETIONS = tuple(
 )
 
 
-Checks = tuple[Callable[[Sequence[StepRecord]], None], ...]
-CHECKS: Checks = (
-    lambda trace: require(position_findings(trace, WORKLOAD)),
-    lambda trace: require(limit_findings(trace, WORKLOAD, has_token_budget=True)),
-    lambda trace: require(queue_findings(trace, WORKLOAD)),
-    lambda trace: require(scheduling_findings(trace, WORKLOAD, can_chunk=True)),
-    lambda trace: require(accounting_findings(trace, WORKLOAD)),
-    lambda trace: require(end_findings(trace, WORKLOAD, COMPLETIONS)),
-)
+SCHEDULED = frozenset({Capability.STEPPING, Capability.TRACING, Capability.SCHEDULING})
+CAPABLE = SCHEDULED | {Capability.CHUNKED_PREFILL, Capability.PREFIX_CACHING}
+
+
+class World(NamedTuple):
+    """A workload, its answers, and what the engine declares that serves it."""
+
+    workload: Workload = WORKLOAD
+    answers: tuple[Completion, ...] = COMPLETIONS
+    capabilities: frozenset[Capability] = CAPABLE
+    delay: int = 0
+
+    def judge(self, trace: Sequence[StepRecord]) -> None:
+        workload, answers, capabilities, delay = self
+        require(conduct_findings(workload, Outcome(answers), trace, capabilities, delay=delay))
 
 
 def test_what_an_engine_may_do_breaks_no_rule() -> None:
@@ -108,8 +114,7 @@ def test_what_an_engine_may_do_breaks_no_rule() -> None:
     backwards = [
         replace(each, **{name: getattr(each, name)[::-1] for name in names}) for each in HONEST
     ]
-    for check in CHECKS:
-        check(backwards)
+    World().judge(backwards)
     grown = [replace(each, num_total_blocks=8 + n) for n, each in enumerate(HONEST)]
     grown = [replace(each, num_free_blocks=each.num_free_blocks + n) for n, each in enumerate(grown)]
     require(accounting_findings(grown, WORKLOAD.with_config(num_blocks=None)))
@@ -145,7 +150,11 @@ BROKEN: Broken = {
         "7 tokens were fed": [*HONEST[:2], step("c2+7")],
         "1 of 2 slots are used, but 'c' waits": [HONEST[0], step("a3+1", "c", "", "a"), HONEST[2]],
         "running request 'a' got no token": [HONEST[0], step("c0+2", "", "c", "", free=5), HONEST[2]],
-        "'c' was admitted before 'b'": [step("a0+3 c0+2", "b", "ac", "", free=6), *HONEST[1:]],
+        "'c' was admitted before 'b'": [
+            step("a0+3 c0+2", "b", "ac", free=5),
+            step("a3+1 c2+1", "b", "", "ac"),
+            step("b0+2", "", "b", "b"),
+        ],
     },
     Promise.P10: {
         "step 3 fed nothing": [*HONEST, step("")],
@@ -241,13 +250,13 @@ def test_hits_are_for_engines_that_declare_them_and_configs_that_ask_for_them() 
         step("g0+4", "", "g", "g", free=8),
     ]
     capable = frozenset({Capability.TRACING, Capability.PREFIX_CACHING})
-    require(conduct_findings(ALIKE, Outcome(ANSWERS), trace, capable))
-    for capabilities, workload in (
-        (capable - {Capability.PREFIX_CACHING}, ALIKE),
-        (capable, ALIKE.with_config(prefix_caching=False)),
+    World(ALIKE, ANSWERS, capable).judge(trace)
+    for world in (
+        World(ALIKE, ANSWERS, capable - {Capability.PREFIX_CACHING}),
+        World(ALIKE.with_config(prefix_caching=False), ANSWERS, capable),
     ):
         with pytest.raises(BrokenPromise, match="context_len is 4, but 0 tokens were fed before"):
-            require(conduct_findings(workload, Outcome(ANSWERS), trace, capabilities))
+            world.judge(trace)
 
 
 def test_blocks_taken_over_were_free_before_and_leave_no_room_for_the_next() -> None:
@@ -285,7 +294,6 @@ LATE_ANSWERS = (
     Completion("m", (7,) * 6, FinishReason.LENGTH),
     Completion("n", (7, 7), FinishReason.LENGTH),
 )
-SCHEDULED = frozenset({Capability.STEPPING, Capability.TRACING, Capability.SCHEDULING})
 UP_TO_THE_EOS = [step("l0+2 m0+1", "n", "lm", free=6), step("l2+1 m1+1", "n", free=5)]
 
 
@@ -306,18 +314,15 @@ def ends(delay: int, surplus: int | None = None) -> list[StepRecord]:
     return trace
 
 
-def judged(trace: Sequence[StepRecord], delay: int, workload: Workload = LATE) -> None:
-    require(conduct_findings(workload, Outcome(LATE_ANSWERS), trace, SCHEDULED, delay=delay))
-
-
 @pytest.mark.parametrize(("taken", "surplus", "declared"), [(1, 0, 0), (2, 2, 1)])
 def test_an_eos_that_is_read_later_than_declared_breaks_p9(
     taken: int, surplus: int, declared: int
 ) -> None:
-    judged(ends(declared), declared)
+    world = World(LATE, LATE_ANSWERS, SCHEDULED, declared)
+    world.judge(ends(declared))
     words = f"step {1 + taken}: request 'l' finishes, but its last token was sampled in step 1"
     with pytest.raises(BrokenPromise, match=words) as caught:
-        judged(ends(taken, surplus), declared)
+        world.judge(ends(taken, surplus))
     assert caught.value.finding.promise is Promise.P9
 
 
@@ -352,24 +357,14 @@ HIDDEN: Broken = {
 }
 
 
-def late(trace: Sequence[StepRecord]) -> LateEnds:
-    return LateEnds.of(trace, LATE, LATE_ANSWERS, 1)
-
-
-WITH_A_DELAY: Checks = (
-    lambda trace: require(scheduling_findings(trace, LATE, True, late(trace))),
-    lambda trace: require(accounting_findings(trace, LATE)),
-    lambda trace: require(end_findings(trace, LATE, LATE_ANSWERS, late(trace))),
-)
-
-
 def test_an_eos_at_the_cap_is_foreseen() -> None:
     """Without a delay of its own: a surplus row behind it is one too many."""
     first, *others = LATE.requests
     at_the_cap = LATE.with_requests([replace(first, max_new_tokens=2), *others])
-    judged(ends(0), 1, at_the_cap)
+    world = World(at_the_cap, LATE_ANSWERS, SCHEDULED, delay=1)
+    world.judge(ends(0))
     with pytest.raises(BrokenPromise, match="step 2: request 'l' finishes"):
-        judged(ends(1), 1, at_the_cap)
+        world.judge(ends(1))
 
 
 # Two of three drafts are accepted, then none of one.
@@ -377,24 +372,18 @@ DRAFTING = Workload(
     (Request("a", (1, 2), 6),), EngineConfig(max_num_batched_tokens=8, num_speculative_tokens=3)
 )
 DRAFTED = [
-    step("a0+2", admitted="a"),
+    step("a0+2", admitted="a", free=7),
     StepRecord((RowRecord("a", 2, 4, True, num_drafted=3, num_accepted=2),), (), (), (), ()),
     StepRecord((RowRecord("a", 5, 2, True, num_drafted=1),), (), (), (), ()),
     step("a6+1", finished="a"),
 ]
 
 
-def require_drafts(trace: Sequence[StepRecord]) -> None:
-    completions = (Completion("a", (5, 6, 7, 8, 9, 10), FinishReason.LENGTH),)
-    late = LateEnds.of(trace, DRAFTING, completions, delay=0)
-    require(position_findings(trace, DRAFTING))
-    require(limit_findings(trace, DRAFTING, has_token_budget=True))
-    require(scheduling_findings(trace, DRAFTING, can_chunk=True, ends=late))
-    require(end_findings(trace, DRAFTING, completions, late))
+DRAFTED_ANSWERS = (Completion("a", (5, 6, 7, 8, 9, 10), FinishReason.LENGTH),)
 
 
 def test_a_trace_with_drafts_keeps_every_rule() -> None:
-    require_drafts(DRAFTED)
+    World(DRAFTING, DRAFTED_ANSWERS).judge(DRAFTED)
     counts = happened_in(DRAFTED)
     assert (counts[ACCEPTED], counts[REJECTED]) == (2, 2)
 
@@ -416,27 +405,25 @@ WRONG_DRAFTS: Broken = {
 
 
 @pytest.mark.parametrize(
-    ("checks", "promise", "words", "trace"),
+    ("world", "promise", "words", "trace"),
     [
-        pytest.param(checks, promise, words, trace, id=words)
-        for checks, broken in (
-            (CHECKS, BROKEN),
-            ((begins,), NO_BEGINNINGS),
-            (WITH_A_DELAY, HIDDEN),
-            ((require_drafts,), WRONG_DRAFTS),
+        pytest.param(world, promise, words, trace, id=words)
+        for world, broken in (
+            (World(), BROKEN),
+            (World(ALIKE, ANSWERS), NO_BEGINNINGS),
+            (World(LATE, LATE_ANSWERS, SCHEDULED, delay=1), HIDDEN),
+            (World(DRAFTING, DRAFTED_ANSWERS), WRONG_DRAFTS),
         )
         for promise, of in broken.items()
         for words, trace in of.items()
     ],
 )
 def test_a_broken_trace_names_its_promise(
-    checks: Checks, promise: Promise, words: str, trace: list[StepRecord]
+    world: World, promise: Promise, words: str, trace: list[StepRecord]
 ) -> None:
-    """One of the checks finds this promise broken, in these words."""
-    found = []
-    for check in checks:
-        try:
-            check(trace)
-        except BrokenPromise as failure:
-            found.append((failure.finding.promise, str(failure)))
-    assert any(named is promise and words in text for named, text in found), found
+    """One of the findings is of this promise, in these words."""
+    with pytest.raises(BrokenPromise) as caught:
+        world.judge(trace)
+    findings = (caught.value.finding, *caught.value.others)
+    texts = [finding_text(each) for each in findings if each.promise is promise]
+    assert any(words in each for each in texts), findings

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from time import process_time, sleep
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from batchproof.api import EngineConfig, FinishReason, Request
 from batchproof.checks.environment import require_same, world_of
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
+from batchproof_engines.adapters import transformers_engine
 from tests.selftest.conftest import needs_psutil
 
 pytestmark = needs_psutil
@@ -63,19 +65,30 @@ def test_an_engine_that_nobody_closed_ends_with_its_last_reference(build: Build)
     assert threading.active_count() == before
 
 
-def test_a_failure_in_its_thread_is_an_error_of_the_call_and_of_no_later_one(
-    build: Build, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("options", "place", "error", "words"),
+    [
+        ("", "forward", ZeroDivisionError, "transformers failed: planted"),  # in its thread
+        ("", "next_output", KeyboardInterrupt, "planted"),
+        ("?stepping=true", "next_output", KeyboardInterrupt, "planted"),
+    ],
+)
+def test_a_call_that_fails_or_is_cut_short_leaves_nothing_to_the_next(
+    build: Build,
+    model: PreTrainedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    options: str,
+    place: str,
+    error: type[BaseException],
+    words: str,
 ) -> None:
-    engine = build()
-
-    def fail(*_given: object, **_more: object) -> None:
-        raise ZeroDivisionError("planted")
-
+    engine, holder = build(options), model.transformer if place == "forward" else transformers_engine
     with monkeypatch.context() as patch:
-        patch.setattr(model.transformer, "forward", fail)
-        with pytest.raises(RuntimeError, match="transformers failed: planted"):
+        patch.setattr(holder, place, Mock(side_effect=error("planted")))
+        with pytest.raises((RuntimeError, KeyboardInterrupt), match=words):
             engine.generate(REQUESTS)
-    assert engine.generate(REQUESTS) == right(model, REQUESTS)
+    again = [Request(r.request_id, r.prompt_token_ids[::-1], 4) for r in REQUESTS]
+    assert engine.generate(again) == right(model, again)
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -100,25 +113,6 @@ def test_a_pool_that_is_given_refuses_what_it_can_never_hold(build: Build) -> No
     first, second = engine.generate([too_large, fits])
     assert (first.finish_reason, second.finish_reason) == (FinishReason.ERROR, FinishReason.LENGTH)
     assert first.error == "it needs 6 blocks of KV cache, but the pool has 5"
-
-
-@pytest.mark.parametrize("options", ["", "?stepping=true"])
-def test_requests_that_are_cut_short_leave_no_answer_behind(
-    build: Build, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, options: str
-) -> None:
-    from batchproof_engines.adapters import transformers_engine
-
-    engine = build(options)
-
-    def interrupt(*_given: object, **_more: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(transformers_engine, "next_output", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            engine.generate(REQUESTS)
-    again = [Request(r.request_id, r.prompt_token_ids[::-1], 4) for r in REQUESTS]
-    assert engine.generate(again) == right(model, again)
 
 
 def test_what_was_cancelled_is_out_of_the_model_when_it_is_given_back(build: Build) -> None:
