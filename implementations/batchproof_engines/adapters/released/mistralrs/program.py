@@ -100,8 +100,8 @@ class MistralRs:
 
 
 class Answer:
-    """A live request, and what its stream says, which a thread reads: who waits for a place in the batch
-    keeps nobody else's tokens back."""
+    """A live request, and what its stream says, which a thread reads: who waits for a place in the
+    batch keeps nobody else's tokens back."""
 
     def __init__(self, request: Request, stream: Any) -> None:
         self.request, self.told = request, deque[Any]()  # choices of the stream, or its error
