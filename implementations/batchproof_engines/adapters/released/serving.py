@@ -76,18 +76,6 @@ class Library(Protocol):
         """
 
 
-def completed(request: Request, token_ids: Sequence[int]) -> Completion:
-    """Returns the completion of a library that gives no finish reason: `stop` if the last token is an
-    EOS."""
-    tokens = [int(token) for token in token_ids]
-    is_stopped = bool(tokens) and tokens[-1] in request["eos_token_ids"]
-    return {
-        "request_id": request["request_id"],
-        "token_ids": tokens,
-        "finish_reason": "stop" if is_stopped else "length",
-    }
-
-
 def refused(request: Request, error: object) -> Completion:
     return {
         "request_id": request["request_id"],
@@ -300,8 +288,6 @@ def serve(library: Callable[..., Library]) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
-# The field of an answer that is what the engine's method returns.
-RESULTS = {"generate": "completions", "step": "events", "has_unfinished": "has_unfinished"}
 _KINDS = {bool: "true or false", int: "a whole number", str: "a text"}
 
 
@@ -353,8 +339,8 @@ class _Dispatcher:
             result = getattr(engine, op)(**given)
         except Live:
             return {"live": True}
-        answer = {RESULTS[op]: result} if op in RESULTS else {}
-        taken = ("trace", "counters") if op in ("generate", "step") else ()
-        for name in (each for each in taken if hasattr(engine, f"take_{each}")):
+        fields = protocol.ANSWERS[op]  # the first is what the method returns
+        answer = {} if result is None else {fields[0]: result}
+        for name in (each for each in fields[1:] if hasattr(engine, f"take_{each}")):
             answer[name] = getattr(engine, f"take_{name}")()
         return answer
