@@ -13,7 +13,7 @@ os.environ |= {
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
-from vllm import LLM, SamplingParams
+from vllm import LLM
 
 torch.manual_seed(0)
 config = LlamaConfig(
@@ -34,11 +34,3 @@ LlamaForCausalLM(config).eval().save_pretrained(folder)
 def engine(**options):
     limits = {"kv_cache_memory_bytes": 1 << 26, "max_num_seqs": 4}
     return LLM(folder, dtype="float32", enforce_eager=True, skip_tokenizer_init=True, **limits | options)
-
-
-def answers(llm, *prompts, max_tokens=8, lora_request=None, **settings):
-    """Returns the answers to prompts, greedy ones unless the settings say otherwise."""
-    sampling = SamplingParams(**{"temperature": 0.0, **settings}, max_tokens=max_tokens, ignore_eos=True, detokenize=False)
-    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
-    outputs = llm.generate(asked, sampling, lora_request=lora_request, use_tqdm=False)
-    return [list(output.outputs[0].token_ids) for output in outputs]

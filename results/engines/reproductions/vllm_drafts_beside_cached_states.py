@@ -3,12 +3,15 @@ the engine."""
 
 import sys
 
-from setup_vllm import answers
 from setup_vllm_qwen3_next import drafts, engine
+from vllm import SamplingParams
 
+settings = SamplingParams(temperature=0.0, max_tokens=8, detokenize=False)
 for name, speculation in (("without drafts", None), ("with drafts", drafts)):
     try:
-        answers(engine(speculative_config=speculation), [7] * 5)
+        engine(speculative_config=speculation).generate(
+            [{"prompt_token_ids": [7] * 5}], settings, use_tqdm=False
+        )
         print(f"{name}: answered")
     except TypeError as error:
         print(f"{name}: {error}")

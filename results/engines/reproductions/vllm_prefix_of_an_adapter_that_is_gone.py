@@ -6,20 +6,23 @@ any other adapter of that name is answered wrongly, in 0.32.0 one that was writt
 
 import sys
 
-from setup_vllm import answers, engine
+from setup_vllm import engine
 from setup_vllm_adapters import written
+from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 
 llm = engine(enable_lora=True, max_lora_rank=8, block_size=32)
+settings = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, detokenize=False)
 
 
 def answer(number: int, folder: str) -> list[int]:
     """Loads the adapter in the folder under one name, and asks it."""
     adapter = LoRARequest("adapter", number, folder)
     llm.llm_engine.add_lora(adapter)
-    (given,) = answers(llm, [*range(3, 43)], lora_request=adapter)
+    prompt = {"prompt_token_ids": [*range(3, 43)]}
+    (given,) = llm.generate([prompt], settings, lora_request=adapter, use_tqdm=False)
     llm.llm_engine.remove_lora(number)
-    return given
+    return list(given.outputs[0].token_ids)
 
 
 is_wrong = False

@@ -7,9 +7,10 @@ rounding to bfloat16, with them it is many times as much.
 import sys
 
 import torch
-from setup_vllm import answers
 from setup_vllm_qwen3_next import drafts, engine, model
+from vllm import SamplingParams
 
+settings = SamplingParams(temperature=0.0, max_tokens=24, detokenize=False)
 exact = model.float()
 
 
@@ -26,11 +27,11 @@ def regret(speculation):
     for number in range(16):
         prompt = [number] * 5
         try:
-            (answer,) = answers(llm, prompt, max_tokens=24)
+            (output,) = llm.generate([{"prompt_token_ids": prompt}], settings, use_tqdm=False)
         except RuntimeError as error:
             print(f"prompt {number} ends the engine: {error}")
             break
-        worst = max(worst, worst_regret(prompt, answer))
+        worst = max(worst, worst_regret(prompt, list(output.outputs[0].token_ids)))
     return worst
 
 
