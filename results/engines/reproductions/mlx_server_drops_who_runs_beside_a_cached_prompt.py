@@ -4,13 +4,12 @@ beside it."""
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from setup_mlx_server import command
-from setup_server import asked, served
+from setup_mlx_server import asked, served
 
 LENGTH = 1000
 is_lost = False
 for name in ("a longer prompt", "the prompt with its whole answer"):
-    with served(command), ThreadPoolExecutor() as pool:
+    with served(), ThreadPoolExecutor() as pool:
         alone = asked("t7 t8 t9", max_tokens=LENGTH)
         words = f"t1 t2 t3 {asked('t1 t2 t3')}"
         running = pool.submit(asked, "t7 t8 t9", max_tokens=LENGTH)

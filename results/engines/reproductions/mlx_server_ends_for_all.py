@@ -3,9 +3,7 @@
 from contextlib import suppress
 from subprocess import TimeoutExpired
 
-from setup_mlx import VOCAB_SIZE
-from setup_mlx_server import command
-from setup_server import asked, served
+from setup_mlx_server import VOCAB_SIZE, asked, served
 
 num_dead = 0
 drawn = {"temperature": 1.0, "top_k": VOCAB_SIZE}
@@ -15,7 +13,7 @@ for what in (
     "top_k of the whole vocabulary",
     "bias of an unknown token",
 ):
-    with served(command) as server:
+    with served() as server:
         before = asked("t1 t2 t3")
         prompt = {"e": "", "p": f"t1 t2 t3 {before}"}.get(what[0], "t4 t5")
         more = {"t": drawn, "b": {"logit_bias": {"1000000000": 5.0}}}.get(what[0], {})

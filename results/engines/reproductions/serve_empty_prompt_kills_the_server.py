@@ -1,9 +1,8 @@
 """transformers serve 5.23.0: an empty prompt alone ends the server for all."""
 
-from setup_serve import command
-from setup_server import asked, served
+from setup_serve import asked, served
 
-with served(command):
+with served():
     print("before:", asked("t1 t2 t3"))
     print("empty prompt:", asked(""))
     after = asked("t1 t2 t3")

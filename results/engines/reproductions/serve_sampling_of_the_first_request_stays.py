@@ -3,13 +3,12 @@ all."""
 
 import json
 
-from setup_serve import command
-from setup_server import asked, served
+from setup_serve import asked, served
 
 
 def answers(first: dict[str, object], later: dict[str, object]) -> set[str]:
     """What one request is answered five times, on a server whose first request was another."""
-    with served(command):
+    with served():
         asked("t5 t6 t7", **first)
         return {asked("t5 t6 t7", **later) for _ in range(5)}
 
