@@ -1,24 +1,23 @@
-"""The completions of a call, made of the events of its requests."""
+"""The completions of a call."""
 
 from collections.abc import Iterable, Sequence
 
 from batchproof.api import Completion, Request, TokenEvent
 
 
-def completions_of(
-    requests: Sequence[Request], refusals: Sequence[str | None], told: Iterable[Sequence[TokenEvent]]
+def with_refused(
+    requests: Sequence[Request], refusals: Sequence[str | None], served: Iterable[Completion]
 ) -> list[Completion]:
-    """Returns a completion for each request. `told` has all events of each that is not refused."""
-    served = iter(told)
+    """Returns a completion for each request. `served` has those of all that are not refused."""
+    others = iter(served)
     return [
-        _completion(next(served))
-        if refusal is None
-        else Completion.refused(request.request_id, refusal)
+        next(others) if refusal is None else Completion.refused(request.request_id, refusal)
         for request, refusal in zip(requests, refusals, strict=True)
     ]
 
 
-def _completion(events: Sequence[TokenEvent]) -> Completion:
+def completion_of(events: Sequence[TokenEvent]) -> Completion:
+    """Returns the completion that consists of all events of a request."""
     last = events[-1]
     assert last.finish_reason is not None, "the last event has it"
     tokens = tuple(each.token_id for each in events if each.token_id is not None)

@@ -22,7 +22,7 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
-from batchproof_engines.adapters.completions import completions_of
+from batchproof_engines.adapters.completions import completion_of, with_refused
 from batchproof_engines.adapters.transformers_manager import (
     NAME,
     Tuning,
@@ -144,7 +144,8 @@ class TransformersEngine:
         refusals = self._limits.refusals(requests)
         paired = zip(requests, refusals, strict=True)
         good = [request for request, refusal in paired if refusal is None]
-        return completions_of(requests, refusals, self._served(good) if good else ())
+        served = self._served(good) if good else ()
+        return with_refused(requests, refusals, map(completion_of, served))
 
     @property
     def has_unfinished(self) -> bool:

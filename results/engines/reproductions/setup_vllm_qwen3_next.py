@@ -1,17 +1,7 @@
-"""A tiny Qwen3-Next with random weights in `folder`, and vLLM's engine on it, in this process."""
-
-import os
-import tempfile
-
-os.environ |= {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_LOGGING_LEVEL": "CRITICAL",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_HOST_IP": "127.0.0.1",
-    "HF_HUB_OFFLINE": "1",
-}
+"""A tiny Qwen3-Next with random weights in the `folder` of `setup_vllm`, and vLLM's engine on it."""
 
 import torch
+from setup_vllm import folder
 from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 from vllm import LLM
 
@@ -33,8 +23,6 @@ config = Qwen3NextConfig(
     initializer_range=0.2,
     eos_token_id=None,
 )
-scratch = tempfile.TemporaryDirectory()
-folder = scratch.name
 model = Qwen3NextForCausalLM(config).bfloat16().eval()
 model.save_pretrained(folder)
 drafts = {"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 1, "num_speculative_tokens": 3}

@@ -2,21 +2,11 @@
 
 import sys
 
-from setup_vllm import engine, folder
-from transformers import MixtralConfig, MixtralForCausalLM
+from setup_vllm import engine
+from setup_vllm_mixtral import save_mixtral
 
 first = engine()
-config = MixtralConfig(
-    vocab_size=256,
-    hidden_size=64,
-    intermediate_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=2,
-    num_local_experts=4,
-    max_position_embeddings=512,
-)
-MixtralForCausalLM(config).eval().save_pretrained(folder)
+save_mixtral()
 try:
     engine()
     print("a model with experts starts behind one without")

@@ -94,7 +94,7 @@ def test_requests_go_out_with_all_they_need_and_completions_come_back(
     ):
         assert words in str(caught.value)
     assert engine.generate(REQUESTS) == ANSWERS
-    assert 0 < os.fstat(engine._process._log.fileno()).st_size < 10_000
+    assert 0 < engine._process._child.num_logged < 10_000
     engine.close()
     engine.close()
 
@@ -181,7 +181,7 @@ def test_a_failure_is_reported_and_the_next_engine_has_a_new_process(body: str, 
     assert reported[0].startswith(f"the program 'cmd:{sys.executable} -S -E ")
     assert FAILURES[body] in reported[0]
     assert len(reported[0]) < 2000
-    assert not is_there(failing._process._popen.pid)
+    assert not is_there(failing._process._child.popen.pid)
     failing.close()  # there is nothing to give back
     assert build(None).generate(REQUESTS) == ANSWERS
 
@@ -227,7 +227,7 @@ def test_an_interrupt_ends_the_process_and_closing_has_a_limit(
             engine.generate(REQUESTS)
     finally:
         signal.signal(signal.SIGALRM, outer)
-    assert not is_there(engine._process._popen.pid)
+    assert not is_there(engine._process._child.popen.pid)
     with pytest.raises(ProgramFailed, match="killed by KeyboardInterrupt while answering 'gener"):
         engine.generate(REQUESTS)
 
@@ -259,7 +259,7 @@ def test_nothing_is_left_when_the_suite_ends_and_no_torch_is_loaded(command: Com
         command = {command(generating("pass"))!r}
         resolve_engine("cmd:" + command)
         process = Program(command, command.split(), ".").process()
-        print(process._popen.pid, "torch" in sys.modules)
+        print(process._child.popen.pid, "torch" in sys.modules)
     """
     run = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],

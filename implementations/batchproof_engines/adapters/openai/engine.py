@@ -19,7 +19,7 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
-from batchproof_engines.adapters.completions import completions_of
+from batchproof_engines.adapters.completions import completion_of, with_refused
 from batchproof_engines.adapters.openai import gbnf
 from batchproof_engines.adapters.openai.adapters import KINDS
 from batchproof_engines.adapters.openai.answer import Answer
@@ -115,7 +115,7 @@ class OpenAIEngine:
         refusals = self._refusals(requests)
         paired = zip(requests, refusals, strict=True)
         answers = [self._answer(request) for request, refusal in paired if refusal is None]
-        return completions_of(requests, refusals, self._served(answers))
+        return with_refused(requests, refusals, map(completion_of, self._served(answers)))
 
     @property
     def has_unfinished(self) -> bool:

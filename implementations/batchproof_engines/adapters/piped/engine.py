@@ -26,6 +26,7 @@ from batchproof.api import (
 from batchproof.errors import UnsupportedModelError
 from batchproof.workload.sampling_values import plain_values
 from batchproof_engines.adapters.checkpoint import saved
+from batchproof_engines.adapters.completions import with_refused
 from batchproof_engines.adapters.piped import messages
 from batchproof_engines.adapters.piped.process import Process, Program
 
@@ -97,18 +98,14 @@ class PipedEngine:
         """Returns one completion per request. Raises `RuntimeError` if the program or its engine
         fails."""
         refusals = [self._refusal(request) for request in requests]
-        paired = [*zip(requests, refusals, strict=True)]
+        paired = zip(requests, refusals, strict=True)
         asked = [request_to_json(request) for request, refusal in paired if refusal is None]
         answer = self._ask("generate", requests=asked)
         self._note(answer)
         answers = completions_of(answer)
         if len(asked) == len(requests):  # the suite judges their number
             return answers
-        served = iter(answers)
-        return [
-            Completion.refused(request.request_id, refusal) if refusal is not None else next(served)
-            for request, refusal in paired
-        ]
+        return with_refused(requests, refusals, answers)
 
     @property
     def has_unfinished(self) -> bool:

@@ -11,19 +11,17 @@ import json
 import math
 import os
 import selectors
-import signal
 import subprocess
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import count
-from tempfile import TemporaryFile
 from time import monotonic
-from typing import IO, Any
+from typing import Any
 
 from batchproof.errors import EngineHang, UsageError
 from batchproof.records.decode import DecodeError, decode
+from batchproof_engines.adapters.child import Child
 from batchproof_engines.adapters.piped.messages import (
     ANSWERS,
     CAPABILITIES,
@@ -33,65 +31,12 @@ from batchproof_engines.adapters.piped.messages import (
 )
 from batchproof_engines.adapters.piped.protocol import VERSION
 
-TAIL_BYTES = 8192  # of what a program has written, in an error
-NUM_LINES = 8
-LINE_LEN = 200
-GRACE_S = 1.0  # for a program to end by itself
 MAX_LOG_BYTES = 64 * 1024**2  # of a program's stderr, which is then thrown away
 MAX_LINE_BYTES = 64 * 1024**2
 READ_BYTES = 1024**2
 SHOWN = 200  # characters of unexpected output in an error
 MOST_NOTE_CHARACTERS = 400
 POLL_S = 0.5  # to see whether the process has ended: its children may hold its pipes open
-
-
-def last_lines(log: IO[bytes], stream: str, since: int = 0) -> str:
-    """Returns the end of what a program has written to its log behind `since` bytes, for an error. A
-    running program shares the position in the file, which stays where it is."""
-    start = max(since, os.fstat(log.fileno()).st_size - TAIL_BYTES)
-    text = os.pread(log.fileno(), TAIL_BYTES, start).decode(errors="replace")
-    lines = [line for line in text.splitlines() if line.strip()][-NUM_LINES:]
-    if not lines:
-        return f"it wrote nothing to {stream}"
-    return f"the last lines of {stream}:" + "".join(f"\n    {line[-LINE_LEN:]}" for line in lines)
-
-
-def how_it_ended(popen: subprocess.Popen[bytes]) -> str:
-    """Returns how a program ended that has closed its stdout or exited, as a predicate for a
-    sentence."""
-    with suppress(subprocess.TimeoutExpired):
-        popen.wait(GRACE_S)
-    status = popen.returncode
-    if status is None:
-        return "closed its stdout"
-    return f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
-
-
-def kill_group(popen: subprocess.Popen[bytes]) -> None:
-    """Kills the program and everything it has started; it leads a process group."""
-    with suppress(ProcessLookupError, PermissionError):  # the latter if only zombies are left
-        os.killpg(popen.pid, signal.SIGKILL)
-
-
-def end(popen: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-    """Asks the program to end by closing its stdin, then kills what is left and releases all
-    resources."""
-    assert popen.stdin, "it is a pipe"
-    assert popen.stdout, "it is a pipe"
-    popen.stdin.close()
-    with suppress(subprocess.TimeoutExpired):
-        popen.wait(GRACE_S)
-    kill_group(popen)
-    popen.wait()
-    popen.stdout.close()
-    log.close()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class ProgramFailed(RuntimeError):
@@ -115,21 +60,12 @@ class Process:
         self.failure: str | None = None
         self.abandoned: list[int] = []
         self._name = name
-        self._log = TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        # In a session of its own, so that everything it starts can be killed with it.
-        self._popen = subprocess.Popen(
-            words,
-            bufsize=0,
-            cwd=folder,
-            start_new_session=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-        )
-        self._end = weakref.finalize(self, end, self._popen, self._log)  # at exit, at the latest
-        assert self._popen.stdin, "it is a pipe"
-        assert self._popen.stdout, "it is a pipe"
-        self._stdin, self._stdout = self._popen.stdin.fileno(), self._popen.stdout.fileno()
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._child = Child(words, cwd=folder, bufsize=0, **pipes)
+        popen = self._child.popen
+        assert popen.stdin, "it is a pipe"
+        assert popen.stdout, "it is a pipe"
+        self._stdin, self._stdout = popen.stdin.fileno(), popen.stdout.fileno()
         for pipe in (self._stdin, self._stdout):
             os.set_blocking(pipe, False)
         self._buffer = bytearray()  # the part of the answer received so far
@@ -169,8 +105,8 @@ class Process:
 
     def _raised(self, said: str) -> RuntimeError:
         error = RuntimeError(said)
-        if os.fstat(self._log.fileno()).st_size > self._num_logged:
-            error.add_note(last_lines(self._log, "its stderr", self._num_logged))
+        if self._child.num_logged > self._num_logged:
+            error.add_note(self._child.last_lines("its stderr", self._num_logged))
         return error
 
     def kill(self, what: str) -> str:
@@ -178,19 +114,17 @@ class Process:
         on."""
         if self.failure is not None:
             return self.failure
-        kill_group(self._popen)
-        said = last_lines(self._log, "its stderr")
-        self._end()
+        self._child.kill()
+        said = self._child.last_lines("its stderr")
+        self._child.end()
         self.failure = f"the program {self._name!r} {what}; {said}"
         return self.failure
 
     def _exchange(self, question: bytes, op: str, limit_s: float) -> dict[str, Any]:
         deadline = monotonic() + limit_s
-        log = self._log.fileno()
-        if os.fstat(log).st_size > MAX_LOG_BYTES:
-            os.ftruncate(log, 0)
-            os.lseek(log, 0, os.SEEK_SET)  # the program shares the position
-        self._num_logged = os.fstat(log).st_size
+        if self._child.num_logged > MAX_LOG_BYTES:
+            self._child.forget()
+        self._num_logged = self._child.num_logged
         self._read()
         if self._buffer:
             raise _Broken(f"wrote an unsolicited line before {op!r}: {_shown(self._buffer)}")
@@ -204,7 +138,7 @@ class Process:
                     unsent = self._write(unsent)
                     if not unsent:
                         selector.unregister(self._stdin)
-                has_ended = not ready and self._popen.poll() is not None
+                has_ended = not ready and self._child.popen.poll() is not None
                 if self._stdout in ready:
                     self._read()
                 if self._is_at_end or has_ended:
@@ -241,7 +175,7 @@ class Process:
             self._is_at_end = not came
 
     def _how_it_ended(self, op: str) -> str:
-        ending = how_it_ended(self._popen)
+        ending = self._child.how_it_ended()
         if not self._buffer:
             return f"{ending} before it answered {op!r}"
         return f"{ending} in the middle of its answer to {op!r}: {_shown(self._buffer)}"

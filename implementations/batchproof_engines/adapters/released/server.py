@@ -9,17 +9,14 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
 import tempfile
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import IO
 
 from batchproof.errors import UnsupportedModelError, UsageError
+from batchproof_engines.adapters.child import Child
 from batchproof_engines.adapters.openai.client import EngineFailed, Refused, Server
-from batchproof_engines.adapters.piped.process import how_it_ended, kill_group, last_lines
 from batchproof_engines.adapters.released.libraries import LIBRARIES, ServerCommand
 
 POLL_S = 0.25
@@ -32,84 +29,69 @@ class LocalServer:
 
     def __init__(self, name: str, words: Sequence[str], kind: ServerCommand) -> None:
         self._name, self._words, self._kind = name, words, kind
-        self._running: tuple[subprocess.Popen[bytes], Server] | None = None
-        self._log: IO[bytes] | None = None
-        self._num_read = 0  # bytes of the log
+        self._child: Child | None = None
+        self._num_read = 0  # bytes of its log
         self._counts_at_start: dict[str, int] = {}
         self._has_failed = False
 
     def running(self) -> Server:
         """Returns the running server, started or restarted if necessary. Raises `UsageError` if that
         fails, and `UnsupportedModelError` if one of the `refusals` says that the model is why."""
-        if self._running is not None and (self._has_failed or self._running[0].poll() is not None):
+        if self._child is None or self._has_failed or self._child.popen.poll() is not None:
             self._end()
-            self._running = None
-        if self._running is None:
-            self._has_failed = False
-            self._running = self._start()
-        return self._running[1]
+            self._start()
+        return self._server
 
     def counted(self) -> dict[str, int]:
         """Returns how often the words of each event were written since the last call, and those of each
         mark before the server could serve."""
-        assert self._log is not None, "it has been started"
-        text = _behind(self._log, self._num_read)
+        assert self._child is not None, "it has been started"
+        text = self._child.logged(self._num_read)
         self._num_read += len(text)
         return _counts(text, self._kind.events) | self._counts_at_start
 
     def _note_failure(self) -> None:
         self._has_failed = True
 
-    def _start(self) -> tuple[subprocess.Popen[bytes], Server]:
-        port, scratch = _free_port(), tempfile.TemporaryDirectory()
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        self._log, self._num_read = log, 0
-        popen = subprocess.Popen(
-            [
-                each.replace("{port}", str(port)).replace("{scratch}", scratch.name)
-                for each in self._words
-            ],
-            env=os.environ | self._kind.variables,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        self._end = weakref.finalize(self, _end, popen, log, scratch)  # at exit, at the latest
-        server = Server(f"http://127.0.0.1:{port}/v1", TIMEOUT_S, on_failure=self._note_failure)
+    def _start(self) -> None:
+        port, self._scratch = str(_free_port()), tempfile.TemporaryDirectory()
+        filled = (each.replace("{port}", port) for each in self._words)
+        words = [each.replace("{scratch}", self._scratch.name) for each in filled]
+        self._server = Server(f"http://127.0.0.1:{port}/v1", TIMEOUT_S, on_failure=self._note_failure)
+        self._child = Child(words, env=os.environ | self._kind.variables)
         try:
-            self._wait(popen, server, log)
+            self._wait(self._child)
         except BaseException:  # also a time limit, or Ctrl-C
             self._end()
             raise
-        self._counts_at_start = _counts(_behind(log, 0), self._kind.started)
+        self._num_read = 0
+        self._counts_at_start = _counts(self._child.logged(), self._kind.started)
         self._has_failed = False  # requests before it was ready do not count
-        return popen, server
 
-    def _wait(self, popen: subprocess.Popen[bytes], server: Server, log: IO[bytes]) -> None:
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.end()
+            self._scratch.cleanup()
+
+    def _wait(self, child: Child) -> None:
         deadline = time.monotonic() + self._kind.ready_s
-        while not _is_ready(server, self._kind.ready):
-            has_ended = popen.poll() is not None
+        while not _is_ready(self._server, self._kind.ready):
+            has_ended = child.popen.poll() is not None
             if has_ended or time.monotonic() > deadline:
                 late = f"was not ready within {self._kind.ready_s:g} s"
-                what = how_it_ended(popen) if has_ended else late
-                said = last_lines(log, "its output")
-                refusal = self._refusal(log) if has_ended else None
+                what = child.how_it_ended() if has_ended else late
+                refusal = self._refusal(child) if has_ended else None
                 if refusal is not None:
                     raise UnsupportedModelError(f"{self._name} does not load the model: {refusal}")
+                said = child.last_lines("its output")
                 raise UsageError(f"the server of engine {self._name!r} {what}; {said}")
             time.sleep(POLL_S)
 
-    def _refusal(self, log: IO[bytes]) -> str | None:
+    def _refusal(self, child: Child) -> str | None:
         """Returns the first line that has words of a refusal."""
-        lines = _behind(log, 0).decode(errors="replace").splitlines()
+        lines = child.logged().decode(errors="replace").splitlines()
         has_words = (line for line in lines if any(words in line for words in self._kind.refusals))
         return next(has_words, None)
-
-
-def _behind(log: IO[bytes], start: int) -> bytes:
-    """Returns what was written behind so many bytes."""
-    return os.pread(log.fileno(), os.fstat(log.fileno()).st_size - start, start)
 
 
 def _counts(text: bytes, events: Mapping[str, str]) -> dict[str, int]:
@@ -133,15 +115,6 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _end(
-    popen: subprocess.Popen[bytes], log: IO[bytes], scratch: tempfile.TemporaryDirectory[str]
-) -> None:
-    kill_group(popen)
-    popen.wait()
-    log.close()
-    scratch.cleanup()
 
 
 @cache

@@ -76,18 +76,6 @@ class Library(Protocol):
         """
 
 
-def completed(request: Request, token_ids: Sequence[int]) -> Completion:
-    """Returns the completion of a library that gives no finish reason: `stop` if the last token is an
-    EOS."""
-    tokens = [int(token) for token in token_ids]
-    is_stopped = bool(tokens) and tokens[-1] in request["eos_token_ids"]
-    return {
-        "request_id": request["request_id"],
-        "token_ids": tokens,
-        "finish_reason": "stop" if is_stopped else "length",
-    }
-
-
 def refused(request: Request, error: object) -> Completion:
     return {
         "request_id": request["request_id"],
@@ -288,20 +276,19 @@ def serve(library: Callable[..., Library]) -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # anything a library prints goes to stderr: stdout is for answers only
     options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    dispatcher: _Dispatcher | None = None
+    made: Library | None = None
+    engines: dict[int, Any] = {}
     for line in sys.stdin:
         try:
             # Created for the first question, so that wrong options become the answer to it.
-            dispatcher = dispatcher or _Dispatcher(library(**_of_their_kinds(library, options)))
-            answer = dispatcher.answer(json.loads(line))
+            made = made or library(**_of_their_kinds(library, options))
+            answer = _answer(made, engines, json.loads(line))
         except Exception as error:
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
 
 
-# The field of an answer that is what the engine's method returns.
-RESULTS = {"generate": "completions", "step": "events", "has_unfinished": "has_unfinished"}
 _KINDS = {bool: "true or false", int: "a whole number", str: "a text"}
 
 
@@ -317,44 +304,35 @@ def _of_their_kinds(library: Callable[..., Library], options: dict[str, Any]) ->
     return options
 
 
-class _Dispatcher:
-    """Answers each question of the suite by the library or by one of its engines."""
-
-    def __init__(self, library: Library) -> None:
-        self._library = library
-        self._engines: dict[int, Any] = {}
-
-    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Returns the answer to a question. Exceptions pass through."""
-        op, number = question["op"], question.get("engine", 0)
-        if op not in protocol.ANSWERS:
-            raise ValueError(f"unknown op {op!r}: choose one of {', '.join(protocol.ANSWERS)}")
-        if op == "hello":
-            if question["protocol"] != protocol.VERSION:
-                raise ValueError(
-                    f"protocol {question['protocol']!r} is unknown: this is {protocol.VERSION}"
-                )
-            known = protocol.ANSWERS[op]
-            return {
-                name: getattr(self._library, name) for name in known if hasattr(self._library, name)
-            }
-        if op == "build":
-            given = [question[each] for each in ("model", "dtype", "config", "threads")]
-            more = {"draft": question["draft"]} if "draft" in question else {}
-            try:
-                self._engines[number] = self._library.build(*given, **more)
-            except Unsupported as why:
-                return {"unsupported": str(why)}
-            lacks = getattr(self._engines[number], "lacks", ())
-            return {"lacks": [*lacks]} if lacks else {}
-        engine = self._engines.pop(number) if op == "close" else self._engines[number]
-        given = {name: value for name, value in question.items() if name not in ("op", "engine")}
+def _answer(library: Library, engines: dict[int, Any], question: dict[str, Any]) -> dict[str, Any]:
+    """Returns the answer to a question of the suite by the library or by one of its engines, by their
+    numbers. Exceptions pass through."""
+    op, number = question["op"], question.get("engine", 0)
+    if op not in protocol.ANSWERS:
+        raise ValueError(f"unknown op {op!r}: choose one of {', '.join(protocol.ANSWERS)}")
+    fields = protocol.ANSWERS[op]
+    if op == "hello":
+        if question["protocol"] != protocol.VERSION:
+            raise ValueError(
+                f"protocol {question['protocol']!r} is unknown: this is {protocol.VERSION}"
+            )
+        return {name: getattr(library, name) for name in fields if hasattr(library, name)}
+    if op == "build":
+        given = [question[each] for each in ("model", "dtype", "config", "threads")]
+        more = {"draft": question["draft"]} if "draft" in question else {}
         try:
-            result = getattr(engine, op)(**given)
-        except Live:
-            return {"live": True}
-        answer = {RESULTS[op]: result} if op in RESULTS else {}
-        taken = ("trace", "counters") if op in ("generate", "step") else ()
-        for name in (each for each in taken if hasattr(engine, f"take_{each}")):
-            answer[name] = getattr(engine, f"take_{name}")()
-        return answer
+            engines[number] = library.build(*given, **more)
+        except Unsupported as why:
+            return {"unsupported": str(why)}
+        lacks = getattr(engines[number], "lacks", ())
+        return {"lacks": [*lacks]} if lacks else {}
+    engine = engines.pop(number) if op == "close" else engines[number]
+    given = {name: value for name, value in question.items() if name not in ("op", "engine")}
+    try:
+        result = getattr(engine, op)(**given)
+    except Live:
+        return {"live": True}
+    answer = {} if result is None else {fields[0]: result}
+    for name in (each for each in fields[1:] if hasattr(engine, f"take_{each}")):
+        answer[name] = getattr(engine, f"take_{name}")()
+    return answer

@@ -28,7 +28,6 @@ from serving import (
     Request,
     Sampling,
     Unsupported,
-    completed,
     in_calls,
     logprobs_of,
     made_once,
@@ -189,7 +188,12 @@ def _completion(request: Request, answer: Answer) -> Completion:
     if isinstance(answer, Exception):
         return refused(request, answer)
     tokens, logits = answer
-    completion = completed(request, tokens)
+    is_stopped = bool(tokens) and tokens[-1] in request["eos_token_ids"]
+    completion = {
+        "request_id": request["request_id"],
+        "token_ids": tokens,
+        "finish_reason": "stop" if is_stopped else "length",
+    }
     if "logprobs" in _asked(request):
         pairs = zip(tokens, logits, strict=False)
         completion["logprobs"] = [_logprobs(*pair, _asked(request)["logprobs"]) for pair in pairs]

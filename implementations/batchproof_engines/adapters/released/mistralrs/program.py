@@ -16,10 +16,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from collections import deque
 from importlib.metadata import version
-from itertools import count
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -44,6 +44,7 @@ from serving import (
     words,
 )
 
+WAIT_S = 0.001  # between two looks for a token
 NUM_CACHED = 16  # prompts kept with prefix caching, the library's default
 DTYPES = {"float32": ModelDType.F32, "bfloat16": ModelDType.BF16, "float16": ModelDType.F16}
 KV_CACHES = {"float32": "1", "float16": "0"}  # what the variable says
@@ -60,7 +61,6 @@ LIMITS = {
 # What `toktrie` tells the bytes of a token by, and what leaves the words as they are.
 DECODER = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
 TEMPLATE = "{{ messages[0]['content'] }}"
-Told = tuple[int, Any]  # the number of a request, and a choice or an error
 
 
 class MistralRs:
@@ -99,21 +99,36 @@ class MistralRs:
         return Engine(runner, Length(folder, config), sizes["vocab_size"])
 
 
+class Answer:
+    """A live request, and what its stream says, which a thread reads: who waits for a place in the
+    batch keeps nobody else's tokens back."""
+
+    def __init__(self, request: Request, stream: Any) -> None:
+        self.request, self.told = request, deque[Any]()  # choices of the stream, or its error
+        self.is_wanted = True
+        Thread(target=self._read, args=(stream,), daemon=True).start()
+
+    def _read(self, stream: Any) -> None:
+        """Reads the stream until it ends or the answer is not wanted: then it is dropped."""
+        try:
+            for chunk in stream:
+                if not self.is_wanted:
+                    return
+                self.told.append(chunk.choices[0])
+        except ValueError as error:
+            self.told.append(error)
+
+
 class Engine(Stepped):
-    """An engine; a handle is the number of a request. A thread reads each stream: who waits for a place
-    in the batch keeps nobody else's tokens back."""
+    """An engine; a handle is an `Answer`."""
 
     refusals = (ValueError, TypeError, OverflowError)  # the last: a number that has no sign there
 
     def __init__(self, runner: Runner, length: Length, vocab_size: int) -> None:
         super().__init__()
         self._runner, self._length, self._vocab_size = runner, length, vocab_size
-        self._numbers = count()
-        self._asked: dict[int, Request] = {}  # who is live, by number
-        self._told: SimpleQueue[Told] = SimpleQueue()
-        self._later: list[Told] = []
 
-    def submit(self, request: Request) -> Any:
+    def submit(self, request: Request) -> Answer:
         asked: Sampling = request.get("sampling", {})
         if too_long := self._length.refusal(request):
             raise ValueError(too_long)
@@ -135,28 +150,22 @@ class Engine(Stepped):
             stream=True,
             **{name: asked[name] for name in SAME_NAMES if name in asked},
         )
-        stream, number = self._runner.send_chat_completion_request(chat), next(self._numbers)
+        stream = self._runner.send_chat_completion_request(chat)
         if not request["prompt_token_ids"]:
             next(stream)  # the refusal is waited for, as it leaves the id to another request
-        self._asked[number] = request
-        Thread(target=self._read, args=(number, stream), daemon=True).start()
-        return number
+        return Answer(request, stream)
 
     def advance(self) -> list[Event]:
         """Waits until there is a token, and takes at most one of each request, as a step makes."""
-        heard, self._later = self._later or [self._told.get()], []
-        while not self._told.empty():
-            heard.append(self._told.get())
-        events: dict[int, Event] = {}
-        for number, told in heard:
-            if number in events:
-                self._later.append((number, told))
-            elif number in self._asked:
-                events[number] = self._event(number, told)
-        return [*events.values()]
+        while not (ready := [each for each in self.live.values() if each.told]):
+            time.sleep(WAIT_S)
+        events = [self._event(each.request, each.told.popleft()) for each in ready]
+        for event in (each for each in events if each["finish_reason"] is not None):
+            self.abort(event["request_id"])  # what follows is not wanted
+        return events
 
-    def cancel(self, number: int) -> None:
-        del self._asked[number]
+    def cancel(self, answer: Answer) -> None:
+        answer.is_wanted = False
 
     def load_adapter(self, name: str, path: str) -> None:
         self._runner.load_lora_adapter(name, path, load_inplace=True)
@@ -165,26 +174,11 @@ class Engine(Stepped):
         self._runner.unload_lora_adapter(name)
 
     def close(self) -> None:
-        self._asked.clear()
+        for name in list(self.live):
+            self.abort(name)
         del self._runner  # which ends the streams
 
-    def _read(self, number: int, stream: Any) -> None:
-        """Reads a stream until it ends or its request is cancelled: then it is dropped."""
-        try:
-            for chunk in stream:
-                if number not in self._asked:
-                    return
-                self._told.put((number, chunk.choices[0]))
-        except ValueError as error:
-            self._told.put((number, error))
-
-    def _event(self, number: int, told: Any) -> Event:
-        event = self._event_of(self._asked[number], told)
-        if event["finish_reason"] is not None:
-            del self._asked[number], self.live[event["request_id"]]
-        return event
-
-    def _event_of(self, request: Request, told: Any) -> Event:
+    def _event(self, request: Request, told: Any) -> Event:
         name, ends = request["request_id"], request["eos_token_ids"]
         if isinstance(told, ValueError):
             if "Received none" in str(told):

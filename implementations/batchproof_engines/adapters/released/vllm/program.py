@@ -107,11 +107,9 @@ class VLLM:
         n: int = 1,
         stop_texts: bool = False,
     ) -> None:
-        for name, value in {"n": n, "kv_cache_mib": kv_cache_mib}.items():
-            if value < 1:
-                raise ValueError(f"{name} is {value}, but must be at least 1")
-        if drafts < 0:
-            raise ValueError(f"drafts is {drafts}, but must be at least 0")
+        for name, num, least in (("n", n, 1), ("kv_cache_mib", kv_cache_mib, 1), ("drafts", drafts, 0)):
+            if num < least:
+                raise ValueError(f"{name} is {num}, but must be at least {least}")
         self.n, self._has_stop_texts, self._drafts = n, stop_texts, drafts
         self._compiled, self._is_async, self._is_kept = compiled, async_scheduling, kept
         self._kv_cache_mib = kv_cache_mib

@@ -15,7 +15,6 @@ from serving import (
     Event,
     Logprobs,
     Request,
-    Sampling,
     Stepped,
     biases_of,
     event_of,
@@ -52,13 +51,12 @@ class Engine(Stepped):
         super().__init__()
         self.key, self._engine, self._owner, self.lacks = key, engine, owner, lacks
         self._held: list[Request] = []
-        self._added: dict[str, list[str]] = {}  # ids of the suite by the id that vLLM was given
+        self._added: dict[str, Sequence[Request]] = {}  # siblings, by the id that vLLM was given
         self._ids = map(str, count())
         self._num_of_several = 0
         self._max_len = engine.model_config.max_model_len
         self._vocab_size = engine.model_config.get_vocab_size()
         self._names: dict[str, str] = {}  # ids of the suite by vLLM's own
-        self._asked: dict[str, Sampling] = {}
         self._prompt_logprobs: dict[str, list[Any]] = {}
         self._adapters: dict[str, LoRARequest] = {}
         self._num_loads = 0
@@ -68,7 +66,7 @@ class Engine(Stepped):
 
     def renewed(self) -> Engine:
         """Returns the engine as good as new."""
-        for each in (self._names, self._added, self._asked, self._prompt_logprobs):
+        for each in (self._names, self._added, self._prompt_logprobs):
             each.clear()
         self.take_trace()
         return self
@@ -136,13 +134,11 @@ class Engine(Stepped):
         lora = None if adapter is None else self._adapters[adapter]
         given = next(self._ids)
         number: str = self._engine.add_request(given, tokens, settings, lora_request=lora)
-        self._added[given] = [each["request_id"] for each in group]
-        for each in group:
-            self._asked[each["request_id"]] = each.get("sampling", {})
-            self._prompt_logprobs[each["request_id"]] = []
+        self._added[given] = group
+        self._prompt_logprobs |= {each["request_id"]: [] for each in group}
         # So `ParentRequest` calls its children.
         numbers = [f"{place}_{number}" for place in range(len(group))] if len(group) > 1 else [number]
-        self._names |= zip(numbers, self._added[given], strict=True)
+        self._names |= zip(numbers, (each["request_id"] for each in group), strict=True)
         self._num_of_several += len(group) if len(group) > 1 else 0
         return numbers
 
@@ -150,9 +146,9 @@ class Engine(Stepped):
         events = self._add_held()
         for output in self._outputs():
             (answer,) = output.outputs
-            name = self._added[output.request_id][answer.index]
+            request = self._added[output.request_id][answer.index]
+            name, asked = request["request_id"], request.get("sampling", {}).get("logprobs")
             self._prompt_logprobs[name] += output.prompt_logprobs or ()
-            asked = self._asked[name].get("logprobs")
             for place, token in enumerate(answer.token_ids):
                 event = event_of(name, token)
                 if asked is not None and answer.logprobs:
