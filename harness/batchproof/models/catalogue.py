@@ -107,8 +107,7 @@ class ModelUnderTest:
         """
         device = "cpu" if self.model.device.type == "mps" else self.model.device
         is_large = self.model.num_parameters() > MAX_PARAMETERS_IN_FLOAT64
-        is_16_bit = self.model.dtype in (torch.bfloat16, torch.float16)
-        dtype = torch.float32 if is_large and is_16_bit else torch.float64
+        dtype = torch.float32 if is_large and self.is_16_bit else torch.float64
         exact = moved(copy.deepcopy(self.model), device, dtype)
         exact.set_experts_implementation("eager")  # the grouped kernels know no float64
         return exact
@@ -118,8 +117,11 @@ class ModelUnderTest:
         """The same function as `exact` to score with, without a copy of a large model."""
         if not self.is_large:
             return self.exact
-        is_16_bit = self.model.dtype in (torch.bfloat16, torch.float16)
-        return ByModule(self.model, torch.float32 if is_16_bit else torch.float64)
+        return ByModule(self.model, torch.float32 if self.is_16_bit else torch.float64)
+
+    @property
+    def is_16_bit(self) -> bool:
+        return self.model.dtype in (torch.bfloat16, torch.float16)
 
     @property
     def is_large(self) -> bool:

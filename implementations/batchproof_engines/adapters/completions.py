@@ -1,18 +1,21 @@
 """The completions of a call."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from batchproof.api import Completion, Request, TokenEvent
 
 
 def with_refused(
-    requests: Sequence[Request], refusals: Sequence[str | None], served: Iterable[Completion]
+    requests: Sequence[Request],
+    refusals: Sequence[str | None],
+    serve: Callable[[list[Request]], Iterable[Completion]],
 ) -> list[Completion]:
-    """Returns a completion for each request. `served` has those of all that are not refused."""
-    others = iter(served)
+    """Returns a completion for each request. `serve` returns those of all that are not refused."""
+    pairs = list(zip(requests, refusals, strict=True))
+    others = iter(serve([request for request, refusal in pairs if refusal is None]))
     return [
         next(others) if refusal is None else Completion.refused(request.request_id, refusal)
-        for request, refusal in zip(requests, refusals, strict=True)
+        for request, refusal in pairs
     ]
 
 

@@ -142,10 +142,11 @@ class TransformersEngine:
         if self.has_unfinished:
             raise RuntimeError("generate was called while requests given by add are unfinished")
         refusals = self._limits.refusals(requests)
-        paired = zip(requests, refusals, strict=True)
-        good = [request for request, refusal in paired if refusal is None]
-        served = self._served(good) if good else ()
-        return with_refused(requests, refusals, map(completion_of, served))
+        return with_refused(
+            requests,
+            refusals,
+            lambda good: map(completion_of, self._served(good)) if good else (),
+        )
 
     @property
     def has_unfinished(self) -> bool:

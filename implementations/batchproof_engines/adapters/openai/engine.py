@@ -113,9 +113,11 @@ class OpenAIEngine:
         if self.has_unfinished:
             raise RuntimeError("generate was called while requests given by add are unfinished")
         refusals = self._refusals(requests)
-        paired = zip(requests, refusals, strict=True)
-        answers = [self._answer(request) for request, refusal in paired if refusal is None]
-        return with_refused(requests, refusals, map(completion_of, self._served(answers)))
+        return with_refused(
+            requests,
+            refusals,
+            lambda good: map(completion_of, self._served(list(map(self._answer, good)))),
+        )
 
     @property
     def has_unfinished(self) -> bool:

@@ -98,14 +98,14 @@ class PipedEngine:
         """Returns one completion per request. Raises `RuntimeError` if the program or its engine
         fails."""
         refusals = [self._refusal(request) for request in requests]
-        paired = zip(requests, refusals, strict=True)
-        asked = [request_to_json(request) for request, refusal in paired if refusal is None]
-        answer = self._ask("generate", requests=asked)
+        if refusals.count(None) == len(requests):  # the suite judges the number of completions
+            return self._served(requests)
+        return with_refused(requests, refusals, self._served)
+
+    def _served(self, requests: Sequence[Request]) -> list[Completion]:
+        answer = self._ask("generate", requests=list(map(request_to_json, requests)))
         self._note(answer)
-        answers = completions_of(answer)
-        if len(asked) == len(requests):  # the suite judges their number
-            return answers
-        return with_refused(requests, refusals, answers)
+        return completions_of(answer)
 
     @property
     def has_unfinished(self) -> bool:
