@@ -16,11 +16,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
+import threading
 from collections import deque
 from importlib.metadata import version
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 os.environ.setdefault("RUST_LOG", "error")
@@ -44,7 +43,6 @@ from serving import (
     words,
 )
 
-WAIT_S = 0.001  # between two looks for a token
 NUM_CACHED = 16  # prompts kept with prefix caching, the library's default
 DTYPES = {"float32": ModelDType.F32, "bfloat16": ModelDType.BF16, "float16": ModelDType.F16}
 KV_CACHES = {"float32": "1", "float16": "0"}  # what the variable says
@@ -103,10 +101,11 @@ class Answer:
     """A live request, and what its stream says, which a thread reads: who waits for a place in the
     batch keeps nobody else's tokens back."""
 
-    def __init__(self, request: Request, stream: Any) -> None:
+    def __init__(self, request: Request, stream: Any, news: threading.Event) -> None:
         self.request, self.told = request, deque[Any]()  # choices of the stream, or its error
+        self._news = news  # that there is something told
         self.is_wanted = True
-        Thread(target=self._read, args=(stream,), daemon=True).start()
+        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
 
     def _read(self, stream: Any) -> None:
         """Reads the stream until it ends or the answer is not wanted: then it is dropped."""
@@ -114,9 +113,13 @@ class Answer:
             for chunk in stream:
                 if not self.is_wanted:
                     return
-                self.told.append(chunk.choices[0])
+                self._tell(chunk.choices[0])
         except ValueError as error:
-            self.told.append(error)
+            self._tell(error)
+
+    def _tell(self, told: Any) -> None:
+        self.told.append(told)
+        self._news.set()
 
 
 class Engine(Stepped):
@@ -127,6 +130,7 @@ class Engine(Stepped):
     def __init__(self, runner: Runner, length: Length, vocab_size: int) -> None:
         super().__init__()
         self._runner, self._length, self._vocab_size = runner, length, vocab_size
+        self._news = threading.Event()
 
     def submit(self, request: Request) -> Answer:
         asked: Sampling = request.get("sampling", {})
@@ -153,12 +157,13 @@ class Engine(Stepped):
         stream = self._runner.send_chat_completion_request(chat)
         if not request["prompt_token_ids"]:
             next(stream)  # the refusal is waited for, as it leaves the id to another request
-        return Answer(request, stream)
+        return Answer(request, stream, self._news)
 
     def advance(self) -> list[Event]:
         """Waits until there is a token, and takes at most one of each request, as a step makes."""
         while not (ready := [each for each in self.live.values() if each.told]):
-            time.sleep(WAIT_S)
+            self._news.wait()
+            self._news.clear()  # before the next look, which misses nothing that is told behind it
         events = [self._event(each.request, each.told.popleft()) for each in ready]
         for event in (each for each in events if each["finish_reason"] is not None):
             self.abort(event["request_id"])  # what follows is not wanted
