@@ -163,7 +163,7 @@ class Unsettled(RaggedEngine):
         (engine(noise_of_the_batch_size), "batch", "S", "not shown", 4),
         (RaggedEngine, "interruption", "S", "by construction", 4),
         (Unsettled, "interruption", "-", "by construction", 4),
-        (resolve_engine("paged?offload=16").factory, "offload", "S", "shown", 4),
+        (resolve_engine("paged?offload=16&batch_invariant=true").factory, "offload", "B", "shown", 5),
     ],
 )
 def test_each_grade_is_reached(
