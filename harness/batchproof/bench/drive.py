@@ -6,15 +6,16 @@ round has a time. What an engine creates lazily is created inside the round.
 """
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from batchproof.api import Completion, Engine, Request, SteppingEngine, TokenEvent
+from batchproof.api import Capability, Completion, Engine, Request, SteppingEngine, TokenEvent
 from batchproof.bench.hardware import CpuMeter
 from batchproof.checks.broken import broken
 from batchproof.checks.contract_types import checked_completions, checked_events, event_list
@@ -41,6 +42,19 @@ class Round:
     process_s: float  # of all threads of this process, and of those it has started
     token_times_s: tuple[tuple[float, ...], ...] | None = None
     num_at_once: int | None = None
+
+
+def serve(
+    engine: Engine,
+    requests: Sequence[Request],
+    device: torch.device,
+    time_limit_s: float,
+    capabilities: AbstractSet[Capability],
+) -> Round:
+    """Steps an engine that can be stepped; any other gets one call."""
+    if Capability.STEPPING in capabilities:
+        return serve_stepping(cast(SteppingEngine, engine), requests, device, time_limit_s)
+    return serve_at_once(engine, requests, device, time_limit_s)
 
 
 def serve_at_once(

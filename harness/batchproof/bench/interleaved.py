@@ -79,6 +79,10 @@ def _timed_engines(
             each.close()
     guard.finds_harm(None)
     for each in engines:
+        if terms.measures_memory and each.problem is None:
+            on_round(f"{each.name}: memory")
+            each.measure_memory()
+    for each in engines:
         each.judge_rounds(partial(on_round, f"checking {each.name}"))
     return engines
 

@@ -24,6 +24,7 @@ class Terms:
     ceilings: Ceilings | None = None
     sample_size: int | None = None  # requests checked in each round; None: as many as is cheap
     time_limit_s: float = 600.0
+    measures_memory: bool = False
 
 
 def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[st
         "first_round_s": timed.first_round_s if has_figures else None,
         "num_at_once": max((r.num_at_once or 0 for r in rounds), default=0) or None,
         "cores": median(r.process_s / r.wall_s for r in rounds) if rounds and has_figures else None,
+        "peak_memory_bytes": timed.peak_memory_bytes if has_figures else None,
         "rounds": [{"wall_s": r.wall_s, "process_s": r.process_s} for r in rounds if has_figures],
         "metrics": measure(rounds, workload.requests) if has_figures else None,
         "schedule": _schedule(timed, workload, terms) if has_figures else None,

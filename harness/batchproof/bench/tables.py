@@ -9,7 +9,7 @@ from batchproof.records.texts import counted
 
 COLUMNS = (
     *("engine", "verdict", "output tok/s", "ttft p50/p99", "itl p50/p99"),
-    *("cores", "busy", "roof"),
+    *("cores", "busy", "roof", "memory"),
 )
 
 
@@ -64,6 +64,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         "-" if row.get("cores") is None else f"{row['cores']:.2f}",
         _percent(schedule["occupancy"]),
         _percent(roofline["share"] if roofline else None),
+        "-" if row.get("peak_memory_bytes") is None else f"{row['peak_memory_bytes'] / 1e9:.2f} GB",
     )
 
 

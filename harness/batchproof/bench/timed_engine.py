@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import cast
 
 import torch
 
-from batchproof.api import Capability, Engine, EngineConfig, SteppingEngine, StepRecord
-from batchproof.bench.drive import Round, serve_at_once, serve_stepping
+from batchproof.api import Capability, Engine, EngineConfig, StepRecord
+from batchproof.bench.drive import Round, serve
+from batchproof.bench.memory import peak_memory
 from batchproof.bench.spec import Laps
 from batchproof.bench.verification import Verifier, blaming
 from batchproof.checks.broken import require
@@ -32,6 +32,7 @@ class TimedEngine:
     first_round_s: float | None = None  # compiling and capturing included
     trace: Sequence[StepRecord] = ()  # of the first round; empty for an engine without one
     rounds: list[Round] = field(default_factory=list)  # the timed ones
+    peak_memory_bytes: int | None = None  # where it was asked for and can be seen
     problem: str | None = None  # why there are none, or why they do not count
     is_blameless: bool = False  # the problem is a time limit or another engine
     _engine: Engine | None = field(default=None, init=False)
@@ -80,11 +81,8 @@ class TimedEngine:
         model, requests = self.trial.subject.model, self.laps[number]
         before = settings_of(model)
         try:
-            if self.is_stepping:
-                engine = cast(SteppingEngine, self._engine)
-                served = serve_stepping(engine, requests, model.device, self.time_limit_s)
-            else:
-                served = serve_at_once(self._engine, requests, model.device, self.time_limit_s)
+            capabilities = self.trial.capabilities
+            served = serve(self._engine, requests, model.device, self.time_limit_s, capabilities)
             require_same(before, settings_of(model), "while the engine worked")
         finally:
             if torch.get_num_threads() != before["number of threads"]:  # or the next engine has it too
@@ -99,6 +97,12 @@ class TimedEngine:
                 with blaming(self.accuse):
                     self.verifier.judge(number, self.laps[number], each.completions)
             on_round()
+
+    def measure_memory(self) -> None:
+        """Serves the first round once more, in a process of its own."""
+        with blaming(self.accuse):
+            asked = self.trial, self.config, self.laps[0]
+            self.peak_memory_bytes = peak_memory(*asked, self.time_limit_s)
 
     def close(self) -> None:
         if self._engine is not None:

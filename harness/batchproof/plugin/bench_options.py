@@ -36,6 +36,7 @@ _HELP = {  # option -> its metavar and text
         "requests of each round whose tokens are checked (default: all if they are few, else a sample "
         "of 16); ids, lengths and finish reasons always are",
     ),
+    "memory": ("", "measure the peak memory of each engine, in a round of a process of its own"),
     "threads": ("N", "threads that each engine may compute with on a CPU (default: 1)"),
     "results": ("FILE", "where to write the result file (default: a new one in results/benchmarks/)"),
 }
@@ -47,12 +48,14 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("batchproof-benchmarks", "Batchproof: benchmarks, with --benchmark-only")
     for name, (metavar, text) in _HELP.items():
         flag = f"--{name}"
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"metavar": metavar}
         if metavar == "N":
             more["type"] = int
+        if not metavar:
+            more = {"action": "store_true", "default": None}
         if name in ("workload", "shape"):
             more["action"] = "append"
-        group.addoption(flag, metavar=metavar, help=text, **more)
+        group.addoption(flag, help=text, **more)
 
 
 def require_none(config: pytest.Config) -> None:

@@ -48,6 +48,7 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
         clock="process" if num_threads == 1 else "wall",
         sample_size=_sample_size(get("--verify")),
         time_limit_s=TIME_LIMIT_S if limit_s == DEFAULT_TIME_LIMIT_S else limit_s,
+        measures_memory=bool(get("--memory")),
     )
     return BenchSelection(
         specs=tuple(specs),

@@ -90,3 +90,19 @@ def test_only_selected_engines_take_part(run_benchmark: Run) -> None:
     assert session.exit_status == 0, session.output
     (comparison,) = json.loads(FILE.read_text())["comparisons"]
     assert [row["engine"] for row in comparison["rows"]] == ["static"]
+
+
+HOLDS_MUCH = """
+from batchproof_engines.static import static as Engine
+HELD = b"1" * 500_000_000
+"""
+
+
+def test_memory_is_the_peak_of_a_process_of_the_engines_own(run_benchmark: Run) -> None:
+    Path("mine.py").write_text(HOLDS_MUCH)
+    session = run_benchmark(*SMALL, "--engine=mine.py:Engine", "--laps=1", "--memory", INTO_FILE)
+    assert session.exit_status == 0, session.output
+    (comparison,) = json.loads(FILE.read_text())["comparisons"]
+    (row,) = comparison["rows"]
+    assert 6e8 < row["peak_memory_bytes"] < 1.5e9, "torch and the model take 0.3 GB"
+    assert f"{row['peak_memory_bytes'] / 1e9:.2f} GB" in session.output
