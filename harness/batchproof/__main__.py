@@ -36,6 +36,7 @@ OF_VERDICTS = {
 COMMANDS = {
     "test": Command("batchproof.cli.conformance", "run the conformance suite on engines"),
     "bench": Command("batchproof.cli.bench_command", "measure engines, counting only checked tokens"),
+    "plot": Command("batchproof.bench.plot_command", "draw the ratios of benchmark files"),
     "judge": Command(
         "batchproof.judgement.judge_command",
         "run the whole suite on an engine and write a verdict page",

@@ -6,10 +6,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
 
+from batchproof.__main__ import main
 from batchproof.bench.benchmark_run import SCHEMA, ResultFile
 from batchproof.errors import UsageError
+from batchproof.places import ROOT
 
 HEADER = {"clock": "process"}
 COMPARISON: dict[str, Any] = {"workload": {"name": "bimodal"}, "clock": "process", "rows": []}
@@ -41,3 +44,24 @@ def test_the_file_can_be_read_after_each_addition_and_is_complete_only_at_the_en
 def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         ResultFile(tmp_path / "missing" / "result.json", HEADER)
+
+
+RESULT = str(ROOT / "results" / "2026-11-29-cpu-released-tiny.json")
+
+
+def test_a_picture_says_of_each_engine_how_fast_it_is_or_why_that_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # words are words
+    picture = tmp_path / "tiny.svg"
+    assert main(["plot", RESULT, str(picture)]) == 0
+    words = picture.read_text()
+    for each in ("short_queue on tiny", "4,685 tok/s", "0.59x", "more slots than asked"):
+        assert each in words
+    capsys.readouterr()
+    for wrong, said in (
+        ([str(ROOT / "results" / "faults.json"), str(picture)], "is no benchmark"),
+        ([RESULT, str(tmp_path / "tiny.gif")], "choose one of png, svg, pdf"),
+    ):
+        assert main(["plot", *wrong]) == 2
+        assert said in capsys.readouterr().err

@@ -1,0 +1,107 @@
+"""`batchproof plot RESULT.json... PICTURE`: the ratios of benchmark files as a picture.
+
+Each comparison is a panel: the speed of every engine relative to the first one that has figures, with
+its 95 % interval, and its peak memory where that was measured. It needs matplotlib, the optional
+dependency `plots`.
+"""
+
+import argparse
+import importlib
+from collections.abc import Mapping, Sequence
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from batchproof.bench.benchmark_run import SCHEMA
+from batchproof.bench.result_rows import exceeds_slots
+from batchproof.cli.choices import writable
+from batchproof.errors import UsageError
+from batchproof.records.file_kinds import parsed
+from batchproof.validation.values import one_of
+
+Comparison = Mapping[str, Any]
+ENDINGS = ("png", "svg", "pdf")
+SPEEDS = {"process": "output_tokens_per_process_s", "wall": "output_throughput"}  # by the clock
+COLUMNS = 2  # of panels
+WIDTH, BAR, MARGIN = 7.0, 0.36, 1.0  # inches: of a panel, of the place of a bar, around the bars
+BEYOND = 1.6  # the right end of a panel over its longest whisker: words stand there
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof plot`."""
+    parser.add_argument("results", metavar="RESULT", nargs="+", help="result files of benchmarks")
+    parser.add_argument("picture", metavar="PICTURE", help=f"the file to write: {', '.join(ENDINGS)}")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the picture and returns 0. Raises `UsageError` for a file that is no benchmark, a picture
+    that cannot be written, or without matplotlib."""
+    picture = Path(arguments.picture)
+    one_of("PICTURE", picture.suffix.removeprefix("."), ENDINGS)
+    comparisons = [each for name in arguments.results for each in _comparisons(Path(name))]
+    if not comparisons:
+        raise UsageError(f"{arguments.results[0]!r} holds no comparison: the run was stopped before")
+    writable(picture.parent, "the folder of PICTURE")
+    try:
+        figures = importlib.import_module("matplotlib.figure")
+    except ImportError:
+        raise UsageError("`batchproof plot` needs matplotlib: pip install matplotlib") from None
+    num_rows = ceil(len(comparisons) / COLUMNS)
+    num_columns = min(COLUMNS, len(comparisons))
+    height = MARGIN + BAR * max(len(each["rows"]) for each in comparisons)
+    figure = figures.Figure((WIDTH * num_columns, height * num_rows), layout="constrained")
+    panels = figure.subplots(num_rows, num_columns, squeeze=False).flat
+    for panel, comparison in zip(panels, comparisons, strict=False):
+        _draw(panel, comparison)
+    for panel in [*panels][len(comparisons) :]:
+        panel.set_axis_off()
+    figure.savefig(picture, dpi=110)
+    print(f"written: {picture}")
+    return 0
+
+
+def _comparisons(path: Path) -> Sequence[Comparison]:
+    document = parsed(path)
+    schema = document.get("schema") if isinstance(document, Mapping) else None
+    if not isinstance(document, Mapping) or schema != SCHEMA:
+        raise UsageError(f"{str(path)!r} is no benchmark: its schema is {schema!r}, not {SCHEMA!r}")
+    found: Sequence[Comparison] = document["comparisons"]
+    return found
+
+
+def _draw(panel: Any, comparison: Comparison) -> None:
+    """Draws the rows of a comparison, the first on top. What has no ratio has words instead."""
+    workload, model, rows = comparison["workload"], comparison["model"], comparison["rows"]
+    over = comparison["ratios"][0]["over"] if comparison["ratios"] else None
+    ratios = {each["engine"]: each for each in comparison["ratios"] if each["over"] == over}
+    ratios[over] = {"ratio": 1.0, "low": None, "high": None}
+    for place, row in enumerate(rows):
+        ratio = ratios.get(row["engine"])
+        end, is_base = 0.0, row["engine"] == over
+        if ratio is not None:
+            end = ratio["high"] or ratio["ratio"]
+            panel.barh(place, ratio["ratio"], color="tab:blue" if is_base else "tab:gray")
+            if ratio["low"] is not None:
+                panel.plot((ratio["low"], ratio["high"]), (place, place), color="black")
+        words = _words(row, ratio, is_base, comparison)
+        panel.text(end, place, f" {words}", va="center")
+    longest = max(each["high"] or each["ratio"] for each in ratios.values())
+    panel.set_xlim(0, longest * BEYOND)
+    names = [row["engine"].replace("?", "\n?", 1) for row in rows]
+    panel.set_yticks(range(len(rows)), names, fontsize="small")
+    panel.invert_yaxis()
+    panel.axvline(1, color="tab:blue", linewidth=0.8)
+    compared = f"output tokens per second of {comparison['clock']} time, relative to {over}"
+    panel.set_title(
+        f"{workload['name']} on {model['name']} in {model['dtype']}\n{compared}", size="small"
+    )
+
+
+def _words(row: Mapping[str, Any], ratio: Any, is_base: bool, comparison: Comparison) -> str:
+    if row["metrics"] is None or ratio is None:
+        has_more = exceeds_slots(row, comparison["workload"]["spec"]["slots"])
+        return "more slots than asked" if has_more else row["verdict"]
+    speed = SPEEDS[comparison["clock"]]
+    words = f"{row['metrics'][speed]:,.0f} tok/s" if is_base else f"{ratio['ratio']:.2f}x"
+    peak = row.get("peak_memory_bytes")
+    return words if peak is None else f"{words}, {peak / 1e9:.2f} GB"
