@@ -14,7 +14,6 @@ from typing import Any
 
 from batchproof.bench.benchmark_run import SCHEMA
 from batchproof.bench.result_rows import exceeds_slots
-from batchproof.cli.choices import writable
 from batchproof.errors import UsageError
 from batchproof.records.file_kinds import parsed
 from batchproof.validation.values import one_of
@@ -41,7 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     comparisons = [each for name in arguments.results for each in _comparisons(Path(name))]
     if not comparisons:
         raise UsageError(f"{arguments.results[0]!r} holds no comparison: the run was stopped before")
-    writable(picture.parent, "the folder of PICTURE")
+    if not picture.parent.is_dir():
+        raise UsageError(f"PICTURE {str(picture)!r}: there is no folder {str(picture.parent)!r}")
     try:
         figures = importlib.import_module("matplotlib.figure")
     except ImportError:

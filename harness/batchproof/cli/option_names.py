@@ -13,7 +13,7 @@ OPTIONS = frozenset(
         *("--requirement", "--verdict"),
         *("--artifacts", "--isolate", "--no-isolate", CONFIG, NO_CONFIG),
         *("--workload", "--num-requests", "--prompt-len", "--cap", "--slots", "--seed", "--shape"),
-        *("--laps", "--verify", "--threads", "--results"),
+        *("--laps", "--verify", "--memory", "--threads", "--results"),
     )
 )
 OTHERS = {"hypothesis_profile": "--hypothesis-profile", "jobs": "--numprocesses"}  # of other plugins
