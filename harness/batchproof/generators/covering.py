@@ -41,6 +41,8 @@ def _but_plain(name: str) -> list[Value]:
 
 def _excluded(pair: Values) -> Iterator[Meeting]:
     """Yields the meetings that a pair of the file stands for."""
+    for name, value in pair.items():
+        assert value in (*DIMENSIONS[name].values, "any"), f"excluded: {name} has no value {value!r}"
     ways = (_but_plain(name) if value == "any" else [(name, value)] for name, value in pair.items())
     return product(*ways)
 

@@ -82,7 +82,7 @@ def _share_within(bound: float, margins: Tensor) -> float:
 # Measured for correct packed and padded engines: up to 2.8 E in float32, 1.5 E (2.4 on a chaotic
 # model) in bfloat16, while the weakest observable fault stood at 624 E in float32.
 KAPPA = {"float64": 8.0, "float32": 8.0, "bfloat16": 3.0, "float16": 3.0}
-KAPPA_INT8 = 3.0  # of a cache in 8 bits
+KAPPA_QUANTIZED = 3.0  # of quantised weights or caches
 
 NUM_KEPT_LOGITS = 1 << 26  # floats
 NUM_CALIBRATION_PROMPTS = 12
@@ -172,7 +172,7 @@ class Oracle:
     def kappa(self) -> float:
         """The bound on logit errors in units of E."""
         kappa = KAPPA[self.precision.of(self.subject)]
-        return min(kappa, KAPPA_INT8) if self.precision.is_quantized else kappa
+        return min(kappa, KAPPA_QUANTIZED) if self.precision.is_quantized else kappa
 
     @property
     def is_exact(self) -> bool:
