@@ -129,13 +129,19 @@ def telling(probe: Probe, precision: PrecisionNoise) -> float:
 
 
 def configured(
-    oracle: Oracle, texts: Texts, probes: Sequence[Probe], unit: float
+    oracle: Oracle,
+    texts: Texts,
+    probes: Sequence[Probe],
+    unit: float,
+    on_probes: Callable[[int], object],
 ) -> tuple[tuple[str, ...], tuple[Probe, ...]]:
     """Returns the names of the configurations, and the probes with what each of them changes."""
     known = configurations(oracle.subject, texts)
     changed: list[Probe] = []
     for start in range(0, len(probes), ROUND):
-        changed += _with_answers(oracle, probes[start : start + ROUND], [*known.values()], unit)
+        some = probes[start : start + ROUND]
+        changed += _with_answers(oracle, some, [*known.values()], unit)
+        on_probes(len(some))
     if texts.are_used:
         changed = [
             replace(each, steps=texts.with_all_texts(each.prompt, each.steps)) for each in changed
@@ -240,12 +246,14 @@ def pack_of(
     num: int,
     noise: tuple[float, tuple[PrecisionNoise, ...]],
     found: Sequence[Probe],
+    on_probes: Callable[[int], object] = lambda _: None,
 ) -> ProbePack:
-    """Returns the pack of the best `num` of these candidates."""
+    """Returns the pack of the best `num` of these candidates. Calls `on_probes` with the number that
+    has just been scored under other configurations, which takes as long as finding candidates."""
     subject, (unit, precisions) = oracle.subject, noise
     probes = chosen(found, unit, precisions, num)
     with torch.inference_mode():
-        names, probes = configured(oracle, texts, probes, unit)
+        names, probes = configured(oracle, texts, probes, unit, on_probes)
     return ProbePack(
         made=made_now(),
         model=subject.name,

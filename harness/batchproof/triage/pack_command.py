@@ -143,7 +143,10 @@ def _made(oracle: Oracle, texts: Texts, part: Path, asked: Asked) -> ProbePack |
     noise = known.unit, known.precisions
     if not known.candidates:
         return None
-    return making.pack_of(oracle, texts, seed, asked.num_probes, noise, known.candidates)
+    bar = Progress("under other settings", "probe", min(asked.num_probes, len(known.candidates)))
+    pack = making.pack_of(oracle, texts, seed, asked.num_probes, noise, known.candidates, bar.step)
+    bar.close()
+    return pack
 
 
 def pack_at_hand(oracle: Oracle, seed: int) -> ProbePack:
