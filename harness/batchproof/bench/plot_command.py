@@ -8,11 +8,13 @@ dependency `plots`.
 import argparse
 import importlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from batchproof.bench.benchmark_run import SCHEMA
+from batchproof.bench.ratios import Ratio
 from batchproof.bench.result_rows import exceeds_slots
 from batchproof.errors import UsageError
 from batchproof.records.file_kinds import parsed
@@ -73,35 +75,33 @@ def _draw(panel: Any, comparison: Comparison) -> None:
     """Draws the rows of a comparison, the first on top. What has no ratio has words instead."""
     workload, model, rows = comparison["workload"], comparison["model"], comparison["rows"]
     over = comparison["ratios"][0]["over"] if comparison["ratios"] else None
-    ratios = {each["engine"]: each for each in comparison["ratios"] if each["over"] == over}
-    ratios[over] = {"ratio": 1.0, "low": None, "high": None}
-    for place, row in enumerate(rows):
-        ratio = ratios.get(row["engine"])
-        end, is_base = 0.0, row["engine"] == over
-        if ratio is not None:
-            end = ratio["high"] or ratio["ratio"]
-            panel.barh(place, ratio["ratio"], color="tab:blue" if is_base else "tab:gray")
-            if ratio["low"] is not None:
-                panel.plot((ratio["low"], ratio["high"]), (place, place), color="black")
-        words = _words(row, ratio, is_base, comparison)
-        panel.text(end, place, f" {words}", va="center")
-    longest = max(each["high"] or each["ratio"] for each in ratios.values())
-    panel.set_xlim(0, longest * BEYOND)
+    ratios = {each["engine"]: Ratio.of(each) for each in comparison["ratios"] if each["over"] == over}
+    ratios[over] = Ratio(1.0, None, None, 0)
+    shown = [ratios.get(row["engine"], Ratio(0.0, None, None, 0)) for row in rows]
+    lengths = [each.ratio for each in shown]
+    whiskers = [
+        [each.ratio - (each.low or each.ratio) for each in shown],
+        [(each.high or each.ratio) - each.ratio for each in shown],
+    ]
+    colours = ["tab:blue" if row["engine"] == over else "tab:gray" for row in rows]
+    bars = panel.barh(range(len(rows)), lengths, xerr=whiskers, color=colours)
+    panel.bar_label(bars, [*map(partial(_words, comparison), rows, lengths)], padding=4)
     names = [row["engine"].replace("?", "\n?", 1) for row in rows]
     panel.set_yticks(range(len(rows)), names, fontsize="small")
     panel.invert_yaxis()
     panel.axvline(1, color="tab:blue", linewidth=0.8)
+    panel.set_xlim(0, max(each.high or each.ratio for each in shown) * BEYOND or 1)
     compared = f"output tokens per second of {comparison['clock']} time, relative to {over}"
     panel.set_title(
         f"{workload['name']} on {model['name']} in {model['dtype']}\n{compared}", size="small"
     )
 
 
-def _words(row: Mapping[str, Any], ratio: Any, is_base: bool, comparison: Comparison) -> str:
-    if row["metrics"] is None or ratio is None:
+def _words(comparison: Comparison, row: Mapping[str, Any], ratio: float) -> str:
+    if row["metrics"] is None or not ratio:
         has_more = exceeds_slots(row, comparison["workload"]["spec"]["slots"])
         return "more slots than asked" if has_more else row["verdict"]
-    speed = SPEEDS[comparison["clock"]]
-    words = f"{row['metrics'][speed]:,.0f} tok/s" if is_base else f"{ratio['ratio']:.2f}x"
+    speed = row["metrics"][SPEEDS[comparison["clock"]]]
+    words = f"{speed:,.0f} tok/s" if ratio == 1 else f"{ratio:.2f}x"
     peak = row.get("peak_memory_bytes")
     return words if peak is None else f"{words}, {peak / 1e9:.2f} GB"
