@@ -25,7 +25,7 @@ ENDINGS = ("png", "svg", "pdf")
 SPEEDS = {"process": "output_tokens_per_process_s", "wall": "output_throughput"}  # by the clock
 COLUMNS = 2  # of panels
 WIDTH, BAR, MARGIN = 7.0, 0.36, 1.0  # inches: of a panel, of the place of a bar, around the bars
-BEYOND = 1.6  # the right end of a panel over its longest whisker: words stand there
+BEYOND = 1.75  # the right end of a panel over its longest whisker: words stand there
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,10 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
     num_columns = min(COLUMNS, len(comparisons))
     height = MARGIN + BAR * max(len(each["rows"]) for each in comparisons)
     figure = figures.Figure((WIDTH * num_columns, height * num_rows), layout="constrained")
-    panels = figure.subplots(num_rows, num_columns, squeeze=False).flat
+    panels = [*figure.subplots(num_rows, num_columns, squeeze=False).flat]
     for panel, comparison in zip(panels, comparisons, strict=False):
         _draw(panel, comparison)
-    for panel in [*panels][len(comparisons) :]:
+    for panel in panels[len(comparisons) :]:
         panel.set_axis_off()
     figure.savefig(picture, dpi=110)
     print(f"written: {picture}")
