@@ -170,6 +170,7 @@ class Session:
                     self._add(Triage(what, what.pack, rule, is_ours=False, note=_note).decide(text))
                 else:
                     self._on_models(lab, what)
+                    engines_module("adapters.child").kill_all()  # servers keep gigabytes
         for refusal in self.refusals:
             print(refusal)
 

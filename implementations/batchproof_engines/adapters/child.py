@@ -14,6 +14,16 @@ NUM_LINES = 8
 LINE_LEN = 200
 GRACE_S = 1.0  # for a program to end by itself
 
+_ALL: "weakref.WeakSet[Child]" = weakref.WeakSet()
+
+
+def kill_all() -> None:
+    """Kills every program that still runs here. What is asked next has their memory."""
+    for each in [*_ALL]:
+        if each.popen.poll() is None:
+            each.kill()
+            each.popen.wait()
+
 
 class Child:
     """A running program, in a session of its own, so that all that it starts ends with it: when `end`
@@ -29,6 +39,7 @@ class Child:
             words, stderr=self._log, start_new_session=True, **given
         )
         self.end = weakref.finalize(self, _end, self.popen, self._log)
+        _ALL.add(self)
 
     @property
     def num_logged(self) -> int:

@@ -38,6 +38,7 @@ from batchproof.run.capabilities import Offer, offer_of
 from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.checkpoint import saved
+from batchproof_engines.adapters.child import kill_all
 from batchproof_engines.adapters.piped.process import ProgramFailed
 from tests.selftest.adapters.conftest import (
     ANSWERS,
@@ -249,6 +250,9 @@ def test_what_the_program_has_started_ends_with_it(build: Build, tmp_path: Path)
     size = beats.stat().st_size
     time.sleep(0.3)
     assert beats.stat().st_size == size
+    engine = build("")
+    kill_all()
+    assert engine._process._child.popen.poll() is not None
 
 
 def test_nothing_is_left_when_the_suite_ends_and_no_torch_is_loaded(command: Command) -> None:
