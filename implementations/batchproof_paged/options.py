@@ -59,7 +59,7 @@ class PagedOptions:
         choices["compile"] = (*SWITCH, *torch._dynamo.list_backends(), *PLAIN_COMPILERS)
         for name, value in given.items():
             if name not in choices:
-                known = ", ".join(choices)
+                known = ", ".join((*choices, "num_speculative_tokens", "draft_agreement"))
                 raise ConfigError(f"engine 'paged': {name!r} is no option; there are {known}")
             if name == "offload":
                 if type(value) is not int or value < 0:

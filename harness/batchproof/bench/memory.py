@@ -3,9 +3,11 @@ has left behind, nor what checks answers."""
 
 import multiprocessing
 import re
+import signal
+import sys
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from multiprocessing.connection import Connection
 
 import torch
 
@@ -18,22 +20,45 @@ from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
 
 RESETS_PEAK = "5"  # written to clear_refs: proc_pid_clear_refs(5)
+GRACE_S = 10.0  # for a process to end what it has started
 
 
 def peak_memory(
     trial: Trial, config: EngineConfig, requests: Sequence[Request], time_limit_s: float
-) -> int | None:
+) -> int | str:
     """Returns the most bytes that an engine holds while it is built and serves the requests, its model
     and libraries included: on a CPU the resident memory of the process that computes, and of those it
-    has started; on a GPU what torch has allocated there. None where that cannot be seen: on a system
-    other than Linux, and on a GPU in another process."""
+    has started; on a GPU what torch has allocated there. Returns why, in words, if that is unknown."""
     lab = trial.lab
     if not PROC.exists() or lab.device.type not in ("cpu", "cuda"):
-        return None
+        return "this system does not show it"
     facts = lab.device, lab.dtype, time_limit_s, torch.get_num_threads()
     asked = trial.spec.name, trial.subject.name, config, tuple(requests)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
-        return fresh.submit(_peak, *facts, *asked).result()
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    fresh = context.Process(target=_report, args=(there, *facts, *asked))
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: Ctrl-C is for this process
+    fresh.start()
+    signal.signal(signal.SIGINT, heard)
+    there.close()
+    try:
+        found: int | str = here.recv()
+    except EOFError:
+        found = "the process that measures it was ended"
+    finally:  # also after Ctrl-C
+        fresh.terminate()
+        fresh.join(GRACE_S)
+        fresh.kill()
+    return found
+
+
+def _report(connection: Connection, *asked: object) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # which also ends a server, at exit
+    try:
+        found: int | str = _peak(*asked)  # type: ignore[arg-type]
+    except BaseException as error:
+        found = f"the engine raised {type(error).__name__}: {error}"
+    connection.send(found)
 
 
 def _peak(
@@ -45,7 +70,7 @@ def _peak(
     model_name: str,
     config: EngineConfig,
     requests: Sequence[Request],
-) -> int | None:
+) -> int | str:
     torch.set_num_threads(num_threads)
     lab = Laboratory(device, dtype, time_limit_s)
     trial = Trial(lab, resolve_engine(engine_name), lab.oracle(model_name), Promise.P1)
@@ -56,12 +81,9 @@ def _peak(
     cpu.stop()
     started = descendants()
     is_here = cpu.own_s > cpu.seconds() / 2
-    if device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(device) if is_here else None
-    else:
-        peak = _resident_peaks(("self", *started) if is_here else started)
-    trial.close(engine)
-    return peak
+    if device.type == "cpu":
+        return _resident_peaks(("self", *started) if is_here else started)
+    return torch.cuda.max_memory_allocated(device) if is_here else "it is another process's"
 
 
 def _forget_peaks() -> None:

@@ -7,7 +7,9 @@ dependency `plots`.
 
 import argparse
 import importlib
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -15,13 +17,12 @@ from typing import Any
 
 from batchproof.bench.benchmark_run import SCHEMA
 from batchproof.bench.ratios import Ratio
-from batchproof.bench.result_rows import exceeds_slots
+from batchproof.bench.result_rows import VALID, exceeds_slots
 from batchproof.errors import UsageError
 from batchproof.records.file_kinds import parsed
-from batchproof.validation.values import one_of
 
 Comparison = Mapping[str, Any]
-ENDINGS = ("png", "svg", "pdf")
+ENDINGS = (".png", ".svg", ".pdf")
 SPEEDS = {"process": "output_tokens_per_process_s", "wall": "output_throughput"}  # by the clock
 COLUMNS = 2  # of panels
 WIDTH, BAR, MARGIN = 7.0, 0.36, 1.0  # inches: of a panel, of the place of a bar, around the bars
@@ -38,43 +39,58 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the picture and returns 0. Raises `UsageError` for a file that is no benchmark, a picture
     that cannot be written, or without matplotlib."""
     picture = Path(arguments.picture)
-    one_of("PICTURE", picture.suffix.removeprefix("."), ENDINGS)
-    comparisons = [each for name in arguments.results for each in _comparisons(Path(name))]
+    if picture.suffix.lower() not in ENDINGS:
+        raise UsageError(f"PICTURE {arguments.picture!r} must end in {', '.join(ENDINGS)}")
+    comparisons = [(name, each) for name in arguments.results for each in _comparisons(name)]
     if not comparisons:
         raise UsageError(f"{arguments.results[0]!r} holds no comparison: the run was stopped before")
-    if not picture.parent.is_dir():
-        raise UsageError(f"PICTURE {str(picture)!r}: there is no folder {str(picture.parent)!r}")
     try:
         figures = importlib.import_module("matplotlib.figure")
     except ImportError:
         raise UsageError("`batchproof plot` needs matplotlib: pip install matplotlib") from None
     num_rows = ceil(len(comparisons) / COLUMNS)
     num_columns = min(COLUMNS, len(comparisons))
-    height = MARGIN + BAR * max(len(each["rows"]) for each in comparisons)
-    figure = figures.Figure((WIDTH * num_columns, height * num_rows), layout="constrained")
+    figure = figures.Figure(layout="constrained")
     panels = [*figure.subplots(num_rows, num_columns, squeeze=False).flat]
-    for panel, comparison in zip(panels, comparisons, strict=False):
-        _draw(panel, comparison)
+    for panel, (name, comparison) in zip(panels, comparisons, strict=False):
+        with _naming(name):
+            _draw(panel, comparison)
     for panel in panels[len(comparisons) :]:
         panel.set_axis_off()
-    figure.savefig(picture, dpi=110)
+    height = MARGIN + BAR * max(len(each["rows"]) for _, each in comparisons)
+    figure.set_size_inches(WIDTH * num_columns, height * num_rows)
+    try:
+        figure.savefig(picture, dpi=110)
+    except OSError as error:
+        raise UsageError(f"PICTURE {str(picture)!r} cannot be written: {error.strerror}") from None
     print(f"written: {picture}")
     return 0
 
 
-def _comparisons(path: Path) -> Sequence[Comparison]:
-    document = parsed(path)
+def _comparisons(name: str) -> Sequence[Comparison]:
+    document = parsed(Path(name))
     schema = document.get("schema") if isinstance(document, Mapping) else None
     if not isinstance(document, Mapping) or schema != SCHEMA:
-        raise UsageError(f"{str(path)!r} is no benchmark: its schema is {schema!r}, not {SCHEMA!r}")
-    found: Sequence[Comparison] = document["comparisons"]
-    return found
+        raise UsageError(f"{name!r} is no benchmark: its schema is {schema!r}, not {SCHEMA!r}")
+    if "footer" not in document:
+        print(f"{name}: the run was stopped; what it had compared is drawn", file=sys.stderr)
+    with _naming(name):
+        return [dict(each) for each in document["comparisons"]]
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Says which file lacks a value, or has one of another kind."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"result file {name!r} is damaged: {type(error).__name__}: {error}") from None
 
 
 def _draw(panel: Any, comparison: Comparison) -> None:
     """Draws the rows of a comparison, the first on top. What has no ratio has words instead."""
     workload, model, rows = comparison["workload"], comparison["model"], comparison["rows"]
-    over = comparison["ratios"][0]["over"] if comparison["ratios"] else None
+    over = next((row["engine"] for row in rows if _has_ratio(comparison, row)), None)
     ratios = {each["engine"]: Ratio.of(each) for each in comparison["ratios"] if each["over"] == over}
     ratios[over] = Ratio(1.0, None, None, 0)
     shown = [ratios.get(row["engine"], Ratio(0.0, None, None, 0)) for row in rows]
@@ -87,21 +103,25 @@ def _draw(panel: Any, comparison: Comparison) -> None:
     bars = panel.barh(range(len(rows)), lengths, xerr=whiskers, color=colours)
     panel.bar_label(bars, [*map(partial(_words, comparison), rows, lengths)], padding=4)
     names = [row["engine"].replace("?", "\n?", 1) for row in rows]
-    panel.set_yticks(range(len(rows)), names, fontsize="small")
+    panel.set_yticks(range(len(rows)), names, fontsize="small", parse_math=False)
     panel.invert_yaxis()
     panel.axvline(1, color="tab:blue", linewidth=0.8)
     panel.set_xlim(0, max(each.high or each.ratio for each in shown) * BEYOND or 1)
     compared = f"output tokens per second of {comparison['clock']} time, relative to {over}"
-    panel.set_title(
-        f"{workload['name']} on {model['name']} in {model['dtype']}\n{compared}", size="small"
-    )
+    about = f"{workload['name']} on {model['name']} in {model['dtype']}"
+    title = about if over is None else f"{about}\n{compared}"
+    panel.set_title(title, size="small", parse_math=False)
+
+
+def _has_ratio(comparison: Comparison, row: Mapping[str, Any]) -> bool:
+    has_more = exceeds_slots(row, comparison["workload"]["spec"]["slots"])
+    return row["verdict"] == VALID and not has_more
 
 
 def _words(comparison: Comparison, row: Mapping[str, Any], ratio: float) -> str:
-    if row["metrics"] is None or not ratio:
-        has_more = exceeds_slots(row, comparison["workload"]["spec"]["slots"])
-        return "more slots than asked" if has_more else row["verdict"]
-    speed = row["metrics"][SPEEDS[comparison["clock"]]]
-    words = f"{speed:,.0f} tok/s" if ratio == 1 else f"{ratio:.2f}x"
+    has_more = exceeds_slots(row, comparison["workload"]["spec"]["slots"])
+    words = f"{ratio:.2f}x" if ratio else "more slots than asked" if has_more else row["verdict"]
+    if ratio == 1:
+        words = f"{row['metrics'][SPEEDS[comparison['clock']]]:,.0f} tok/s"
     peak = row.get("peak_memory_bytes")
     return words if peak is None else f"{words}, {peak / 1e9:.2f} GB"

@@ -31,7 +31,7 @@ def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[st
     """Returns the row of a result file. Figures are None unless the engine kept its promises."""
     verdict, reason = _verdict(timed)
     has_figures = timed.problem is None
-    rounds = timed.rounds
+    rounds, peak = timed.rounds, timed.peak_memory
     return {
         "engine": timed.name,
         "verdict": verdict,
@@ -42,7 +42,8 @@ def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[st
         "first_round_s": timed.first_round_s if has_figures else None,
         "num_at_once": max((r.num_at_once or 0 for r in rounds), default=0) or None,
         "cores": median(r.process_s / r.wall_s for r in rounds) if rounds and has_figures else None,
-        "peak_memory_bytes": timed.peak_memory_bytes if has_figures else None,
+        "peak_memory_bytes": peak if has_figures and isinstance(peak, int) else None,
+        "memory_lack": peak if isinstance(peak, str) else None,
         "rounds": [{"wall_s": r.wall_s, "process_s": r.process_s} for r in rounds if has_figures],
         "metrics": measure(rounds, workload.requests) if has_figures else None,
         "schedule": _schedule(timed, workload, terms) if has_figures else None,

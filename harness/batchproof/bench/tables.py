@@ -31,7 +31,9 @@ def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
     yield from _aligned([COLUMNS, *map(_cells, comparison["rows"])], num_left=2)
     for row in comparison["rows"]:
         if row["reason"]:
-            yield f"{row['engine']} {row['verdict']}: {row['reason']}"
+            yield f"{row['engine']} {row['verdict']}: {row['reason'].splitlines()[0]}"
+        if row.get("memory_lack"):
+            yield f"{row['engine']}: its memory is unknown: {row['memory_lack'].splitlines()[0]}"
         if exceeds_slots(row, workload["spec"]["slots"]):
             yield f"{row['engine']}: more slots than asked, {row['num_at_once']} at once; no ratio"
     for entry in comparison["ratios"]:

@@ -32,7 +32,7 @@ class TimedEngine:
     first_round_s: float | None = None  # compiling and capturing included
     trace: Sequence[StepRecord] = ()  # of the first round; empty for an engine without one
     rounds: list[Round] = field(default_factory=list)  # the timed ones
-    peak_memory_bytes: int | None = None  # where it was asked for and can be seen
+    peak_memory: int | str | None = None  # bytes, or why it is unknown; None: it was not asked for
     problem: str | None = None  # why there are none, or why they do not count
     is_blameless: bool = False  # the problem is a time limit or another engine
     _engine: Engine | None = field(default=None, init=False)
@@ -100,9 +100,8 @@ class TimedEngine:
 
     def measure_memory(self) -> None:
         """Serves the first round once more, in a process of its own."""
-        with blaming(self.accuse):
-            asked = self.trial, self.config, self.laps[0]
-            self.peak_memory_bytes = peak_memory(*asked, self.time_limit_s)
+        asked = self.trial, self.config, self.laps[0]
+        self.peak_memory = peak_memory(*asked, self.time_limit_s)
 
     def close(self) -> None:
         if self._engine is not None:

@@ -13,11 +13,13 @@ OPTIONS = frozenset(
         *("--requirement", "--verdict"),
         *("--artifacts", "--isolate", "--no-isolate", CONFIG, NO_CONFIG),
         *("--workload", "--num-requests", "--prompt-len", "--cap", "--slots", "--seed", "--shape"),
-        *("--laps", "--verify", "--memory", "--threads", "--results"),
+        *("--laps", "--verify", "--memory", "--no-memory", "--threads", "--results"),
     )
 )
 OTHERS = {"hypothesis_profile": "--hypothesis-profile", "jobs": "--numprocesses"}  # of other plugins
-NO_KEYS = {CONFIG, NO_CONFIG, "--no-isolate", "--requirement", "--xfails"}
+NO_KEYS = {CONFIG, NO_CONFIG, "--no-isolate", "--no-memory", "--requirement", "--xfails"}
+SWITCHES = {each for each in OPTIONS if f"--no-{each[2:]}" in OPTIONS}  # true or false
+JOBS, RULE_OF_JOBS = r"\d+|auto|logical", "a whole number, 'auto' or 'logical'"  # xdist has no words
 FLAGS = {flag[2:].replace("-", "_"): flag for flag in sorted(OPTIONS - NO_KEYS)} | OTHERS
 EXPECTED, SERVED = "expected_failures", "serves"
 KEYS = frozenset((*FLAGS, EXPECTED))

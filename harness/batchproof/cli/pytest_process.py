@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from batchproof.cli.config_file import DEST, NONE, OWN, required_engines, select_config
-from batchproof.cli.option_names import CONFIG, NO_CONFIG
+from batchproof.cli.option_names import CONFIG, JOBS, NO_CONFIG, RULE_OF_JOBS
 from batchproof.errors import UsageError
 from batchproof.records.provenance import ENDED, TYPED, command_line
 
@@ -54,9 +54,8 @@ def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) ->
     typed = [*(f"--engine={engine}" for engine in engines), *arguments[len(engines) :]]
     known = _known(typed)
     config = select_config(getattr(known, DEST))
-    if known.numprocesses and not re.fullmatch(r"\d+|auto|logical", known.numprocesses):
-        rule = "a whole number, 'auto' or 'logical'"  # xdist has no words for it
-        raise UsageError(f"-n is {known.numprocesses!r}, but must be {rule}")
+    if known.numprocesses and not re.fullmatch(JOBS, known.numprocesses):
+        raise UsageError(f"-n is {known.numprocesses!r}, but must be {RULE_OF_JOBS}")
     if not known.engine:
         required_engines(config)
     return _run(tests, [*options, *typed])

@@ -35,8 +35,7 @@ def add_common(parser: argparse.ArgumentParser, default: str = "none") -> None:
         "--pytest",
         default="",
         metavar="ARGUMENTS",
-        help="arguments of pytest in one text, such as '--dtype=bfloat16 -k prefix' "
-        f"(default: {default})",
+        help=f"arguments of pytest in one text, as in --pytest='--dtype=bfloat16' (default: {default})",
     )
     parser.add_argument(
         "--findings",

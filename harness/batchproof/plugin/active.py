@@ -100,9 +100,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--engine-time-limit",
         type=float,
-        default=DEFAULT_TIME_LIMIT_S,
         metavar="S",
-        help="seconds after which one call of an engine counts as hung (default: %(default)g)",
+        help="seconds after which one call of an engine counts as hung (default: "
+        f"{DEFAULT_TIME_LIMIT_S:g}; of a round of a benchmark {bench_options.ROUND_LIMIT_S:g})",
     )
     bench_options.add_options(parser)
 

@@ -3,6 +3,7 @@
 This module imports no torch; `batchproof.plugin.bench_selection` reads what was given.
 """
 
+from argparse import BooleanOptionalAction
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
 
 DEFAULT_LAPS = 5
+ROUND_LIMIT_S = 600.0  # unless --engine-time-limit says otherwise
 DEFAULT_SHAPE = {"cpu": "tiny", "cuda": "llama-1b"}  # any other device gets the CPU's
 
 _HELP = {  # option -> its metavar and text
@@ -52,7 +54,7 @@ def add_options(parser: pytest.Parser) -> None:
         if metavar == "N":
             more["type"] = int
         if not metavar:
-            more = {"action": "store_true", "default": None}
+            more = {"action": BooleanOptionalAction, "default": None}
         if name in ("workload", "shape"):
             more["action"] = "append"
         group.addoption(flag, help=text, **more)

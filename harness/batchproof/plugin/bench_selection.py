@@ -10,12 +10,10 @@ from batchproof.bench.spec import BenchSpec
 from batchproof.bench.spec_files import override, select_specs
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
-from batchproof.plugin.bench_options import DEFAULT_LAPS, DEFAULT_SHAPE
+from batchproof.plugin.bench_options import DEFAULT_LAPS, DEFAULT_SHAPE, ROUND_LIMIT_S
 from batchproof.validation.values import at_least, one_of, whole_number
-from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 SIZES = ("num_requests", "prompt_len", "cap", "slots", "seed")  # of a workload, by their flags
-TIME_LIMIT_S = 600.0  # of a round, unless --engine-time-limit says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
         # The process time of one thread is independent of other load.
         clock="process" if num_threads == 1 else "wall",
         sample_size=_sample_size(get("--verify")),
-        time_limit_s=TIME_LIMIT_S if limit_s == DEFAULT_TIME_LIMIT_S else limit_s,
+        time_limit_s=ROUND_LIMIT_S if limit_s is None else limit_s,
         measures_memory=bool(get("--memory")),
     )
     return BenchSelection(

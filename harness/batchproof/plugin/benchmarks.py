@@ -21,7 +21,7 @@ from batchproof.bench.benchmark_run import BenchmarkRun, result_path
 from batchproof.bench.hardware import device_facts
 from batchproof.bench.spec import BenchSpec
 from batchproof.bench.tables import table
-from batchproof.errors import UnsupportedModelError
+from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.plugin.bench_selection import BenchSelection
 from batchproof.plugin.selection import LAB, SELECTION, Selection
 from batchproof.run.registry import EngineSpec
@@ -121,6 +121,8 @@ class Benchmarks:
         engine that cannot take part."""
         cell: BenchCell = request.param
         lack = self._lack(cell, cell.engine)
+        if lack is not None and cell.engine.name in self._config.stash[LAB].lost:
+            pytest.fail(f"UNVERIFIED: {lack}", pytrace=False)
         if lack is not None:
             pytest.skip(lack)
         if cell.group not in self._found:
@@ -156,6 +158,8 @@ class Benchmarks:
             lab.capabilities(engine, lab.subject(cell.model_name))
         except UnsupportedModelError as error:
             return f"refused: {error}"
+        except EngineHang as hang:
+            return f"{hang} (--engine-time-limit)"
         return None
 
     @contextmanager

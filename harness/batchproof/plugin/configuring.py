@@ -5,6 +5,7 @@ A key is the long name of an option, with underscores. The file is read where th
 awakens the plugin, and in the process that was started: its workers are given values.
 """
 
+import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -12,7 +13,7 @@ from itertools import chain
 import pytest
 
 from batchproof.cli.config_file import DEST, ConfigFile, select_config
-from batchproof.cli.option_names import EXPECTED, FLAGS, SERVED
+from batchproof.cli.option_names import EXPECTED, FLAGS, JOBS, RULE_OF_JOBS, SERVED, SWITCHES
 from batchproof.errors import UsageError
 from batchproof.plugin import bench_options
 
@@ -73,10 +74,12 @@ def _words(file: ConfigFile, key: str, parser: pytest.Parser) -> list[str]:
     """Returns the arguments that a key stands for. Raises `CaseError` for a list where the option takes
     one value."""
     flag, value = FLAGS[key], file.values[key]
-    if value.kind == "bool":
+    if flag in SWITCHES:
         return [flag if value.boolean() else f"--no-{flag[2:]}"]
     texts, is_file = value.texts(), flag in _files(parser)
     texts = [file.from_here(each) for each in texts] if is_file else file.named_from_here(texts)
+    if key == "jobs" and not all(re.fullmatch(JOBS, each) for each in texts):
+        raise value.wrong(RULE_OF_JOBS)
     words = [f"{flag}={each}" for each in texts]
     if value.kind == "seq":
         parsed, _ = parser.parse_known_and_unknown_args(words)

@@ -12,7 +12,7 @@ import pytest
 
 from batchproof.errors import UsageError
 from batchproof.findings.finding import Rule
-from batchproof.models.embedded import EMBEDDED
+from batchproof.models.embedded import EMBEDDED, KNOWN
 from batchproof.places import VERDICTS
 from batchproof.plugin.items import trial_of
 from batchproof.plugin.selection import Selection
@@ -34,9 +34,9 @@ def declare(config: pytest.Config, selection: Selection, verdict: Path | None) -
     """Settles what each engine serves. `verdict` is the file that the run will replace. Raises
     `UsageError` for a name that is no model."""
     names = set(config.getoption(SERVES) or ())
-    for name in names - {"all", *EMBEDDED, *selection.model_names}:
+    for name in names - {"all", *KNOWN, *selection.model_names}:
         if "/" not in name:  # else a checkpoint
-            raise UsageError(f"{SERVES} {name!r} is no model; {near(name, EMBEDDED)}")
+            raise UsageError(f"{SERVES} {name!r} is no model; {near(name, KNOWN)}")
     asked = dict.fromkeys(names | set(EMBEDDED if "all" in names else ()), SERVES)
     config.stash[DECLARED] = {
         each.name: dict.fromkeys(served_by(each.name, selection.dtype), "the list of built-in engines")

@@ -10,7 +10,6 @@ import pytest
 from batchproof.places import CHECKOUT, SUITE
 from batchproof.records.decode import decode, encode
 from batchproof.records.trial_record import TrialRecord
-from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 INSTALLED_SUITE = "batchproof.suite."
 ANY_MODEL = "any"  # in a requirement id
@@ -60,7 +59,7 @@ def options_given(config: pytest.Config, names: Iterable[str]) -> Iterator[tuple
     for name in names:
         value = config.getoption(name)
         for each in value if isinstance(value, list) else [value]:
-            if each not in (None, "auto", DEFAULT_TIME_LIMIT_S):
+            if each not in (None, "auto"):
                 yield name, str(each)
 
 

@@ -23,6 +23,7 @@ from batchproof.plugin.isolation import has_workers
 from batchproof.run.engine_names import BY_DEFAULT, REFERENCE
 from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof.validation.values import one_of
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 if TYPE_CHECKING:
     from batchproof.plugin.bench_selection import BenchSelection
@@ -60,6 +61,8 @@ LAB: pytest.StashKey[Laboratory] = pytest.StashKey()
 def select(config: pytest.Config) -> Selection:
     """Returns the selection. Raises `UsageError` for any unknown name or value out of range."""
     time_limit_s = config.getoption("--engine-time-limit")
+    if time_limit_s is None:
+        time_limit_s = DEFAULT_TIME_LIMIT_S
     if not 0 < time_limit_s <= LONGEST_TIME_LIMIT_S:
         raise UsageError(
             f"--engine-time-limit is {time_limit_s:g}, but must be above 0 and at most "

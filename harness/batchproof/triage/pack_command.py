@@ -94,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.file
     if path.is_dir():
         raise UsageError(f"FILE '{path}' is a directory, but must be the pack to write")
-    choices.writable(path.parent)
+    if not path.parent.is_dir():
+        raise UsageError(f"FILE '{path}': there is no folder '{path.parent}'")
     part = path.with_name(f"{path.name}.part")
     seed = _seed_of(part) if arguments.seed is None else arguments.seed
     asked = Asked(seed, arguments.model, arguments.dtype, arguments.chat, arguments.probes, num)

@@ -61,7 +61,7 @@ def test_a_picture_says_of_each_engine_how_fast_it_is_or_why_that_is_unknown(
     capsys.readouterr()
     for wrong, said in (
         ([str(ROOT / "results" / "faults.json"), str(picture)], "is no benchmark"),
-        ([RESULT, str(tmp_path / "tiny.gif")], "choose one of png, svg, pdf"),
+        ([RESULT, str(tmp_path / "tiny.gif")], "must end in .png, .svg, .pdf"),
     ):
         assert main(["plot", *wrong]) == 2
         assert said in capsys.readouterr().err
