@@ -34,7 +34,8 @@ CHOSEN = 'engine = "static"\nmodel = ["gpt2-random"]\n'
         ("modle = 1", "batchproof.toml:3: the configuration has no key 'modle'; do you mean model"),
         ('dtype = "float8"', "--dtype 'float8' is unknown; choose one of float32"),
         ('dtype = ["float32", "float64"]', "batchproof.toml:3: dtype is a list, but must be one value"),
-        ('isolate = "no"', "argument --isolate/--no-isolate: ignored explicit argument 'no'"),
+        ('isolate = "no"', "batchproof.toml:3: isolate is 'no', a text, but must be true or false"),
+        ('jobs = "many"', "jobs is 'many', a text, but must be a whole number, 'auto' or 'logical'"),
     ],
 )
 def test_a_wrong_key_is_named(text: str, words: str, run_suite: RunSuite) -> None:

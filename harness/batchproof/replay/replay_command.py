@@ -10,7 +10,7 @@ import torch
 
 from batchproof.errors import BatchproofError, EngineHang, UsageError
 from batchproof.models.catalogue import resolve_dtype
-from batchproof.models.embedded import EMBEDDED
+from batchproof.models.embedded import EMBEDDED, KNOWN
 from batchproof.oracle.precision import resolve_precision
 from batchproof.replay.judge import ReplayResult, replayed
 from batchproof.replay.record import FailureFile, read_failure
@@ -36,8 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints one sentence and returns the exit code. Raises `UsageError` if nothing can be run."""
     file = read_failure(Path(arguments.failure))
-    engine = arguments.engine or file.failure.subject.engine
-    model = arguments.model or file.failure.subject.model
+    engine, known = arguments.engine or file.failure.subject.engine, file.failure.subject.model
+    model = arguments.model or known
+    if model != known and {model, known} & KNOWN.keys():
+        raise UsageError(
+            f"--model {model!r}: the failure is of {known!r}; give the place of its weights"
+        )
     # As in the suite: the embedded models are too small to share out.
     threads = 1 if model in EMBEDDED else torch.get_num_threads()
     with exact_device(file.failure.subject.device) as device, num_threads(threads):

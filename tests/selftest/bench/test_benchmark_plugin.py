@@ -63,7 +63,7 @@ def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Run) -> No
     session = run_benchmark(*SMALL, "--engine=fault:cap_off_by_one", "--engine=static")
     assert session.exit_status == 1
     line = next(x for x in session.output.splitlines() if x.startswith("fault:cap_off_by_one  INVALID"))
-    assert line.split()[2:] == ["-"] * 6
+    assert line.split()[2:] == ["-"] * 7
     assert "P2 caps is broken" in session.output
     assert "1 failed, 1 passed" in session.output
     assert "PytestBenchmarkWarning" not in session.output
@@ -106,3 +106,14 @@ def test_memory_is_the_peak_of_a_process_of_the_engines_own(run_benchmark: Run) 
     (row,) = comparison["rows"]
     assert 6e8 < row["peak_memory_bytes"] < 1.5e9, "torch and the model take 0.3 GB"
     assert f"{row['peak_memory_bytes'] / 1e9:.2f} GB" in session.output
+
+
+def test_memory_that_is_unknown_costs_no_figure(
+    run_benchmark: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchproof.bench.timed_engine.peak_memory", lambda *_: "it was ended")
+    session = run_benchmark(*SMALL, "--engine=static", "--memory", INTO_FILE)
+    assert session.exit_status == 0, session.output
+    assert "static: its memory is unknown: it was ended" in session.output
+    (row,) = json.loads(FILE.read_text())["comparisons"][0]["rows"]
+    assert (row["verdict"], row["peak_memory_bytes"]) == ("VALID", None)

@@ -59,7 +59,11 @@ def test_a_picture_says_of_each_engine_how_fast_it_is_or_why_that_is_unknown(
     for each in ("short_queue on tiny", "4,685 tok/s", "0.59x", "more slots than asked"):
         assert each in words
     capsys.readouterr()
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text(json.dumps(json.loads(Path(RESULT).read_text()) | {"comparisons": [{}]}))
     for wrong, said in (
+        ([str(damaged), str(picture)], "is damaged: KeyError: 'workload'"),
+        ([RESULT, str(tmp_path)], "must end in .png, .svg, .pdf"),
         ([str(ROOT / "results" / "faults.json"), str(picture)], "is no benchmark"),
         ([RESULT, str(tmp_path / "tiny.gif")], "must end in .png, .svg, .pdf"),
     ):
