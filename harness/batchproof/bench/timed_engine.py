@@ -62,7 +62,7 @@ class TimedEngine:
             self.first_round_s = first.wall_s
             self.trace = tuple(self.trial.trace_of(self._engine))
             findings = conduct_findings(
-                Workload(self.laps[0], self.config),
+                Workload(self.laps[0], self.trial.fitted(self.config)),
                 Outcome(first.completions),
                 self.trace,
                 self.trial.capabilities,

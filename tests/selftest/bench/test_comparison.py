@@ -165,6 +165,28 @@ class LyingTrace(Wrapper):
         self.trace = [StepRecord(rows, (), (), (), ())] * 9
 
 
+class InLargeBlocks(Wrapper):
+    """Its blocks have at least 32 tokens, whatever is asked, and it says so."""
+
+    capabilities = frozenset({Capability.TRACING})
+    block_size_multiple = 32
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        limited = replace(config, num_blocks=64)
+        self._inner: Any = resolve_engine("ragged-paged").factory(model, limited)
+
+    @property
+    def trace(self) -> list[StepRecord]:
+        return self._inner.trace
+
+
+def test_a_trace_is_judged_by_the_blocks_that_the_engine_was_given(lab: Laboratory) -> None:
+    workload = replace(SPEC, prompt_len=Range(40, 60)).realise(256, 128)
+    trial = Trial(lab, EngineSpec("large", InLargeBlocks), lab.oracle(MODEL), Promise.P1)
+    (row,) = compare_engines([trial], workload, ONE_LAP, lambda _: None)["rows"]
+    assert (row["verdict"], row["reason"]) == ("VALID", None)
+
+
 class Damages(Wrapper):
     def __init__(self, model: Any, config: EngineConfig) -> None:
         super().__init__(model, config)
