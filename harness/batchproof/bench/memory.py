@@ -16,7 +16,7 @@ from batchproof.bench.drive import serve
 from batchproof.bench.hardware import PROC, CpuMeter, descendants
 from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
-from batchproof.run.registry import resolve_engine
+from batchproof.run.registry import engines_module, resolve_engine
 from batchproof.run.trial import Trial
 
 RESETS_PEAK = "5"  # written to clear_refs: proc_pid_clear_refs(5)
@@ -74,6 +74,7 @@ def _peak(
     torch.set_num_threads(num_threads)
     lab = Laboratory(device, dtype, time_limit_s)
     trial = Trial(lab, resolve_engine(engine_name), lab.oracle(model_name), Promise.P1)
+    engines_module("adapters.child").kill_all()  # a program has converted the model, and tried it out
     _forget_peaks()
     engine = trial.build(config)
     cpu = CpuMeter()

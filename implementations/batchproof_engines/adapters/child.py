@@ -18,11 +18,13 @@ _ALL: "weakref.WeakSet[Child]" = weakref.WeakSet()
 
 
 def kill_all() -> None:
-    """Kills every program that still runs here. What is asked next has their memory."""
+    """Kills every program that still runs here, so that its memory is free. It starts anew when an
+    engine of it is built."""
     for each in [*_ALL]:
         if each.popen.poll() is None:
             each.kill()
             each.popen.wait()
+            each.was_dismissed = True
 
 
 class Child:
@@ -33,6 +35,7 @@ class Child:
     """
 
     def __init__(self, words: Sequence[str], **options: Any) -> None:
+        self.was_dismissed = False  # it is no failure that it does not answer
         self._log = TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         given = {"stdin": subprocess.DEVNULL, "stdout": self._log, **options}
         self.popen: subprocess.Popen[bytes] = subprocess.Popen(

@@ -240,7 +240,9 @@ def test_a_line_that_comes_late_is_not_taken_for_an_answer(build: Build) -> None
         engine.generate(REQUESTS)
 
 
-def test_what_the_program_has_started_ends_with_it(build: Build, tmp_path: Path) -> None:
+def test_what_the_program_has_started_ends_with_it(
+    build: Build, command: Command, model: PreTrainedModel, tmp_path: Path
+) -> None:
     beats = tmp_path / "beats"
     starts = f"os.system('while :; do echo >> {beats}; sleep 0.02; done &')"
     waits = f"while not os.path.exists({str(beats)!r}): time.sleep(0.01)"
@@ -250,9 +252,11 @@ def test_what_the_program_has_started_ends_with_it(build: Build, tmp_path: Path)
     size = beats.stat().st_size
     time.sleep(0.3)
     assert beats.stat().st_size == size
-    engine = build("")
+    factory = resolve_engine(f"cmd:{command('')}").factory
+    ended = factory(model, EngineConfig())._process
     kill_all()
-    assert engine._process._child.popen.poll() is not None
+    assert ended._child.popen.poll() is not None
+    assert factory(model, EngineConfig())._process is not ended, "it starts anew"
 
 
 def test_nothing_is_left_when_the_suite_ends_and_no_torch_is_loaded(command: Command) -> None:

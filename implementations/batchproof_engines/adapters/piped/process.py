@@ -109,6 +109,10 @@ class Process:
             error.add_note(self._child.last_lines("its stderr", self._num_logged))
         return error
 
+    @property
+    def was_dismissed(self) -> bool:
+        return self._child.was_dismissed
+
     def kill(self, what: str) -> str:
         """Ends the process because of what it did. Returns the message that its engines raise from now
         on."""
@@ -215,9 +219,10 @@ class Program:
         Raises `UsageError` if it cannot be started, declares a capability that the protocol does not
         have, or has notes that could forge a section of the page that they become part of.
         """
-        if self._process is None or self._process.failure is not None:
-            self._process = self._start()
-        return self._process
+        known = self._process
+        if known is None or known.failure is not None or known.was_dismissed:
+            known = self._process = self._start()
+        return known
 
     def _start(self) -> Process:
         try:
