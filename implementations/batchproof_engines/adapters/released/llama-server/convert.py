@@ -2,7 +2,7 @@
 
     python convert.py LLAMA_CPP CHECKPOINT FOLDER own|mended TYPE
 
-makes `model.gguf` in the folder, with weights of the type: f32, f16, bf16, q8_0 or q4_0. From one in f32 it
+makes `model.gguf` in the folder, with weights of the type: f32, f16, bf16, q8_0 or q4_0. In f32 it
 makes `base.gguf` and `adapter.gguf` as well: a LoRA, and the model less its product, so that both
 together are the model again. Each adapter that lies beside the checkpoint becomes `adapter-N.gguf`, and
 is copied to `adapter-N`.
