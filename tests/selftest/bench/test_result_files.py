@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pytest
 
 from batchproof.__main__ import main
@@ -52,6 +51,8 @@ RESULT = str(ROOT / "results" / "2026-11-29-cpu-released-tiny.json")
 def test_a_picture_says_of_each_engine_how_fast_it_is_or_why_that_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    import matplotlib  # noqa: PLC0415 - `requirements.txt` does not have it
+
     monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # words are words
     picture = tmp_path / "tiny.svg"
     assert main(["plot", RESULT, str(picture)]) == 0
