@@ -51,7 +51,7 @@ RESULT = str(ROOT / "results" / "2026-11-29-cpu-released-tiny.json")
 def test_a_picture_says_of_each_engine_how_fast_it_is_or_why_that_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import matplotlib  # noqa: PLC0415 - `requirements.txt` does not have it
+    import matplotlib  # which `requirements.txt` does not have, and collecting must not need
 
     monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # words are words
     picture = tmp_path / "tiny.svg"
