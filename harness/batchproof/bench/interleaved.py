@@ -18,7 +18,7 @@ from typing import Any
 
 from batchproof.bench.hardware import CpuMeter
 from batchproof.bench.ratios import paired_ratio
-from batchproof.bench.result_rows import VALID, Terms, exceeds_slots, row_of, times_s
+from batchproof.bench.result_rows import Terms, is_compared, row_of, times_s
 from batchproof.bench.spec import BenchWorkload, Laps
 from batchproof.bench.timed_engine import TimedEngine
 from batchproof.bench.verification import MAX_TOKENS_CHECKED_IN_FULL, SAMPLE_SIZE, Verifier
@@ -170,11 +170,7 @@ def _ratios(
 ) -> list[dict[str, Any]]:
     """Returns the ratio of each engine over each one named before it, where both are VALID and neither
     was seen to use more slots than it was given."""
-    valid = [
-        each
-        for each, row in zip(engines, rows, strict=True)
-        if row["verdict"] == VALID and not exceeds_slots(row, slots)
-    ]
+    valid = [each for each, row in zip(engines, rows, strict=True) if is_compared(row, slots)]
     return [
         {"engine": later.name, "over": earlier.name, "clock": clock}
         | asdict(paired_ratio(times_s(later.rounds, clock), times_s(earlier.rounds, clock)))

@@ -17,7 +17,7 @@ from typing import Any
 
 from batchproof.bench.benchmark_run import SCHEMA
 from batchproof.bench.ratios import Ratio
-from batchproof.bench.result_rows import VALID, exceeds_slots
+from batchproof.bench.result_rows import exceeds_slots, is_compared
 from batchproof.errors import UsageError
 from batchproof.records.file_kinds import parsed
 
@@ -90,7 +90,8 @@ def _naming(name: str) -> Iterator[None]:
 def _draw(panel: Any, comparison: Comparison) -> None:
     """Draws the rows of a comparison, the first on top. What has no ratio has words instead."""
     workload, model, rows = comparison["workload"], comparison["model"], comparison["rows"]
-    over = next((row["engine"] for row in rows if _has_ratio(comparison, row)), None)
+    slots = workload["spec"]["slots"]
+    over = next((row["engine"] for row in rows if is_compared(row, slots)), None)
     ratios = {each["engine"]: Ratio.of(each) for each in comparison["ratios"] if each["over"] == over}
     ratios[over] = Ratio(1.0, None, None, 0)
     shown = [ratios.get(row["engine"], Ratio(0.0, None, None, 0)) for row in rows]
@@ -111,11 +112,6 @@ def _draw(panel: Any, comparison: Comparison) -> None:
     about = f"{workload['name']} on {model['name']} in {model['dtype']}"
     title = about if over is None else f"{about}\n{compared}"
     panel.set_title(title, size="small", parse_math=False)
-
-
-def _has_ratio(comparison: Comparison, row: Mapping[str, Any]) -> bool:
-    has_more = exceeds_slots(row, comparison["workload"]["spec"]["slots"])
-    return row["verdict"] == VALID and not has_more
 
 
 def _words(comparison: Comparison, row: Mapping[str, Any], ratio: float) -> str:

@@ -78,6 +78,11 @@ def times_s(rounds: Sequence[Round], clock: str) -> list[float]:
     return [each.process_s if clock == "process" else each.wall_s for each in rounds]
 
 
+def is_compared(row: Mapping[str, Any], slots: int) -> bool:
+    """Whether ratios are made of the row: it is VALID, and ran the workload in the slots it has."""
+    return row["verdict"] == VALID and not exceeds_slots(row, slots)
+
+
 def exceeds_slots(row: Mapping[str, Any], slots: int) -> bool:
     """Whether more requests were served at once than the workload has slots. False for a row of an
     engine that was not stepped, which does not show it."""
