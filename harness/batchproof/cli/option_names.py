@@ -17,8 +17,9 @@ OPTIONS = frozenset(
     )
 )
 OTHERS = {"hypothesis_profile": "--hypothesis-profile", "jobs": "--numprocesses"}  # of other plugins
-NO_KEYS = {CONFIG, NO_CONFIG, "--no-isolate", "--no-memory", "--requirement", "--xfails"}
-SWITCHES = {each for each in OPTIONS if f"--no-{each[2:]}" in OPTIONS}  # true or false
+NEGATIONS = {each for each in OPTIONS if each.startswith("--no-")}
+NO_KEYS = {CONFIG, "--requirement", "--xfails"} | NEGATIONS
+SWITCHES = {f"--{each[5:]}" for each in NEGATIONS} - NO_KEYS  # keys that are true or false
 JOBS, RULE_OF_JOBS = r"\d+|auto|logical", "a whole number, 'auto' or 'logical'"  # xdist has no words
 FLAGS = {flag[2:].replace("-", "_"): flag for flag in sorted(OPTIONS - NO_KEYS)} | OTHERS
 EXPECTED, SERVED = "expected_failures", "serves"
