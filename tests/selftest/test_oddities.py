@@ -62,8 +62,9 @@ for kind, strained in STRAINED.items():
 # draws or refuses otherwise.
 LONG = ("test_scale", "test_scenes", "long_sequences", "around_powers", "filled_to_its_end")
 LONG += ("hold_at_every_size", "hundreds_of_live_ids", "every_adapter_is_served")
+LONG += ("draws_of_long_answers", "who_moves_to_a_free_row", "under_its_own_adapter_alone")
 SCALED = ("idles_every_other_step", "takes_the_highest_blocks", "waves_in_buckets")
-SCALED += ("draws_by_inverse_cdf", "refuses_in_json", "runs_adapters_apart")
+SCALED += ("draws_by_inverse_cdf", "refuses_in_json", "keeps_no_prefix_under_adapters")
 BLOCKS_SCALED = "takes_the_highest_blocks"  # others meet the scenes
 assert {*SCALED} <= {*ODDITIES}, "a name that is none would scale nothing"
 

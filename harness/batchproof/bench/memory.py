@@ -20,6 +20,7 @@ from batchproof.run.registry import engines_module, resolve_engine
 from batchproof.run.trial import Trial
 
 RESETS_PEAK = "5"  # written to clear_refs: proc_pid_clear_refs(5)
+MOST_DISPENSABLE = "1000"  # proc_pid_oom_score_adj(5); what it starts inherits it
 GRACE_S = 10.0  # for a process to end what it has started
 
 
@@ -54,6 +55,8 @@ def peak_memory(
 
 def _report(connection: Connection, *asked: object) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # which also ends a server, at exit
+    with suppress(OSError):  # where memory runs out, this process is ended, and not who has the figures
+        (PROC / "self" / "oom_score_adj").write_text(MOST_DISPENSABLE)
     try:
         found: int | str = _peak(*asked)  # type: ignore[arg-type]
     except BaseException as error:
