@@ -22,7 +22,6 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
-from batchproof_engines.adapters.completions import completion_of, with_refused
 from batchproof_engines.adapters.transformers_manager import (
     NAME,
     Tuning,
@@ -34,6 +33,7 @@ from batchproof_engines.adapters.transformers_manager import (
     paused,
     stop,
 )
+from batchproof_engines.completions import completion_of, with_refused
 
 WAIT_S = 0.001  # between two looks at whether aborted requests have left the model
 SAFETY_MARGIN = 0.15  # of the pool: if less is free, the library delays prompts

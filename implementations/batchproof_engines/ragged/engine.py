@@ -43,7 +43,7 @@ from batchproof_engines.lora import Adapters, refusal_of
 from batchproof_engines.model_support import refuse_other_attention, refuse_unbatchable, sliding_window
 from batchproof_engines.pausing import Pausable
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
-from batchproof_engines.sampler import Choice, SampledRow, Sampler
+from batchproof_engines.sampler import Choice, SampledRow, Sampler, completed
 from batchproof_engines.trial_batch import probe_logits
 from batchproof_engines.weights import Weights
 
@@ -345,15 +345,7 @@ class RaggedEngine(Pausable):
             raise RuntimeError("generate was called while requests given by add are unfinished")
 
     def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
-        assert sequence.finish_reason is not None, "generate runs until everything is finished"
-        return Completion(
-            sequence.request_id,
-            tuple(sequence.output_token_ids),
-            sequence.finish_reason,
-            logits=torch.stack(logits) if logits else None,
-            logprobs=tuple(sequence.logprobs) or None,
-            prompt_logprobs=tuple(sequence.prompt_logprobs) or None,
-        )
+        return completed(sequence, sequence.output_token_ids, logits)
 
 
 def keys_and_values(layer: object) -> tuple[Tensor, Tensor]:

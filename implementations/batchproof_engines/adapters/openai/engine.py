@@ -19,7 +19,6 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
-from batchproof_engines.adapters.completions import completion_of, with_refused
 from batchproof_engines.adapters.openai import gbnf
 from batchproof_engines.adapters.openai.adapters import KINDS
 from batchproof_engines.adapters.openai.answer import Answer
@@ -29,6 +28,7 @@ from batchproof_engines.adapters.openai.options import Options
 from batchproof_engines.adapters.openai.saved_slots import SavedSlots
 from batchproof_engines.adapters.openai.traffic import Traffic
 from batchproof_engines.adapters.siblings import siblings_in
+from batchproof_engines.completions import completion_of, with_refused
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -26,9 +26,9 @@ from batchproof.api import (
 from batchproof.errors import UnsupportedModelError
 from batchproof.workload.sampling_values import plain_values
 from batchproof_engines.adapters.checkpoint import saved
-from batchproof_engines.adapters.completions import with_refused
 from batchproof_engines.adapters.piped import messages
 from batchproof_engines.adapters.piped.process import Process, Program
+from batchproof_engines.completions import with_refused
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
