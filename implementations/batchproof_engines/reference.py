@@ -31,8 +31,6 @@ class ReferenceEngine:
         self._sampler = Sampler()
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns one completion per request, in order; a bad request is refused, the others are
-        served."""
         refusals = self._limits.refusals(requests)
         return with_refused(requests, refusals, lambda good: map(self._complete, good))
 

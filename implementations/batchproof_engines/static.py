@@ -49,7 +49,6 @@ class StaticEngine:
         return self._trace
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns one completion per request, in order; bad requests are refused and join no wave."""
         return with_refused(requests, self._limits.refusals(requests), self._served)
 
     def _served(self, requests: Sequence[Request]) -> list[Completion]:

@@ -113,7 +113,6 @@ class PagedEngine(Pausable):
         return runner_class(model, self._backend, self._config, options)
 
     def _rebase(self, model: PreTrainedModel) -> None:
-        """Goes on with another model of the same configuration."""
         self._model = model
         if self._adapters is not None:
             self._adapters.rebase(model)
@@ -149,7 +148,6 @@ class PagedEngine(Pausable):
 
     @property
     def counters(self) -> dict[str, int]:
-        """How often what an option is about has happened."""
         graphs = getattr(self._runner, "graphs", None)
         return self._num_moved | ({REPLAYED: graphs.num_replayed} if graphs else {})
 

@@ -81,7 +81,6 @@ class LanePool:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
     ) -> Tensor:
-        """Stores the keys and values of the fed tokens and attends; see `Backend.attend`."""
         out = query.new_empty(*query.shape[:2], value.shape[2])
         cells = self.layer(layer, Asked.of(query, key, value, form))
         native.attend(cells, self.tokens, query, key, value, out)

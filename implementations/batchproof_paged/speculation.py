@@ -34,7 +34,6 @@ class NgramDrafter:
     decoding (Saxena, 2023)."""
 
     def propose(self, rows: Rows, room: Seq[int]) -> Drafts:
-        """Returns up to `room` tokens (R,) for each row."""
         pairs = zip(rows.sequences, room, strict=True)
         return [self._found(sequence, num) if num else [] for sequence, num in pairs]
 

@@ -121,7 +121,6 @@ class TransformersEngine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Returns its conventions and settings in sentences, for a report."""
         guard = (
             "Bad requests are refused by the adapter, for one of them would end the library's thread; "
             "it also undoes that the library seeds torch's generators when it makes a manager"
@@ -153,7 +152,6 @@ class TransformersEngine:
         return bool(self._streams or self._undelivered)
 
     def add(self, request: Request) -> None:
-        """Queues the request, or schedules its refusal. Raises `ValueError` if its id is live."""
         if request.request_id in self._streams:
             raise ValueError(duplicate_id(request.request_id))
         refusal = self._limits.refusal(request)
@@ -179,7 +177,6 @@ class TransformersEngine:
         return events
 
     def abort(self, request_id: str) -> None:
-        """Cancels the request in the library; an unknown id has no effect."""
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             assert self._pool is not None, "a request is live"
@@ -195,7 +192,6 @@ class TransformersEngine:
         self._streams, self._undelivered = {}, []
 
     def _served(self, requests: Sequence[Request]) -> Iterable[list[TokenEvent]]:
-        """Returns the events of each request of a call. Raises `RuntimeError`."""
         manager = self._require_pool([num_fed_tokens(request) for request in requests])
         told: dict[str, list[TokenEvent]] = {each.request_id: [] for each in requests}
         with self._closing_on_error(), attending(self._model, self._tuning.attention):

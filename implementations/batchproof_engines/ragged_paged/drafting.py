@@ -77,7 +77,6 @@ class HeadDrafter:
         return self.head.chained(torch.tensor([tokens[1:]], device=states.device), states)
 
     def chained(self, states: Tensor, made: Tensor) -> Tensor:
-        """Returns the states that the next pass is fed."""
         return torch.cat((states, made[:, -1:]), 1)
 
 

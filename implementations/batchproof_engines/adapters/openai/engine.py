@@ -100,7 +100,6 @@ class OpenAIEngine:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Returns what happened so far, by name."""
         slots = {} if self._slots is None else self._slots.counts
         return {**self._traffic.counts, **slots, **self.count_others()}
 
@@ -124,7 +123,6 @@ class OpenAIEngine:
         return bool(self._streams or self._undelivered)
 
     def add(self, request: Request) -> None:
-        """Sends the request, or schedules its refusal. Raises `ValueError` if its id is live."""
         if request.request_id in self._streams:
             raise ValueError(duplicate_id(request.request_id))
         refusal = self._refusal(request)
@@ -157,7 +155,6 @@ class OpenAIEngine:
         return events
 
     def abort(self, request_id: str) -> None:
-        """Cuts the request's connection; an unknown id has no effect."""
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             stream.exchange.cut()
@@ -232,7 +229,6 @@ class OpenAIEngine:
         return jobs
 
     def _served(self, answers: Sequence[Answer]) -> list[list[TokenEvent]]:
-        """Returns the events of each request of a call."""
         told: dict[Answer, list[TokenEvent]] = {each: [] for each in answers}
         jobs, news = self._jobs(answers), SimpleQueue[News]()
         exchanges = [exchange for exchange, _ in jobs]
@@ -321,7 +317,6 @@ class OpenAIEngine:
         return news
 
     def _cut(self) -> None:
-        """Cuts the connections of all added requests and waits for their threads."""
         streams, self._streams, self._undelivered = [*self._streams.values()], {}, []
         _end([each.exchange for each in streams], [each.thread for each in streams])
 

@@ -68,8 +68,6 @@ class CTranslate2:
     def build(
         self, folder: str, dtype: str, config: dict[str, Any], num_threads: int
     ) -> GeneratorEngine:
-        """Returns an engine for the checkpoint, which is converted if necessary. Raises
-        `Unsupported`."""
         if dtype == "float64":
             raise Unsupported("it has no compute type as exact as float64")
         length = Length(folder, config)

@@ -95,7 +95,6 @@ class MLXLM:
         ]
 
     def build(self, folder: str, dtype: str, config: dict[str, Any], _: int) -> Engine:
-        """Returns an engine for the checkpoint. Raises `Unsupported`."""
         if dtype == "float64":
             raise Unsupported("its fast kernels do not compute in float64")
         given = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
