@@ -88,7 +88,6 @@ class ReleasedLibrary:
 
     folder: Path
     title: str  # as its maker writes it
-    maker: str
     options: Mapping[str, str] = field(default_factory=dict)  # with what they mean
     notes: tuple[str, ...] = ()  # what its verdict says of it, before what depends on options
     environment: str = ""  # the library in whose environment it is, if not in one of its own
