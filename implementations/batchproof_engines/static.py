@@ -134,10 +134,7 @@ def _record(wave: list[Answer], live: list[Answer], waiting: tuple[str, ...]) ->
 
 
 def static(model: PreTrainedModel, config: EngineConfig) -> Engine:
-    """Builds a static engine.
-
-    Raises `UnsupportedModelError` for a model that left padding would make wrong.
-    """
+    """Raises `UnsupportedModelError` for a model that left padding would make wrong."""
     refuse_batch_dependent("static", model)
     probe_logits("static", model, StaticEngine)
     return StaticEngine(model, config)

@@ -166,9 +166,7 @@ class TransformersEngine:
 
     def step(self) -> list[TokenEvent]:
         """Returns the events of all outputs so far; waits for one if there is nothing else to deliver.
-
-        Raises `RuntimeError` as `generate` does.
-        """
+        Raises `RuntimeError` as `generate` does."""
         events, self._undelivered = self._undelivered, []
         with self._closing_on_error():
             while self._streams and (new := self._next_events(waits=not events)) is not None:

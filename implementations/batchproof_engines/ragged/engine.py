@@ -310,11 +310,6 @@ class RaggedEngine(Pausable):
         return self._trace
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns one completion per request, in order; bad requests are refused, the others are
-        served.
-
-        Raises `RuntimeError` while requests given to `add` are unfinished.
-        """
         self._require_idle()
         answers: list[Sequence | str] = []  # a sequence, or why it was refused
         for request in requests:

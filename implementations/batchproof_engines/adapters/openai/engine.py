@@ -104,11 +104,8 @@ class OpenAIEngine:
         return {**self._traffic.counts, **slots, **self.count_others()}
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns one completion per request.
-
-        Raises `EngineFailed` if a request gets no valid one: those in progress are cut then, and no
-        others are sent. Raises `RuntimeError` while requests given by `add` are unfinished.
-        """
+        """Raises `EngineFailed` if a request gets no valid completion: those in progress are cut then,
+        and no others are sent."""
         if self.has_unfinished:
             raise RuntimeError("generate was called while requests given by add are unfinished")
         refusals = self._refusals(requests)
@@ -136,9 +133,7 @@ class OpenAIEngine:
 
     def step(self) -> list[TokenEvent]:
         """Returns the next event of each request of which one has arrived; waits if there is none.
-
-        Raises `EngineFailed` after cutting all connections.
-        """
+        Raises `EngineFailed` after cutting all connections."""
         events, self._undelivered = self._undelivered, []
         try:
             with suppress(Empty):
