@@ -69,7 +69,6 @@ class Matcher:
         return True
 
     def roll_back(self, num_tokens: int) -> None:
-        """Forgets the last tokens that it has read."""
         if num_tokens:
             self.compiled.rollback(num_tokens)
             del self.read[-num_tokens:]

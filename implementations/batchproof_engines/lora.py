@@ -110,7 +110,6 @@ class Adapters:
         self._loaded[name] = Adapter(self._num_loads, **parts)
 
     def scale(self, config: dict[str, Any]) -> float:
-        """Returns by what an adapter's product is multiplied."""
         return float(config["lora_alpha"] / config["r"])
 
     def unload(self, name: str) -> None:

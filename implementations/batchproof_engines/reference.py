@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from batchproof.api import CHOOSING, Capability, Completion, Engine, EngineConfig, Limits, Request
+from batchproof_engines.completions import with_refused
 from batchproof_engines.model_support import cache_parameter, counts_from_zero, unsupported
 from batchproof_engines.sampler import Answer, Choice, SampledRow, Sampler
 
@@ -30,15 +31,8 @@ class ReferenceEngine:
         self._sampler = Sampler()
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns one completion per request, in order; a bad request is refused, the others are
-        served."""
         refusals = self._limits.refusals(requests)
-        return [
-            self._complete(request)
-            if refusal is None
-            else Completion.refused(request.request_id, refusal)
-            for request, refusal in zip(requests, refusals, strict=True)
-        ]
+        return with_refused(requests, refusals, lambda good: map(self._complete, good))
 
     @torch.inference_mode()
     def _complete(self, request: Request) -> Completion:

@@ -4,7 +4,7 @@
 import os
 from collections import Counter
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -146,6 +146,29 @@ class Sampler:
             found += self.all_logprobs(rows, token_ids, asked.prompt_logprobs)
 
 
+class Served(Protocol):
+    """What an engine knows of a request that it has served."""
+
+    request: Request
+    finish_reason: FinishReason | None
+    logprobs: list[TokenLogprobs]  # one a token, if the request asks for them
+    prompt_logprobs: PromptLogprobs  # likewise
+
+
+def completed(served: Served, token_ids: Seq[int], logits: Seq[Tensor]) -> Completion:
+    """Returns the completion of a request that has ended. `logits`: (vocab,) of each token, if they are
+    wanted."""
+    assert served.finish_reason is not None, "a request is served to its end"
+    return Completion(
+        served.request.request_id,
+        tuple(token_ids),
+        served.finish_reason,
+        logits=torch.stack([*logits]) if logits else None,
+        logprobs=tuple(served.logprobs) or None,
+        prompt_logprobs=tuple(served.prompt_logprobs) or None,
+    )
+
+
 class Answer:
     """What is chosen for a request, token by token, until it ends."""
 
@@ -168,12 +191,4 @@ class Answer:
         self.finish_reason = finish_reason(self.request, self.token_ids)
 
     def completion(self) -> Completion:
-        assert self.finish_reason is not None, "a request is served to its end"
-        return Completion(
-            self.request.request_id,
-            tuple(self.token_ids),
-            self.finish_reason,
-            logits=torch.stack(self.logits) if self.keeps_logits else None,
-            logprobs=tuple(self.logprobs) or None,
-            prompt_logprobs=tuple(self.prompt_logprobs) or None,
-        )
+        return completed(self, self.token_ids, self.logits)

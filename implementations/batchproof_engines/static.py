@@ -23,6 +23,7 @@ from batchproof.api import (
     RowRecord,
     StepRecord,
 )
+from batchproof_engines.completions import with_refused
 from batchproof_engines.model_support import cache_parameter, refuse_batch_dependent
 from batchproof_engines.sampler import Answer, SampledRow, Sampler
 from batchproof_engines.trial_batch import probe_logits
@@ -48,18 +49,14 @@ class StaticEngine:
         return self._trace
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns one completion per request, in order; bad requests are refused and join no wave."""
-        refusals = self._limits.refusals(requests)
-        good = [r for r, refusal in zip(requests, refusals, strict=True) if refusal is None]
-        rows = [Answer(request, self._config.return_logits) for request in good]
+        return with_refused(requests, self._limits.refusals(requests), self._served)
+
+    def _served(self, requests: Sequence[Request]) -> list[Completion]:
+        rows = [Answer(request, self._config.return_logits) for request in requests]
         for start in range(0, len(rows), self._config.max_num_seqs):
             end = start + self._config.max_num_seqs
             self._run_wave(rows[start:end], tuple(row.request.request_id for row in rows[end:]))
-        served = iter(rows)
-        return [
-            next(served).completion() if refusal is None else Completion.refused(r.request_id, refusal)
-            for r, refusal in zip(requests, refusals, strict=True)
-        ]
+        return [row.completion() for row in rows]
 
     @torch.inference_mode()
     def _run_wave(self, wave: list[Answer], waiting: tuple[str, ...]) -> None:
@@ -137,10 +134,7 @@ def _record(wave: list[Answer], live: list[Answer], waiting: tuple[str, ...]) ->
 
 
 def static(model: PreTrainedModel, config: EngineConfig) -> Engine:
-    """Builds a static engine.
-
-    Raises `UnsupportedModelError` for a model that left padding would make wrong.
-    """
+    """Raises `UnsupportedModelError` for a model that left padding would make wrong."""
     refuse_batch_dependent("static", model)
     probe_logits("static", model, StaticEngine)
     return StaticEngine(model, config)

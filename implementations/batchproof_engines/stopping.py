@@ -1,4 +1,5 @@
-"""Where an answer ends, and which may have drafts. Imports no torch, as schedulers import it."""
+"""Where an answer ends, which may have drafts, and which drafts hold. Imports no torch, as schedulers
+import it."""
 
 from collections.abc import Sequence as Seq
 
@@ -25,3 +26,14 @@ def may_have_drafts(request: Request) -> bool:
     a stop sequence is not looked for in drafts."""
     asked = request.sampling
     return asked is None or (asked.logprobs is None and not asked.stop_token_sequences)
+
+
+def num_right(request: Request, drafts: Seq[int], choices: Seq[int]) -> int:
+    """Returns how many of the choices before each draft and behind the last stay: those behind right
+    drafts, up to an EOS."""
+    num = 1
+    for draft, choice in zip(drafts, choices, strict=False):
+        if draft != choice or choice in request.eos_token_ids:
+            break
+        num += 1
+    return num

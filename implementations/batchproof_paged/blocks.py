@@ -32,7 +32,6 @@ TRASH = 0  # where the trash block is stored; block b is stored at b + 1
 
 
 def stored(block: int) -> int:
-    """Returns where a block is stored."""
     return block + TRASH + 1
 
 

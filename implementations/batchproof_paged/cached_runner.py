@@ -79,7 +79,6 @@ class CachedRunner:
         return Flight(sampled, token_ids.tolist, logits, scored)
 
     def _scored_tokens(self, batch: RaggedBatch) -> Tensor | None:
-        """Returns the logits (P, vocab) behind scored tokens, if there are any."""
         sequences = batch.scheduled.picked(batch.scored_rows).sequences
         found = [each for sequence in sequences for each in self._scored[sequence.request_id]]
         return torch.cat(found) if found else None
@@ -95,7 +94,6 @@ class CachedRunner:
             yield Rows.of([each[index] for each in pieces if index < len(each)])
 
     def _groups(self, rows: Rows) -> list[Rows]:
-        """Splits the rows of a step into those that are fed together."""
         groups: dict[Hashable, list[int]] = {}
         for place, row in enumerate(rows):
             groups.setdefault(self._kind(row), []).append(place)

@@ -30,7 +30,6 @@ _COMPILED: WeakKeyDictionary[PreTrainedModel, dict[str, StandIns]] = WeakKeyDict
 
 
 def compiled_layers(model: PreTrainedModel, backend: str) -> StandIns:
-    """Returns a context in which the layers of a model, which are uniform, run compiled."""
     layers = uniform_layers(model)
     assert layers, "`feeding` refuses such a model"
     known = _COMPILED.setdefault(model, {})
@@ -56,7 +55,6 @@ def _around(model: PreTrainedModel, layers: Sequence[nn.Module]) -> Iterator[nn.
 
 
 def uniform_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
-    """Returns the decoder's layers if they are all of one class, else an empty tuple."""
     num_layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == num_layers:

@@ -27,7 +27,7 @@ from batchproof_engines.grammars import Grammars
 from batchproof_engines.lora import Adapters, refusal_of
 from batchproof_engines.model_support import sliding_window
 from batchproof_engines.pausing import Pausable
-from batchproof_engines.sampler import SampledRow, Sampler
+from batchproof_engines.sampler import SampledRow, Sampler, completed
 from batchproof_engines.weights import Weights
 from batchproof_paged.attention import Backend
 from batchproof_paged.batch import RaggedBatch
@@ -113,7 +113,6 @@ class PagedEngine(Pausable):
         return runner_class(model, self._backend, self._config, options)
 
     def _rebase(self, model: PreTrainedModel) -> None:
-        """Goes on with another model of the same configuration."""
         self._model = model
         if self._adapters is not None:
             self._adapters.rebase(model)
@@ -149,7 +148,6 @@ class PagedEngine(Pausable):
 
     @property
     def counters(self) -> dict[str, int]:
-        """How often what an option is about has happened."""
         graphs = getattr(self._runner, "graphs", None)
         return self._num_moved | ({REPLAYED: graphs.num_replayed} if graphs else {})
 
@@ -202,7 +200,7 @@ class PagedEngine(Pausable):
         return [
             Completion.refused(request.request_id, answer)
             if isinstance(answer, str)
-            else _completion(answer, logits.get(answer.request_id))
+            else completed(answer, answer.output_token_ids, logits.get(answer.request_id, ()))
             for request, answer in zip(requests, answers, strict=True)
         ]
 
@@ -440,15 +438,3 @@ class PagedEngine(Pausable):
             self._scheduler.blocks.num_free_blocks,
             self._config.num_blocks,
         )
-
-
-def _completion(sequence: Sequence, logits: list[Tensor] | None) -> Completion:
-    assert sequence.finish_reason is not None, "generate runs until everything is finished"
-    return Completion(
-        sequence.request_id,
-        tuple(sequence.output_token_ids),
-        sequence.finish_reason,
-        logits=torch.stack(logits) if logits else None,
-        logprobs=tuple(sequence.logprobs) or None,
-        prompt_logprobs=tuple(sequence.prompt_logprobs) or None,
-    )

@@ -44,10 +44,6 @@ class LanePool:
         self.tokens: native.Tokens  # of the step
         self.longest_seq_len = 0  # in it
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(each.num_bytes for each in self._layers.values())
-
     def begin(self, batch: RaggedBatch) -> None:
         """Prepares a step: where its keys are and go; grows the lanes if needed."""
         rows, seq_lens = batch.scheduled, batch.seq_lens
@@ -81,7 +77,6 @@ class LanePool:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
     ) -> Tensor:
-        """Stores the keys and values of the fed tokens and attends; see `Backend.attend`."""
         out = query.new_empty(*query.shape[:2], value.shape[2])
         cells = self.layer(layer, Asked.of(query, key, value, form))
         native.attend(cells, self.tokens, query, key, value, out)

@@ -163,7 +163,6 @@ class PagedOptions:
 
     @property
     def invariance(self) -> dict[str, str]:
-        """The least grade along each axis that an engine with these options declares."""
         if not self.batch_invariant:
             return {}
         of_offload = {"offload": "B"} if self.offload else {}
@@ -177,7 +176,6 @@ class PagedOptions:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What an engine with these options, which are resolved, can do."""
         lacking = {Capability.CLOSING}
         if self.overlap:
             lacking |= {*CHOOSING, Capability.STRUCTURED}

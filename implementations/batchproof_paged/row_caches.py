@@ -112,7 +112,6 @@ class OurKeys(CacheLayerMixin):  # type: ignore[misc]  # transformers hides its 
         return key_states, value_states
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Returns the number of keys and the position of the first."""
         return self.num_tokens + query_length, 0
 
     def get_seq_length(self) -> int:

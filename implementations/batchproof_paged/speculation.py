@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
+from batchproof_engines.stopping import num_right
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.rows import Rows, Scheduled
 from batchproof_paged.runner import Flight, ModelRunner
@@ -34,7 +35,6 @@ class NgramDrafter:
     decoding (Saxena, 2023)."""
 
     def propose(self, rows: Rows, room: Seq[int]) -> Drafts:
-        """Returns up to `room` tokens (R,) for each row."""
         pairs = zip(rows.sequences, room, strict=True)
         return [self._found(sequence, num) if num else [] for sequence, num in pairs]
 
@@ -133,7 +133,7 @@ class Speculator:
         first = 0
         for sequence, context_len, query_len, _ in flight.sampled:
             num = len(sequence.drafts)
-            count = self.num_right(sequence, choices[first : first + num + 1])
+            count = num_right(sequence.request, sequence.drafts, choices[first : first + num + 1])
             sequence.num_accepted = count - 1
             sequence.token_ids += choices[first : first + count - 1]
             end = context_len + query_len - num
@@ -146,15 +146,6 @@ class Speculator:
         logits = None if flight.logits is None else flight.logits[kept]
         landed = Flight(Rows.decodes(sequences, context_lens), lambda: tokens, logits)
         return Verified(landed, _settled(batch.scheduled), [end - 1 for end in accumulate(counts)])
-
-    def num_right(self, sequence: Sequence, choices: list[int]) -> int:
-        """Returns how many of a row's choices stay: those behind right drafts, up to an EOS."""
-        num = 1
-        for draft, choice in zip(sequence.drafts, choices, strict=False):
-            if draft != choice or choice in sequence.request.eos_token_ids:
-                break
-            num += 1
-        return num
 
 
 def _settled(rows: Rows) -> Rows:

@@ -42,7 +42,6 @@ class PrefillSweep:
     queries_per_warp: int = 16  # within 4 to 8 warps
 
     def num_warps(self, num_queries: int) -> int:
-        """Returns how many warps serve a tile of so many queries."""
         return min(8, max(4, num_queries // self.queries_per_warp))
 
 

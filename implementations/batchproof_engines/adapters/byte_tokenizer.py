@@ -16,16 +16,13 @@ END = 2  # a control character, which stands in no text
 
 
 def bytes_tokenizer() -> PreTrainedTokenizerFast:
-    """Returns the tokenizer. It spells bytes as GPT-2 does: those that print as themselves, and the
-    others, in their order, as the characters from 256 on."""
+    """Returns the tokenizer, which spells bytes as GPT-2 does."""
     from tokenizers import Tokenizer, decoders, pre_tokenizers  # noqa: PLC0415 (slow to import)
     from tokenizers.models import BPE  # noqa: PLC0415
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+    from transformers.convert_slow_tokenizer import bytes_to_unicode  # noqa: PLC0415
 
-    printing = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(NUM_BYTES) if byte not in printing]
-    spelled = {byte: chr(byte) for byte in printing}
-    spelled |= {byte: chr(NUM_BYTES + place) for place, byte in enumerate(others)}
+    spelled = bytes_to_unicode()
     tokenizer = Tokenizer(BPE({spelled[byte]: byte for byte in range(NUM_BYTES)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -46,7 +46,6 @@ class Child:
 
     @property
     def num_logged(self) -> int:
-        """Returns how many bytes the log has."""
         return os.fstat(self._log.fileno()).st_size
 
     def logged(self, since: int = 0) -> bytes:
@@ -80,7 +79,6 @@ class Child:
         return f"exited with status {status}"
 
     def kill(self) -> None:
-        """Kills the program and everything it has started."""
         _kill(self.popen)
 
 

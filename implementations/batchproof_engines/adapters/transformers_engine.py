@@ -22,7 +22,6 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
-from batchproof_engines.adapters.completions import completion_of, with_refused
 from batchproof_engines.adapters.transformers_manager import (
     NAME,
     Tuning,
@@ -34,6 +33,7 @@ from batchproof_engines.adapters.transformers_manager import (
     paused,
     stop,
 )
+from batchproof_engines.completions import completion_of, with_refused
 
 WAIT_S = 0.001  # between two looks at whether aborted requests have left the model
 SAFETY_MARGIN = 0.15  # of the pool: if less is free, the library delays prompts
@@ -121,7 +121,6 @@ class TransformersEngine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Returns its conventions and settings in sentences, for a report."""
         guard = (
             "Bad requests are refused by the adapter, for one of them would end the library's thread; "
             "it also undoes that the library seeds torch's generators when it makes a manager"
@@ -153,7 +152,6 @@ class TransformersEngine:
         return bool(self._streams or self._undelivered)
 
     def add(self, request: Request) -> None:
-        """Queues the request, or schedules its refusal. Raises `ValueError` if its id is live."""
         if request.request_id in self._streams:
             raise ValueError(duplicate_id(request.request_id))
         refusal = self._limits.refusal(request)
@@ -168,9 +166,7 @@ class TransformersEngine:
 
     def step(self) -> list[TokenEvent]:
         """Returns the events of all outputs so far; waits for one if there is nothing else to deliver.
-
-        Raises `RuntimeError` as `generate` does.
-        """
+        Raises `RuntimeError` as `generate` does."""
         events, self._undelivered = self._undelivered, []
         with self._closing_on_error():
             while self._streams and (new := self._next_events(waits=not events)) is not None:
@@ -179,7 +175,6 @@ class TransformersEngine:
         return events
 
     def abort(self, request_id: str) -> None:
-        """Cancels the request in the library; an unknown id has no effect."""
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             assert self._pool is not None, "a request is live"
@@ -195,7 +190,6 @@ class TransformersEngine:
         self._streams, self._undelivered = {}, []
 
     def _served(self, requests: Sequence[Request]) -> Iterable[list[TokenEvent]]:
-        """Returns the events of each request of a call. Raises `RuntimeError`."""
         manager = self._require_pool([num_fed_tokens(request) for request in requests])
         told: dict[str, list[TokenEvent]] = {each.request_id: [] for each in requests}
         with self._closing_on_error(), attending(self._model, self._tuning.attention):

@@ -135,7 +135,6 @@ def paused(manager: ContinuousBatchingManager) -> AbstractContextManager[None]:
 
 @contextmanager
 def attending(model: PreTrainedModel, attention: str) -> Iterator[None]:
-    """A context in which the model uses this attention."""
     before = model.config._attn_implementation
     try:
         _attend(model, attention)

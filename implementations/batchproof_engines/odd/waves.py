@@ -19,16 +19,10 @@ class WavesSortedByLength(StaticEngine):
     """Static waves of similar lengths: the shortest prompts go first, whatever their place in the
     call."""
 
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        refusals = self._limits.refusals(requests)  # in input order
-        pairs = list(zip(requests, refusals, strict=True))
-        good = [request for request, refusal in pairs if refusal is None]
-        answers = super().generate(sorted(good, key=lambda request: len(request.prompt_token_ids)))
+    def _served(self, requests: Sequence[Request]) -> list[Completion]:
+        answers = super()._served(sorted(requests, key=lambda each: len(each.prompt_token_ids)))
         served = {answer.request_id: answer for answer in answers}
-        return [
-            served[r.request_id] if refusal is None else Completion.refused(r.request_id, refusal)
-            for r, refusal in pairs
-        ]
+        return [served[each.request_id] for each in requests]
 
 
 @odd

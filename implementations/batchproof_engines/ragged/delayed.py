@@ -103,7 +103,6 @@ class HoldingEngine(RaggedEngine):
     _held: tuple[TokenEvent, ...] = ()
 
     def step(self) -> list[TokenEvent]:
-        """Runs one iteration, and returns the events that are due."""
         return self._due(super().step())
 
     def _due(self, new: list[TokenEvent]) -> list[TokenEvent]:
@@ -113,7 +112,6 @@ class HoldingEngine(RaggedEngine):
 
     @property
     def has_unfinished(self) -> bool:
-        """Returns whether a request is unfinished or an event is held back."""
         return self._is_busy or bool(self._held)
 
     @property

@@ -43,7 +43,7 @@ from batchproof_engines.lora import Adapters, refusal_of
 from batchproof_engines.model_support import refuse_other_attention, refuse_unbatchable, sliding_window
 from batchproof_engines.pausing import Pausable
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
-from batchproof_engines.sampler import Choice, SampledRow, Sampler
+from batchproof_engines.sampler import Choice, SampledRow, Sampler, completed
 from batchproof_engines.trial_batch import probe_logits
 from batchproof_engines.weights import Weights
 
@@ -115,7 +115,6 @@ class RaggedEngine(Pausable):
         return events, {row.request_id: each[None] for row, each in sampled if row.is_sampled}
 
     def _choices(self, plan: SchedulerOutput, logits: Tensor) -> list[Choice]:
-        """Returns what is chosen for each row from its logits (rows, vocab)."""
         sequences = [sequence for sequence, _ in plan.scheduled]
         rows = [SampledRow(each.request, each.output_token_ids, each.matcher) for each in sequences]
         return self._sampler.choose(logits, rows)
@@ -158,7 +157,6 @@ class RaggedEngine(Pausable):
         return logits
 
     def _adapted_rows(self, plan: SchedulerOutput) -> list[tuple[str | None, int]]:
-        """Returns the adapter of each row, and its number of tokens."""
         return [(each.request.adapter, num) for each, num in plan.scheduled]
 
     def _logits(self, plan: SchedulerOutput, **fed: Any) -> Tensor:  # noqa: ARG002
@@ -243,8 +241,6 @@ class RaggedEngine(Pausable):
         }
 
     def add(self, request: Request) -> None:
-        """Queues a request; a bad one gets an ERROR event in the next step. Raises `ValueError` if its
-        id is live."""
         if self._scheduler.is_live(request.request_id):
             raise ValueError(duplicate_id(request.request_id))
         refusal = self._refusal(request)
@@ -265,8 +261,6 @@ class RaggedEngine(Pausable):
         return sequence
 
     def load_adapter(self, name: str, path: str) -> None:
-        """Lets requests name the adapter in a folder of PEFT's. Raises `ValueError` for one of another
-        kind than `lora` describes."""
         if self._adapters is None:
             self._adapters = self.adapters_class(self._base)
             self._model = self._adapters.model
@@ -303,14 +297,12 @@ class RaggedEngine(Pausable):
         self._caches = {name: kept for name, kept in self._caches.items() if name in running}
 
     def abort(self, request_id: str) -> None:
-        """Ends a request, which gets an ABORTED event in the next step; an unknown id has no effect."""
         if self._scheduler.abort(request_id):
             self._caches.pop(request_id, None)
             self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
 
     @property
     def has_unfinished(self) -> bool:
-        """Returns whether a request is unfinished or an event still has to be delivered."""
         return bool(self._scheduler.waiting or self._scheduler.running or self._undelivered)
 
     @property
@@ -318,11 +310,6 @@ class RaggedEngine(Pausable):
         return self._trace
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        """Returns one completion per request, in order; bad requests are refused, the others are
-        served.
-
-        Raises `RuntimeError` while requests given to `add` are unfinished.
-        """
         self._require_idle()
         answers: list[Sequence | str] = []  # a sequence, or why it was refused
         for request in requests:
@@ -345,15 +332,7 @@ class RaggedEngine(Pausable):
             raise RuntimeError("generate was called while requests given by add are unfinished")
 
     def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
-        assert sequence.finish_reason is not None, "generate runs until everything is finished"
-        return Completion(
-            sequence.request_id,
-            tuple(sequence.output_token_ids),
-            sequence.finish_reason,
-            logits=torch.stack(logits) if logits else None,
-            logprobs=tuple(sequence.logprobs) or None,
-            prompt_logprobs=tuple(sequence.prompt_logprobs) or None,
-        )
+        return completed(sequence, sequence.output_token_ids, logits)
 
 
 def keys_and_values(layer: object) -> tuple[Tensor, Tensor]:
@@ -365,7 +344,6 @@ def keys_and_values(layer: object) -> tuple[Tensor, Tensor]:
 
 
 def _last_places(plan: SchedulerOutput) -> list[int]:
-    """Returns where the last token of each row stands in the packed step."""
     return [end - 1 for end in accumulate(row.query_len for row in plan.rows)]
 
 

@@ -148,11 +148,8 @@ class Scheduler:
         return SchedulerOutput(tuple(plan.items()), rows, tuple(admitted), (*before, *preempted))
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
-        """Records the outcome of a step: appends the tokens and removes finished sequences.
-
-        `token_ids` has one chosen token per row of the plan; those of rows that are not sampled are
-        ignored. Returns the events of the step and its record.
-        """
+        """Records the outcome of a step, and returns its events and its record. `token_ids` has one
+        chosen token per row of the plan; those of rows that are not sampled are ignored."""
         events: list[TokenEvent] = []
         for (seq, num_new), row, token_id in zip(plan.scheduled, plan.rows, token_ids, strict=True):
             seq.num_computed_tokens += num_new

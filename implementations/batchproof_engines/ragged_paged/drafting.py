@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from batchproof.decoding.speculation import Head, head_of
 from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.ragged_paged.scheduler import PagedScheduler
+from batchproof_engines.stopping import num_right
 
 NGRAM_LENS = (3, 2)  # the longer one, if it occurred before
 
@@ -77,7 +78,6 @@ class HeadDrafter:
         return self.head.chained(torch.tensor([tokens[1:]], device=states.device), states)
 
     def chained(self, states: Tensor, made: Tensor) -> Tensor:
-        """Returns the states that the next pass is fed."""
         return torch.cat((states, made[:, -1:]), 1)
 
 
@@ -129,10 +129,4 @@ class Speculator:
         return kept
 
     def num_right(self, sequence: Sequence, drafts: list[int], choices: list[int]) -> int:
-        """Returns how many of a row's choices stay: those behind right drafts, up to an EOS."""
-        num = 1
-        for draft, choice in zip(drafts, choices, strict=False):
-            if draft != choice or choice in sequence.request.eos_token_ids:
-                break
-            num += 1
-        return num
+        return num_right(sequence.request, drafts, choices)

@@ -76,8 +76,6 @@ class PagedScheduler(Scheduler):
         return room
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
-        """Records the outcome of a step, publishes full blocks, and frees those of finished
-        sequences."""
         events, record = super().update(plan, token_ids)
         for sequence, _ in plan.scheduled:
             self.blocks.publish(sequence)
@@ -86,7 +84,6 @@ class PagedScheduler(Scheduler):
         return events, replace(record, num_free_blocks=self._num_free_blocks())
 
     def abort(self, request_id: str) -> bool:
-        """Removes the request from the queues; returns False if there is none of this id."""
         for sequence in self.running:
             if sequence.request_id == request_id:
                 self.release(sequence)

@@ -102,7 +102,6 @@ class Checkpoints:
         return next((num for num in nums if self.behind(sequence, num) is not None), 0)
 
     def behind(self, sequence: Sequence, num_blocks: int) -> States | None:
-        """Returns the states behind the sequence's first blocks, if they are kept."""
         return self.kept.get(self.blocks.prefix(sequence, num_blocks - 1))
 
     def places(self, sequence: Sequence) -> set[int]:

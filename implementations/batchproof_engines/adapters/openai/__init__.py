@@ -86,7 +86,6 @@ def takes_token_ids(server: Server, model: str) -> bool:
 
 
 def _require_listed(server: Server, options: Options) -> None:
-    """Raises `UsageError` if the server does not answer or does not list the model."""
     try:
         names = _listed(server)
     except (EngineFailed, Refused) as error:
@@ -101,7 +100,6 @@ def _require_listed(server: Server, options: Options) -> None:
 
 
 def _listed(server: Server) -> list[str]:
-    """Returns the names of the server's models. Raises `EngineFailed` or `Refused`."""
     answer = server.ask("GET", "/models")
     try:
         return [str(each["id"]) for each in answer["data"]]

@@ -34,7 +34,6 @@ class LoadedByName:
         return None
 
     def fields(self, name: str | None) -> dict[str, Any]:
-        """Returns the fields of a body that ask for it."""
         return {} if name is None else {"model": name}
 
 

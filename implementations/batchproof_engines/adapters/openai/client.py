@@ -73,11 +73,9 @@ class Server:
         return other
 
     def exchange(self, method: str, path: str, body: Body | None = None) -> "Exchange":
-        """Returns an exchange that has not begun."""
         return Exchange(self, method, path, body)
 
     def connection(self) -> http.client.HTTPConnection:
-        """Returns a connection that is not open yet."""
         is_secure = self.parts.scheme == "https"
         kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
         return kind(self.parts.hostname or "", self.parts.port, timeout=self.timeout_s)
@@ -94,7 +92,6 @@ class Server:
 
 
 def _split(base_url: str) -> SplitResult:
-    """Returns the parts of the URL. Raises `UsageError`."""
     parts = urlsplit(base_url)
     with suppress(ValueError):  # a port that is not a number
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
@@ -141,7 +138,6 @@ class Exchange:
         return self._parsed(self._read(response), response.status)
 
     def read_text(self) -> str:
-        """Returns the text of a whole answer. Raises as `read` does."""
         return self._read(self._begin()).decode(errors="replace")
 
     def read_events(self) -> Iterator[Any]:
@@ -205,7 +201,6 @@ class Exchange:
         return self._response
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:
-        """Returns the body. Raises `EngineFailed` if it exceeds `MAX_ANSWER_BYTES`."""
         body: bytes = self._try(lambda: response.read(MAX_ANSWER_BYTES + 1))
         if len(body) > MAX_ANSWER_BYTES:
             raise self.failed(f"answered with more than {MAX_ANSWER_BYTES >> 20} MiB")

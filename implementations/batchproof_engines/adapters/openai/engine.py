@@ -19,7 +19,6 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
-from batchproof_engines.adapters.completions import completion_of, with_refused
 from batchproof_engines.adapters.openai import gbnf
 from batchproof_engines.adapters.openai.adapters import KINDS
 from batchproof_engines.adapters.openai.answer import Answer
@@ -29,6 +28,7 @@ from batchproof_engines.adapters.openai.options import Options
 from batchproof_engines.adapters.openai.saved_slots import SavedSlots
 from batchproof_engines.adapters.openai.traffic import Traffic
 from batchproof_engines.adapters.siblings import siblings_in
+from batchproof_engines.completions import completion_of, with_refused
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -100,16 +100,12 @@ class OpenAIEngine:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Returns what happened so far, by name."""
         slots = {} if self._slots is None else self._slots.counts
         return {**self._traffic.counts, **slots, **self.count_others()}
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns one completion per request.
-
-        Raises `EngineFailed` if a request gets no valid one: those in progress are cut then, and no
-        others are sent. Raises `RuntimeError` while requests given by `add` are unfinished.
-        """
+        """Raises `EngineFailed` if a request gets no valid completion: those in progress are cut then,
+        and no others are sent."""
         if self.has_unfinished:
             raise RuntimeError("generate was called while requests given by add are unfinished")
         refusals = self._refusals(requests)
@@ -124,7 +120,6 @@ class OpenAIEngine:
         return bool(self._streams or self._undelivered)
 
     def add(self, request: Request) -> None:
-        """Sends the request, or schedules its refusal. Raises `ValueError` if its id is live."""
         if request.request_id in self._streams:
             raise ValueError(duplicate_id(request.request_id))
         refusal = self._refusal(request)
@@ -138,9 +133,7 @@ class OpenAIEngine:
 
     def step(self) -> list[TokenEvent]:
         """Returns the next event of each request of which one has arrived; waits if there is none.
-
-        Raises `EngineFailed` after cutting all connections.
-        """
+        Raises `EngineFailed` after cutting all connections."""
         events, self._undelivered = self._undelivered, []
         try:
             with suppress(Empty):
@@ -157,7 +150,6 @@ class OpenAIEngine:
         return events
 
     def abort(self, request_id: str) -> None:
-        """Cuts the request's connection; an unknown id has no effect."""
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             stream.exchange.cut()
@@ -232,7 +224,6 @@ class OpenAIEngine:
         return jobs
 
     def _served(self, answers: Sequence[Answer]) -> list[list[TokenEvent]]:
-        """Returns the events of each request of a call."""
         told: dict[Answer, list[TokenEvent]] = {each: [] for each in answers}
         jobs, news = self._jobs(answers), SimpleQueue[News]()
         exchanges = [exchange for exchange, _ in jobs]
@@ -321,7 +312,6 @@ class OpenAIEngine:
         return news
 
     def _cut(self) -> None:
-        """Cuts the connections of all added requests and waits for their threads."""
         streams, self._streams, self._undelivered = [*self._streams.values()], {}, []
         _end([each.exchange for each in streams], [each.thread for each in streams])
 

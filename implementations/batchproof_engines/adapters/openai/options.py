@@ -146,7 +146,6 @@ class Options:
 
     @cached_property
     def sampling_fields(self) -> frozenset[str]:
-        """The fields of `SamplingParams` that requests may use."""
         named = frozenset(self.dialect.fields)
         if self.eos in ("client", "stop"):
             named = (named | {STOPS} if named else named) - {"min_tokens"}
@@ -222,7 +221,6 @@ class Options:
         return {key: value for key, value in (body | self.extras).items() if value is not None}
 
     def _parameters(self, request: Request, vocab_size: int) -> dict[str, Any]:
-        """Returns the fields for what chooses tokens."""
         asked = {} if request.sampling is None else plain_values(request.sampling)
         asked.pop(STOPS, None)
         if "logit_bias" in asked:
@@ -240,7 +238,6 @@ class Options:
         return asked
 
     def _stop_texts(self, request: Request, vocab_size: int) -> list[str]:
-        """Returns the texts of the stop sequences, and of the EOS ids where they are sent so."""
         sequences = request.sampling.stop_token_sequences if request.sampling else ()
         if self.stop_texts:
             return stop_texts(sequences, vocab_size, start=1)

@@ -25,7 +25,6 @@ class Traffic:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Returns what was counted so far, by name."""
         with self._lock:
             return {name: self._counts[name] for name in COUNTERS}
 

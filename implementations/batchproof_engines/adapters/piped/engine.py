@@ -26,9 +26,9 @@ from batchproof.api import (
 from batchproof.errors import UnsupportedModelError
 from batchproof.workload.sampling_values import plain_values
 from batchproof_engines.adapters.checkpoint import saved
-from batchproof_engines.adapters.completions import with_refused
 from batchproof_engines.adapters.piped import messages
 from batchproof_engines.adapters.piped.process import Process, Program
+from batchproof_engines.completions import with_refused
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,8 +37,6 @@ CLOSE_LIMIT_S = 30.0  # the suite limits building and serving, but not closing
 
 
 def factory_of(program: Program) -> EngineFactory:
-    """Returns a factory that builds engines in the program's process."""
-
     def piped(model: PreTrainedModel, config: EngineConfig) -> Engine:
         """Builds an engine; raises `UnsupportedModelError` if the program refuses the model."""
         import torch  # noqa: PLC0415 - naming a program loads none, and a model has loaded it
@@ -95,8 +93,6 @@ class PipedEngine:
         self._refused: list[TokenEvent] = []  # events of requests that the program is not asked
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns one completion per request. Raises `RuntimeError` if the program or its engine
-        fails."""
         refusals = [self._refusal(request) for request in requests]
         if refusals.count(None) == len(requests):  # the suite judges the number of completions
             return self._served(requests)
@@ -114,7 +110,6 @@ class PipedEngine:
         return bool(self._ask("has_unfinished").has_unfinished)
 
     def add(self, request: Request) -> None:
-        """Adds a request. Raises `ValueError` if its id is live in the program."""
         refusal = self._refusal(request)
         if refusal is not None:
             self._refused.append(TokenEvent.refused(request.request_id, refusal))
@@ -192,7 +187,6 @@ def request_to_json(request: Request) -> dict[str, Any]:
 
 
 def completions_of(answer: messages.Generated) -> list[Completion]:
-    """Returns all completions of the answer; the suite checks their number."""
     return [
         Completion(
             each.request_id,

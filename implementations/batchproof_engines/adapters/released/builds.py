@@ -80,7 +80,6 @@ def _fetched(source: str, python: str, folder: Path) -> Path:
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    """Unpacks the archive's only folder as `target`."""
     target.parent.mkdir()
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         shutil.unpack_archive(archive, scratch, filter="data")

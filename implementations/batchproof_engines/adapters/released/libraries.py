@@ -1,9 +1,4 @@
-"""The released libraries: a folder each, and the environment that it is installed in.
-
-`engine.toml` says what the library is called, its options, what is compiled for it and, if it is a
-server, how it is started; `requirements.txt` pins what is installed; `program.py` answers the pipe,
-unless it is a server.
-"""
+"""The released libraries: a folder each, and the environment that it is installed in."""
 
 from __future__ import annotations
 
@@ -88,7 +83,6 @@ class ReleasedLibrary:
 
     folder: Path
     title: str  # as its maker writes it
-    maker: str
     options: Mapping[str, str] = field(default_factory=dict)  # with what they mean
     notes: tuple[str, ...] = ()  # what its verdict says of it, before what depends on options
     environment: str = ""  # the library in whose environment it is, if not in one of its own

@@ -109,7 +109,6 @@ def completion_of(request: Request, events: Sequence[Event]) -> Completion:
 
 
 def biases_of(asked: Sampling) -> dict[int, float]:
-    """Returns the bias of each token; those of one that is named twice add up."""
     biases: dict[int, float] = {}
     for token, bias in asked.get("logit_bias", ()):
         biases[token] = biases.get(token, 0.0) + bias
@@ -194,7 +193,6 @@ class Stepped:
         return events + (self.advance() if self.has_work else [])
 
     def abort(self, request_id: str) -> None:
-        """Ends a live request; an unknown id has no effect."""
         if request_id in self.live:
             self.cancel(self.live.pop(request_id))
 

@@ -68,8 +68,6 @@ class CTranslate2:
     def build(
         self, folder: str, dtype: str, config: dict[str, Any], num_threads: int
     ) -> GeneratorEngine:
-        """Returns an engine for the checkpoint, which is converted if necessary. Raises
-        `Unsupported`."""
         if dtype == "float64":
             raise Unsupported("it has no compute type as exact as float64")
         length = Length(folder, config)
@@ -95,7 +93,9 @@ class GeneratorEngine:
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request; a second request with the same id is refused."""
         refusals = [self._refusal(each, requests[:index]) for index, each in enumerate(requests)]
-        answers = in_calls(requests, refusals, _settings, self._answers)
+        answers = in_calls(
+            requests, refusals, lambda each: sorted(_drawing(each).items()), self._answers
+        )
         return [_completion(*each) for each in zip(requests, answers, strict=True)]
 
     def close(self) -> None:
@@ -177,11 +177,6 @@ def _drawing(request: Request) -> dict[str, float]:
         "sampling_topk": asked.get("top_k", 0),
         "sampling_topp": asked.get("top_p", 1.0),
     }
-
-
-def _settings(request: Request) -> list[tuple[str, float]]:
-    """Returns what requests have in common that may share a `generate_batch`."""
-    return sorted(_drawing(request).items())
 
 
 def _completion(request: Request, answer: Answer) -> Completion:

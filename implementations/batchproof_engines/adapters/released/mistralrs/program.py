@@ -79,7 +79,6 @@ class MistralRs:
         self.notes = [f"keys and values of a model in float32 are stored in {kv_cache}", Length.note]
 
     def build(self, folder: str, dtype: str, config: dict[str, Any], num_threads: int) -> Engine:
-        """Returns an engine for the checkpoint. Raises `Unsupported`."""
         if dtype not in DTYPES:
             raise Unsupported(f"it has no {dtype}")
         os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # read when it first computes

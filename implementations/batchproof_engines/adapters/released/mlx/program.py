@@ -95,7 +95,6 @@ class MLXLM:
         ]
 
     def build(self, folder: str, dtype: str, config: dict[str, Any], _: int) -> Engine:
-        """Returns an engine for the checkpoint. Raises `Unsupported`."""
         if dtype == "float64":
             raise Unsupported("its fast kernels do not compute in float64")
         given = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
@@ -128,11 +127,16 @@ class Engine(Stepped):
         ends = [[each] for each in request["eos_token_ids"]]
         ends += asked.get("stop_token_sequences", ())
         given = _given(ends)
+        sampler = None  # the library's default, which is greedy
+        if "temperature" in asked:
+            sampler = make_sampler(asked["temperature"], top_k=asked.get("top_k", 0))
+        penalty = asked.get("repetition_penalty")
+        processors = make_logits_processors(biases_of(asked), penalty, repetition_context_size=WHOLE)
         (number,) = self._generator.insert(
             [request["prompt_token_ids"]],
             max_tokens=[request["max_new_tokens"]],
-            samplers=[_sampler(asked)],
-            logits_processors=[_processors(asked)],
+            samplers=[sampler],
+            logits_processors=[processors],
             **given,
         )
         self._asked[number] = request
@@ -189,20 +193,6 @@ def _check(length: Length, request: Request, asked: Sampling) -> None:
     for name, least in LEAST.items():
         if asked.get(name, least) < least:
             raise ValueError(f"{name} is {asked[name]}, but must be at least {least}")
-
-
-def _sampler(asked: Sampling) -> Any:
-    """Returns the library's sampler, or None for its default, which is greedy."""
-    if "temperature" not in asked:
-        return None
-    return make_sampler(asked["temperature"], top_k=asked.get("top_k", 0))
-
-
-def _processors(asked: Sampling) -> list[Any]:
-    processors: list[Any] = make_logits_processors(
-        biases_of(asked), asked.get("repetition_penalty"), repetition_context_size=WHOLE
-    )
-    return processors
 
 
 @lru_cache(NUM_LOADED)

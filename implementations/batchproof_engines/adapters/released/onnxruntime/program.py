@@ -52,8 +52,6 @@ class OnnxRuntimeGenAI:
         ]
 
     def build(self, folder: str, dtype: str, config: dict[str, Any], num_threads: int) -> RequestEngine:
-        """Returns an engine for the checkpoint, which is converted if necessary. Raises
-        `Unsupported`."""
         if dtype != "float32":
             raise Unsupported(f"it is converted in float32 here, and the model is in {dtype}")
         target = Path(folder, self.name + ("" if self.has_windowed_cache else "-long-cache"))

@@ -95,7 +95,6 @@ class Pipeline(Stepped):
         del self.live, self._aborted, self._pipeline, self._make
 
     def _submitted(self, request: Request) -> genai.GenerationHandle | Exception:
-        """Returns the handle of the request, or the error with which it was refused."""
         try:
             return self.submit(request)
         except self.refusals as error:

@@ -100,8 +100,6 @@ class OpenVinoGenAI:
         num_threads: int,
         draft: str | None = None,
     ) -> Pipeline:
-        """Returns an engine for the checkpoint, which is converted if necessary, and so is the draft's.
-        Raises `Unsupported`."""
         if dtype != "float32":
             raise Unsupported(f"models in {dtype} are not converted here, only those in float32")
         limits = genai.SchedulerConfig()
@@ -135,8 +133,6 @@ class OpenVinoGenAI:
 
 
 def _converted(folder: str) -> Path:
-    """Returns the folder of the converted model inside the checkpoint's, made when it is first
-    needed."""
     return made_once(Path(folder) / "openvino-genai", partial(_convert, folder))
 
 
