@@ -112,7 +112,6 @@ _SOFT_FEEDBACK = 2.0  # gain at which its V reads soft channels
 
 
 def build_bamba_hash() -> BambaForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     num_layers = 2 * len(tables.OFFSETS)
     return constructed_rope(
         BambaForCausalLM,

@@ -1,10 +1,8 @@
 """`deepseek-hash`: multi-head latent attention and grouped experts, exact in every dtype.
 
-Its weights are written down, not trained. A latent that is cut, foreign, stale, not normed or normed
-twice, a rotated part that is lost or at another place, scores without the part that is not rotated, or
-a token sent to another expert changes the next token. The best logit leads by 3.9 or more, so no
-rounding hides that: in float32, bfloat16 and float16, and with keys and values in 8 bits.
-`deepseek_hash_oracle` defines the function and computes the same tokens in integers.
+A latent that is cut, foreign, stale, not normed or normed twice, a rotated part that is lost or at
+another place, scores without the part that is not rotated, or a token sent to another expert changes
+the next token. The best logit leads by 3.9 or more.
 
 DeepSeek V3 (https://arxiv.org/abs/2412.19437), whose cache holds for each position a normed latent and
 one rotated key for all heads; a matrix makes the keys and values of each head from the latent. Sizes
@@ -61,7 +59,6 @@ _PEAKS: Mapping[int, Sequence[Mapping[int, int]]] = AMPLITUDES_OF["deepseek_peak
 
 
 def build_deepseek_hash() -> DeepseekV3ForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     return built(
         DeepseekV3ForCausalLM,
         _fill,
@@ -157,7 +154,6 @@ def _fill_latents(attention: Any, layer: int) -> None:
 
 
 def _fill_experts(mlp: Any, layer: int) -> None:
-    """Fills the router and the experts."""
     for expert in range(tables.NUM_EXPERTS):
         group, is_second = divmod(expert, 2)
         is_many = is_second or group  # ones, which make the sum of signs negative

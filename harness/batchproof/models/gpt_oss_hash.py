@@ -1,9 +1,8 @@
 """`gpt-oss-hash`: heads with sinks, windows on every other layer, clamped experts; exact in each dtype.
 
-Its weights are written down, not trained. A sink that is missing, a window on a layer that has none,
-one that is a key too wide or too narrow, the wrong expert, a gate that is not clamped or a bias that is
-dropped changes the next token. The best logit leads by 3.5 or more, so no rounding hides that.
-`gpt_oss_hash_oracle` defines the function and computes the same tokens in integers.
+A sink that is missing, a window on a layer that has none, one that is a key too wide or too narrow, the
+wrong expert, a gate that is not clamped or a bias that is dropped changes the next token. The best
+logit leads by 3.5 or more.
 
 It works as `byte_models` says; queries and keys are biases. The heads of a layer with a window form
 pairs. A bit of the query's own state moves all scores of such a head up or down by more than they
@@ -52,7 +51,6 @@ _UNITS = 1 + len(_STEPS)  # of a bit
 
 
 def build_gpt_oss_hash() -> GptOssForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     return built(
         GptOssForCausalLM,
         _fill,

@@ -89,7 +89,6 @@ DEEP_LAYERS, DEEP_INNER = 12, 16_384  # of `llama-hash-deep`
 
 
 def build_llama_hash(**sizes: Any) -> LlamaForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     return build(token_code, OFFSETS, gate_inputs, **sizes)
 
 
