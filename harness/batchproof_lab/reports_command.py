@@ -162,8 +162,6 @@ class Thread:
 
 @dataclass(frozen=True)
 class UpstreamReport:
-    """An entry of the file."""
-
     name: str
     library: str
     title: str
@@ -184,8 +182,6 @@ class UpstreamReport:
 
 @dataclass(frozen=True)
 class UpstreamReports:
-    """The whole file."""
-
     searched_on: str
     libraries: Mapping[str, Library]
     reports: tuple[UpstreamReport, ...]

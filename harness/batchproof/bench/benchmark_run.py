@@ -94,7 +94,6 @@ class ResultFile:
         self._save()
 
     def finish(self) -> None:
-        """Adds the footer."""
         self._result["footer"] = {
             "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "num_comparisons": len(self._result["comparisons"]),

@@ -17,7 +17,6 @@ RELEASED = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof bench`."""
     add_engines(parser)
     parser.add_argument(
         "--released",

@@ -23,7 +23,6 @@ AGREEMENT = 0.75  # of a draft head, so that some drafts are kept and some are n
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof checkpoint`."""
     parser.add_argument("model", metavar="MODEL", help=", ".join(KNOWN))
     parser.add_argument(
         "directory", metavar="DIR", help="folder to write to, created if needed; must be empty"

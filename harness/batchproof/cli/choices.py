@@ -14,14 +14,12 @@ DEFAULT_OUTPUT = ROOT / "results"
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """Adds `--output` and `--jobs`."""
     add_output(parser)
     meaning = "worker processes (default: one a core, here %(default)s)"
     parser.add_argument("--jobs", type=positive, default=num_cores(), metavar="N", help=meaning)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Adds `--output`."""
     parser.add_argument(
         "--output",
         type=Path,
@@ -37,7 +35,6 @@ def add_engines(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 
 def add_repeatable(parser: argparse.ArgumentParser, flag: str, metavar: str, meaning: str) -> None:
-    """Adds a flag that may be given more than once."""
     parser.add_argument(flag, action="append", metavar=metavar, help=meaning)
 
 
@@ -48,7 +45,6 @@ def add_count(parser: argparse.ArgumentParser, flag: str, default: int, meaning:
 
 
 def add_seed(parser: argparse.ArgumentParser, default: int = 0) -> None:
-    """Adds `--seed`."""
     meaning = "of everything drawn (default: %(default)s)"
     parser.add_argument("--seed", type=whole, default=default, metavar="S", help=meaning)
 

@@ -12,7 +12,6 @@ RELEASED = "adapters.released.libraries"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof install`."""
     names = ", ".join(engines_module(RELEASED).LIBRARIES)
     parser.add_argument("engines", nargs="+", metavar="ENGINE[==VERSION]", help=names)
 

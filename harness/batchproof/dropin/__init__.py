@@ -51,7 +51,6 @@ NUM_ECHOES, REACH = 3, 80  # prompts that say the same twice; tokens that an ans
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof dropin`."""
     kinds = "; ".join(f"{name}: {kind.what}" for name, kind in KINDS.items())
     parser.add_argument("kind", metavar="KIND", help=kinds)
     parser.add_argument(

@@ -184,13 +184,11 @@ class Benchmarks:
             yield begin
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Completes the result file, unless the session was stopped."""
         self._is_over = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if self._run is not None and self._is_over:
             self._run.file.finish()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Prints the figures and names the result file."""
         if self._run is None:
             return
         terminalreporter.section("Batchproof: benchmarks")

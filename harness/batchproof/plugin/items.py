@@ -68,7 +68,6 @@ IDENTITY = pytest.StashKey[TrialRecord]()  # the record as far as it is known be
 
 
 def attach_record(report: pytest.TestReport, record: TrialRecord) -> None:
-    """Makes the report carry the record."""
     vars(report)[ATTRIBUTE] = encode(record)
 
 

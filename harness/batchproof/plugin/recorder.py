@@ -103,7 +103,6 @@ class Recorder:
         node.workerinput[FINISHED] = sorted(self._earlier)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Notes which signal it was."""
         if isinstance(excinfo.value, Interrupt):
             self._signal_status = excinfo.value.exit_code
 
@@ -151,7 +150,6 @@ class Recorder:
             write(line)
 
     def pytest_unconfigure(self) -> None:
-        """Closes the journal."""
         if self._writer is not None:
             self._writer.close()
 

@@ -70,8 +70,6 @@ class JournalKind(Generic[Head, Entry]):
 
 
 class JournalWriter:
-    """The one who writes a journal."""
-
     def __init__(self, file: BinaryIO) -> None:
         file.seek(0, os.SEEK_END)
         self._file = file

@@ -78,7 +78,6 @@ class Triage:
         self.evidence = Evidence(self.pack, known_here)
 
     def decide(self, engine: str) -> EndpointTriage:
-        """Returns the verdict."""
         began = time.monotonic()
         verdict, why, belief = self._weighed()
         against = self.evidence.against_honest
@@ -101,7 +100,6 @@ class Triage:
         )
 
     def _weighed(self) -> tuple[Verdict, str, float]:
-        """Returns verdict, cause and belief."""
         most = min(self.rule.most_at_once, self.rule.budget)
         for scene in schedule(self.pack, self.door, most, self.rule.seed):
             try:
