@@ -249,8 +249,7 @@ def digest_of(script: Path) -> str:
 
 def read_recording(script: Path) -> Recording:
     """Returns the recorded output. Raises `UsageError` if there is none, or if it is one of another
-    version of the script.
-    """
+    version of the script."""
     path = recording_of(script)
     try:
         *head, output = path.read_text(encoding="utf-8").split("\n", 4)

@@ -34,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes model and tokenizer and returns 0. Raises `UsageError` for an unknown model or a folder
-    that is not empty.
-    """
+    that is not empty."""
     if arguments.model not in KNOWN:
         raise UsageError(f"MODEL {arguments.model!r} is no embedded model: {', '.join(KNOWN)}")
     dtype = resolve_dtype(arguments.dtype)

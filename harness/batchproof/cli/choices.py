@@ -94,8 +94,7 @@ def select_names(
     names: Sequence[str] | None, known: Iterable[str], what: str, lister: str = ""
 ) -> list[str]:
     """Returns the names, or all known ones if none is given. Raises `UsageError` for an unknown name,
-    with those near it; `lister` says what lists all of them.
-    """
+    with those near it; `lister` says what lists all of them."""
     choices = list(known)
     for name in names or ():
         if name not in choices:
@@ -105,8 +104,7 @@ def select_names(
 
 def writable(directory: Path, name: str = "--output") -> Path:
     """Returns the directory, created if it does not exist. Raises `UsageError` before the work is
-    done, not after it.
-    """
+    done, not after it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

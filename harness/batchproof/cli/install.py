@@ -18,8 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 once all are installed. The environments are in `.engines/` and may be deleted at any
-    time. Raises `UsageError`.
-    """
+    time. Raises `UsageError`."""
     libraries = engines_module(RELEASED)
     wanted = [each.partition("==")[::2] for each in arguments.engines]
     for given, (name, version) in zip(arguments.engines, wanted, strict=True):

@@ -110,8 +110,7 @@ def write_verdict(verdict: EngineVerdict, folder: Path, depth: int = 1) -> Path:
 
 def folder_of(verdict: EngineVerdict, output: Path) -> Path:
     """Returns the folder named by the verdict's title and, if another engine has that title, by the
-    engine's text as well.
-    """
+    engine's text as well."""
     folder = output / slug(verdict.title)
     path = folder / RECORD
     if path.exists() and VERDICT.read(path).engine != verdict.engine:
@@ -121,8 +120,7 @@ def folder_of(verdict: EngineVerdict, output: Path) -> Path:
 
 def _with_copied_failure(group: FailureGroup, folder: Path) -> FailureGroup:
     """Copies the failure file of a group into the verdict's folder and returns the group with the new
-    path, and with what became of the failure when it was run again.
-    """
+    path, and with what became of the failure when it was run again."""
     if group.failure is None or group.failure.replay is None:
         return group
     source = Path(group.failure.replay)

@@ -225,8 +225,7 @@ def without_bars() -> Iterator[None]:
 
 def _load_checkpoint(name: str, dtype: torch.dtype) -> PreTrainedModel:
     """Returns the causal LM in a folder or of a name on the hub. Raises `UsageError` with the reason
-    if there is none.
-    """
+    if there is none."""
     if not Path(name).is_dir() and not HUB_NAME.fullmatch(name):
         raise UsageError("there is no such folder, and a name of the hub reads owner/name")
     try:

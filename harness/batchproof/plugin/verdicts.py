@@ -151,8 +151,7 @@ def _short_name(item: pytest.Item) -> str:
 
 def _own_failure(error: BaseException) -> str | None:
     """Returns what went wrong if the engine is not at fault: a wrong case, no example, no right
-    answer.
-    """
+    answer."""
     if isinstance(error, UsageError):
         return str(error)
     if isinstance(error, (Unsatisfiable, FailedHealthCheck)):
@@ -164,8 +163,7 @@ def _blame_harness(
     report: pytest.TestReport, record: TrialRecord, text: str, is_wrong_input: bool = False
 ) -> TrialRecord:
     """Reports a failure of the harness: the engine broke no promise, and no list of known failures
-    excuses it.
-    """
+    excuses it."""
     forget_known(report)
     report.longrepr = text
     return replace(record, promises=(), is_own_failure=True, is_wrong_input=is_wrong_input)

@@ -30,14 +30,12 @@ class FileKind(Generic[Record]):
 
     def read(self, path: Path) -> Record:
         """Returns the record in the file. Raises `UsageError` naming the file if it is missing,
-        foreign, of another version or damaged.
-        """
+        foreign, of another version or damaged."""
         return self.of(path, parsed(path))
 
     def of(self, path: Path, document: object) -> Record:
         """Returns the record of a document that `parsed` has read. Raises `UsageError` as `read`
-        does.
-        """
+        does."""
         if not isinstance(document, Mapping):
             found = (
                 "null" if document is None else "a list" if isinstance(document, list) else "a value"

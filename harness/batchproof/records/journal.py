@@ -49,8 +49,7 @@ class JournalKind(Generic[Head, Entry]):
 
     def append_to(self, path: Path, head: Head) -> "JournalWriter":
         """Opens the file for one writer: cuts a torn last line, and begins an empty file with the
-        head. Raises `UsageError` if another process writes it, or if it has another head.
-        """
+        head. Raises `UsageError` if another process writes it, or if it has another head."""
         if self.read(path)[0] not in (None, head):
             raise UsageError(f"journal '{path}' was begun for something else: name another file")
         try:

@@ -56,8 +56,7 @@ class MatrixRecord:
     """All cells of one engine. `outcomes` are those of each requirement that failed in a cell, in the
     order of the cells. Of an ordered axis, such as releases, neighbours were compared. `num_missing`:
     cells that the run has not come to; `left_out`: values of axes that the machine cannot have, each
-    with the reason.
-    """
+    with the reason."""
 
     engine: str
     axes: Mapping[str, tuple[str, ...]]  # the first value is the base

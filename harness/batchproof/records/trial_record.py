@@ -105,13 +105,11 @@ class TrialRecord:
     @property
     def counted_for(self) -> tuple[str, ...]:
         """Returns the promises that the test counts for. A failure counts for the promise it broke,
-        whichever test found it.
-        """
+        whichever test found it."""
         return (self.failure.promise,) if self.failure else self.promises
 
     @property
     def is_inadequate(self) -> bool:
         """Returns whether the test judged only tokens of a model that cannot show a fault in them.
-        Logits could.
-        """
+        Logits could."""
         return not self.is_adequate and not self.ledger.num_logits

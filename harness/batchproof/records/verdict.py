@@ -119,8 +119,7 @@ class FailureGroup:
 @dataclass(frozen=True)
 class EngineVerdict:
     """A verdict. `held`, `broken`, `differing` and `untested` are promise ids; what differs is
-    documented.
-    """
+    documented."""
 
     title: str
     engine: str  # as the command line names it

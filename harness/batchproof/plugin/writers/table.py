@@ -29,8 +29,7 @@ def outcomes_of(
 
 def num_compared(outcomes: Iterable[Outcome]) -> int:
     """Returns the number of answers that prove something. What a known failure compared before it
-    failed does not count.
-    """
+    failed does not count."""
     return sum(record.ledger.num_requests for outcome, record in outcomes if outcome != "known")
 
 
