@@ -13,12 +13,7 @@ from itertools import chain
 
 from batchproof.api import FinishReason
 from batchproof.checks.answers import structure_findings
-from batchproof.diagnosis.conduct import (
-    cause_of_exception,
-    cause_of_refusal,
-    explain_hang,
-    of_conduct,
-)
+from batchproof.diagnosis.conduct import cause_of_exception, cause_of_refusal, explain_hang, of_conduct
 from batchproof.diagnosis.counterfactual import Suspect
 from batchproof.diagnosis.explain import Observed, evidence_of, explain, rounding_of
 from batchproof.diagnosis.hypotheses import Answer, Family, answers_of, is_wrong, named_mistake

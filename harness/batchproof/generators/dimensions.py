@@ -18,15 +18,7 @@ from batchproof.oracle.choosing import is_drawn, sampling_of
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.validation.yaml_nodes import package_yaml
-from batchproof.workload.workloads import (
-    CLEAR,
-    PAUSE,
-    RESUME,
-    SLEEP,
-    UPDATE,
-    WAKE,
-    Interruption,
-)
+from batchproof.workload.workloads import CLEAR, PAUSE, RESUME, SLEEP, UPDATE, WAKE, Interruption
 
 NUM_REQUESTS = 4
 # The first asks for nothing; the next two may share a prefix. It is the oldest, so those that ask are

@@ -11,13 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from batchproof.api import (
-    Capability,
-    EngineConfig,
-    Grammar,
-    Request,
-    SamplingParams,
-)
+from batchproof.api import Capability, EngineConfig, Grammar, Request, SamplingParams
 from batchproof.errors import UsageError
 from batchproof.invariance.grades import Grade
 from batchproof.invariance.shown import (

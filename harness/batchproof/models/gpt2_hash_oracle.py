@@ -4,14 +4,7 @@ per position and layer."""
 from collections.abc import Callable
 from functools import cache
 
-from batchproof.models.hash_tables import (
-    NUM_POSITIONS,
-    Bits,
-    layered,
-    random_bits,
-    shuffled,
-    token_of,
-)
+from batchproof.models.hash_tables import NUM_POSITIONS, Bits, layered, random_bits, shuffled, token_of
 
 STATE_BITS = 17
 """Odd on purpose. A gate whose two inputs are the same state forgets that state's parity; with an

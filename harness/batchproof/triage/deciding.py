@@ -19,15 +19,7 @@ from batchproof.records.probe_packs import ProbePack
 from batchproof.records.texts import counted
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPT, MIXED, UNDECIDED, EndpointTriage, Verdict
 from batchproof.triage.asking import Asked, Door, NoAnswerError, Said, Scene, num_said, seen_in
-from batchproof.triage.hypotheses import (
-    ALONE,
-    COMPANY,
-    HONEST_SCALE,
-    Evidence,
-    Seen,
-    hypotheses,
-    noisy,
-)
+from batchproof.triage.hypotheses import ALONE, COMPANY, HONEST_SCALE, Evidence, Seen, hypotheses, noisy
 from batchproof.triage.scenes import alone, names_of, schedule
 
 BELIEF = 0.95  # share of the likelihood at which a verdict is given
