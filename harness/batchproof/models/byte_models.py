@@ -1,8 +1,8 @@
 """What the constructed models share whose state is a byte, and so at first the token itself.
 
-Their weights are written down, not trained. What the page of each says it is for changes the next
-token, and no rounding hides that: in float32, bfloat16 and float16, and with keys and values in 8 bits.
-The module with `_oracle` in its name defines the function and computes the same tokens in integers.
+Their weights are written down, not trained. What each reveals, as docs/hash_models.md says, changes the
+next token, and no rounding hides that: in float32, bfloat16 and float16, and with keys and values in 8
+bits. The module with `_oracle` in its name defines the function and computes it in integers.
 
 How they work, along the residual stream (a bit b is one channel v = 1 - 2b):
 

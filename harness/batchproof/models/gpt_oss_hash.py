@@ -1,13 +1,10 @@
 """`gpt-oss-hash`: heads with sinks, windows on every other layer, clamped experts; exact in each dtype.
 
-A sink that is missing, a window on a layer that has none, one that is a key too wide or too narrow, the
-wrong expert, a gate that is not clamped or a bias that is dropped changes the next token. The best
-logit leads by 3.5 or more.
-
-It works as `byte_models` says; queries and keys are biases. The heads of a layer with a window form
-pairs. A bit of the query's own state moves all scores of such a head up or down by more than they
-differ, past its sink: either the nearest visible key takes all of the weight, or the sink does. So
-exactly one of a pair adds its sign; without sinks both do. On the other layers the sinks are far below.
+It works as `byte_models` says; queries and keys are biases. The best logit leads by 3.5 or more. The
+heads of a layer with a window form pairs. A bit of the query's own state moves all scores of such a
+head up or down by more than they differ, past its sink: either the nearest visible key takes all of the
+weight, or the sink does. So exactly one of a pair adds its sign; without sinks both do. On the other
+layers the sinks are far below.
 
 The experts replace the sum of signs by their product. A gate that is clamped at 7 makes a unit a step:
 it is 7 above its threshold and 0 below.

@@ -1,10 +1,8 @@
 """`mistral-hash` and `mixtral-hash`: a sliding window, grouped heads and experts, exact in every dtype.
 
-They work as `byte_models` says, with sums of seven signs. A window one key too wide or too narrow, a
-query head that reads the wrong one of the grouped KV heads, or a token sent to another expert changes
-the next token. The best logit leads by 3.8 or more. Heads have 64 dimensions; six query heads share two
-KV heads; the window is 8 of 4,096 positions. In `mixtral-hash` two of the sums choose the expert by
-their signs, and each expert negates other products.
+They work as `byte_models` says, with sums of seven signs. The best logit leads by 3.8 or more. Heads
+have 64 dimensions; six query heads share two KV heads; the window is 8 of 4,096 positions. In
+`mixtral-hash` two of the sums choose the expert by their signs, and each expert negates other products.
 """
 
 from functools import partial
