@@ -167,10 +167,7 @@ def run_case(trial: Trial, case: Case) -> None:
 
 def run_calls(trial: Trial, case: Case, workloads: Sequence[Workload]) -> None:
     """Gives one engine these workloads, one for each call of the case, and judges them as the case
-    says.
-
-    Raises `ConformanceFailure` and `HangFailure`.
-    """
+    says. Raises `ConformanceFailure` and `HangFailure`."""
     workloads = [replace(each, config=trial.fitted(each.config)) for each in workloads]
     if case.promise is Promise.P15:  # so that an engine that seeds them cannot hit the state by luck
         torch.rand(1)

@@ -200,10 +200,8 @@ def are_known(tokens: Sequence[int], oracle: Oracle) -> bool:
 def choice_findings(
     request: Request, completion: Completion, oracle: Oracle, ledger: Ledger
 ) -> Iterator[Finding]:
-    """Yields a break of rule O3 alone, for answers too long to be generated again.
-
-    Each token, given the engine's own tokens before it, must be within rounding of the best in
-    float64."""
+    """Yields a break of rule O3 alone, for answers too long to be generated again. Each token, given
+    the engine's own tokens before it, must be within rounding of the best in float64."""
     prompt, tokens = request.prompt_token_ids, completion.token_ids
     num_near_ties = _explained_steps(prompt, tokens, oracle, is_flipped=False)
     if num_near_ties is None:
@@ -216,11 +214,8 @@ def choice_findings(
 def _explained_steps(
     prompt: tuple[int, ...], tokens: tuple[int, ...], oracle: Oracle, is_flipped: bool = True
 ) -> int | None:
-    """Returns the number of proven near-ties in the answer (rule O3); None if rounding does not
-    explain it.
-
-    `is_flipped`: the answer is known to differ from the reference, so at least one is counted.
-    """
+    """Returns the number of proven near-ties in the answer (rule O3); None if rounding does not explain
+    it. `is_flipped`: the answer is known to differ from the reference, so at least one is counted."""
     if not are_known(tokens, oracle):
         return None  # a later token is outside the vocabulary; the first wrong one is reported
     exact = oracle.score(prompt, tokens)

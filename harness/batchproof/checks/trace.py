@@ -294,10 +294,7 @@ def end_findings(
     ends: LateEnds = IN_TIME,
 ) -> Iterator[Finding]:
     """Yields breaks of P10: every step feeds something, the step bound holds, and every request
-    finishes once.
-
-    And of P14: each request is sampled once for each token, surplus rows excepted.
-    """
+    finishes once. And of P14: each request is sampled once for each token, surplus rows excepted."""
     if len(trace) > workload.step_bound:
         yield found(Rule.STEP_BOUND, num_steps=len(trace), bound=workload.step_bound)
     finished = Counter(each for record in trace for each in record.finished)

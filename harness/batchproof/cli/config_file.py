@@ -59,8 +59,7 @@ class ConfigFile:
 
 
 def read(path: Path) -> ConfigFile:
-    """Returns a configuration. Raises `CaseError` if the file cannot be read, or has an unknown
-    key."""
+    """Returns a configuration. Raises `CaseError` if the file cannot be read, or has an unknown key."""
     root = read_toml(path, WHAT)
     return ConfigFile(root.path, root.mapping(KEYS), path.resolve().parent)
 

@@ -261,10 +261,8 @@ def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.fl
 
 
 def _mask(model: PreTrainedModel, visible: Tensor) -> Tensor:
-    """Returns the mask in the form that the model's attention takes, (1, 1, queries, keys).
-
-    SDPA returns zeros for a query that sees nothing.
-    """
+    """Returns the mask in the form that the model's attention takes, (1, 1, queries, keys). SDPA
+    returns zeros for a query that sees nothing."""
     visible = visible[None, None].to(model.device)
     if model.config._attn_implementation == "sdpa":
         return visible

@@ -62,10 +62,8 @@ BESIDE_ENDS = (Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.IN
 
 
 def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> Diagnosis:
-    """Returns the most likely cause of the failure, found within about `limit_s` seconds.
-
-    An engine call that has begun is not cut short, so the limit may be exceeded by one call.
-    """
+    """Returns the most likely cause of the failure, found within about `limit_s` seconds. An engine
+    call that has begun is not cut short, so the limit may be exceeded by one call."""
     rerunner = Rerunner(trial, limit_s)
     try:
         if failure.rule is Rule.HANG and not failure.scene.has_lifecycle:

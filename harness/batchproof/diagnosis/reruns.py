@@ -91,11 +91,8 @@ class Rerunner:
                     yield calls
 
     def run(self, calls: Sequence[Workload], seconds: float = RERUN_TIME_LIMIT_S) -> list[Call] | None:
-        """Runs all workloads on one fresh engine.
-
-        Returns one `Call` for each; None if the engine hangs for `seconds`, raises or returns something
-        unreadable. Raises `OutOfTimeError`.
-        """
+        """Runs all workloads on one fresh engine. Returns one `Call` for each; None if the engine hangs
+        for `seconds`, raises or returns something unreadable. Raises `OutOfTimeError`."""
         if time.monotonic() > self._end:
             raise OutOfTimeError
         trial, done, loaded = self.trial, list[Call](), LoadedAdapters()

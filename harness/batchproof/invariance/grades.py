@@ -72,10 +72,8 @@ class Answer:
 
 
 def difference(oracle: Oracle, base: Answer, changed: Answer) -> float | None:
-    """Returns the largest difference of a logit, centred, in units of E; None without logits.
-
-    Raises `OracleError` if E cannot be measured.
-    """
+    """Returns the largest difference of a logit, centred, in units of E; None without logits. Raises
+    `OracleError` if E cannot be measured."""
     if base.logits is None or changed.logits is None:
         return None
     pairs = zip(base.token_ids, changed.token_ids, strict=False)

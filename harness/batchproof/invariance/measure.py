@@ -70,11 +70,8 @@ class Served:
 
 
 def serve_setting(trial: Trial, setting: Setting) -> Served:
-    """Serves the calls on one fresh engine.
-
-    Raises `ConformanceFailure` and `HangFailure` as `Trial.run` does, and if a request is refused or
-    answered in part only.
-    """
+    """Serves the calls on one fresh engine. Raises `ConformanceFailure` and `HangFailure` as
+    `Trial.run` does, and if a request is refused or answered in part only."""
     kept: list[Completion] = []
     with (
         num_threads(setting.num_threads),
@@ -172,11 +169,8 @@ class Outcome:
 def measure_engine(
     lab: Laboratory, spec: EngineSpec, model: str, axes: Sequence[Axis], seed: int
 ) -> EngineRecord:
-    """Returns the grades of the engine on the model.
-
-    Raises `UsageError` for a model whose context is too short, and what `first_contact` blames on
-    the input: `UsageError` or `ConfigError`.
-    """
+    """Returns the grades of the engine on the model. Raises `UsageError` for a model whose context is
+    too short, and what `first_contact` blames on the input: `UsageError` or `ConfigError`."""
     oracle = lab.oracle(model)
     control_contents = Contents(oracle.subject, seed)
     dtype = oracle.subject.dtype_name
@@ -275,10 +269,8 @@ def _compared(trial: Trial, axis: Axis, comparison: Comparison, contents: Conten
 
 
 def _evidence(axis: Axis, outcomes: Sequence[Outcome]) -> Evidence:
-    """Returns what proves that the engine did what the axis is about, in every comparison.
-
-    Raises `NotMeasuredError` if its traces show that it did not.
-    """
+    """Returns what proves that the engine did what the axis is about, in every comparison. Raises
+    `NotMeasuredError` if its traces show that it did not."""
     if axis.shown is None:
         return "by construction"
     if any(each.is_shown is None for each in outcomes):

@@ -95,10 +95,7 @@ failure files that the page names.
 
 def write_verdict(verdict: EngineVerdict, folder: Path, depth: int = 1) -> Path:
     """Writes record, page and failure files into a folder, replacing an older verdict. `depth`: of the
-    folder below that of all verdicts.
-
-    Returns the path of the page.
-    """
+    folder below that of all verdicts. Returns the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder / FAILURES, ignore_errors=True)
     groups = tuple(_with_copied_failure(group, folder) for group in verdict.groups)

@@ -180,10 +180,8 @@ def _fill_mixer(mixer: BambaMixer, pair: int) -> None:
 
 
 def _fill_convolution(mixer: BambaMixer, pair: int) -> None:
-    """Fill x, B and C: what they read of a position, and how many positions later.
-
-    What they read is 0 where there is no position, before the start and at a masked pad.
-    """
+    """Fill x, B and C: what they read of a position, and how many positions later. What they read is 0
+    where there is no position, before the start and at a masked pad."""
     x, b, c = mixer.in_proj.weight[WIDTH:-HEADS].split(_CONVOLVED)
     _bias_x, bias_b, bias_c = mixer.conv1d.bias.split(_CONVOLVED)
     by_age = torch.zeros(sum(_CONVOLVED), tables.REACH)
@@ -213,10 +211,8 @@ def _fill_convolution(mixer: BambaMixer, pair: int) -> None:
 
 
 def _fill_attention(attention: BambaAttention, pair: int) -> None:
-    """Let query head 0 fetch the state of the position at the offset; head 1 is soft.
-
-    The dimensions that RoPE leaves alone hold what the soft head compares.
-    """
+    """Let query head 0 fetch the state of the position at the offset; head 1 is soft. The dimensions
+    that RoPE leaves alone hold what the soft head compares."""
     query, key, value = (getattr(attention, f"{name}_proj").weight for name in "qkv")
     offset = tables.OFFSETS[pair]
     amplitudes = enumerate(_AMPLITUDES[offset])

@@ -91,7 +91,6 @@ def fill_attention(
     attention: Any, queries: Sequence[Tensor], order: Callable[[int], Sequence[int]]
 ) -> None:
     """Lets each head ask its query, and write bit `order(head)[j]` of what it has read to bit j.
-
     Queries and keys are biases where the projections have some."""
     query, key = (
         (each.weight[:, CONSTANT] if each.bias is None else each.bias).view(-1, HEAD_DIM)

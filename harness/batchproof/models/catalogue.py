@@ -180,10 +180,8 @@ class ModelUnderTest:
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnderTest:
-    """Returns an embedded model or a shape by name, else a checkpoint by path or hub name.
-
-    Raises `UsageError` if it is none of them.
-    """
+    """Returns an embedded model or a shape by name, else a checkpoint by path or hub name. Raises
+    `UsageError` if it is none of them."""
     if name in KNOWN:
         entry = KNOWN[name]
         model = moved(_built(name), device, dtype)

@@ -181,10 +181,8 @@ def _fill(
 
 
 def fill_hard_head(attention: LlamaAttention, offset: int, part: slice) -> None:
-    """Let query head 0 copy `part` of the position `offset` earlier into `fetched`.
-
-    A larger head has the frequencies of one of 32 dimensions among its own.
-    """
+    """Let query head 0 copy `part` of the position `offset` earlier into `fetched`. A larger head has
+    the frequencies of one of 32 dimensions among its own."""
     size = attention.head_dim
     amplitudes = ((j * size // HEAD_DIM, each) for j, each in _AMPLITUDES[offset].items())
     query = distance_query(offset, amplitudes, size, size)
@@ -247,10 +245,8 @@ def copy_own_code(attention: LlamaAttention, mlp: LlamaMLP) -> int:
 
 
 def _subtract(mlp: LlamaMLP, units: slice, part: slice, constant: float) -> None:
-    """Let `units` take x + `constant` away from every channel x of `part`.
-
-    silu(32) = 32: a gate that is always open makes a unit linear.
-    """
+    """Let `units` take x + `constant` away from every channel x of `part`. silu(32) = 32: a gate that
+    is always open makes a unit linear."""
     mlp.gate_proj.weight[units, CONSTANT] = RELU_GAIN / CONSTANT_VALUE
     mlp.up_proj.weight[units, part] = _IDENTITY
     mlp.up_proj.weight[units, CONSTANT] = constant / CONSTANT_VALUE

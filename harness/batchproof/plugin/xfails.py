@@ -37,10 +37,8 @@ KNOWN = pytest.StashKey[KnownFailure]()
 
 
 def read_known_failures(name: str | None) -> list[KnownFailure]:
-    """Returns the known failures; none if no file is named.
-
-    Raises `CaseError` naming the file and the line that is wrong.
-    """
+    """Returns the known failures; none if no file is named. Raises `CaseError` naming the file and the
+    line that is wrong."""
     if name is None:
         return []
     if not Path(name).is_file():

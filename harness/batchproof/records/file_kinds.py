@@ -110,10 +110,8 @@ def _filled(texts: Iterable[str]) -> Iterator[str]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Writes a temporary file that replaces the old one: a reader never sees half of it.
-
-    Raises `UsageError` if the file cannot be written.
-    """
+    """Writes a temporary file that replaces the old one: a reader never sees half of it. Raises
+    `UsageError` if the file cannot be written."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")

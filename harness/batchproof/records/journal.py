@@ -30,9 +30,7 @@ class JournalKind(Generic[Head, Entry]):
 
     def read(self, path: Path) -> tuple[Head | None, list[Entry]]:
         """Returns the head and all whole lines after it; no head if the file is missing or empty.
-
-        Raises `UsageError` for a file of another kind or version, and for one that is damaged.
-        """
+        Raises `UsageError` for a file of another kind or version, and for one that is damaged."""
         head: Head | None = None
         found = []
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []

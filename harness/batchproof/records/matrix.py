@@ -86,11 +86,8 @@ Row = tuple[str, tuple[RequirementOutcome, ...]]  # what broke, and its outcomes
 
 
 def rows_of(record: MatrixRecord) -> dict[Row, list[str]]:
-    """Returns the requirements of each row.
-
-    A finding is one row: it breaks in a cell where one of its requirements does. Other failures of a
-    promise are one row where they break in the same cells.
-    """
+    """Returns the requirements of each row. A finding is one row: it breaks in a cell where one of its
+    requirements does. Other failures of a promise are one row where they break in the same cells."""
     groups: dict[tuple[str, object], dict[str, tuple[RequirementOutcome, ...]]] = {}
     for name, outcomes in record.outcomes.items():
         whats = [cell.failed.get(name) for cell in record.cells]

@@ -50,11 +50,8 @@ class SourcePlace:
 
 @dataclass(frozen=True)
 class FindingRecord:
-    """A broken promise as data.
-
-    `rule` is the id of the check that found it; `facts` is what that rule saw, JSON values by name.
-    Nothing about it is ever read from its text.
-    """
+    """A broken promise as data. `rule` is the id of the check that found it; `facts` is what that rule
+    saw, JSON values by name. Nothing about it is ever read from its text."""
 
     promise: str
     rule: str

@@ -48,9 +48,7 @@ def late_token_findings(outcome: Outcome, request_id: str, cancelled_at: int) ->
 
 def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> Outcome:
     """Runs the workload, then one more request on the same engine; judges survivors and leftovers.
-
-    Raises `ConformanceFailure`, `HangFailure` and `OracleError`, as `Trial.run` does.
-    """
+    Raises `ConformanceFailure`, `HangFailure` and `OracleError`, as `Trial.run` does."""
     num_records = len(trial.trace_of(engine))
     with blame(Promise.P13, "beside a cancelled request"):
         outcome = trial.run(workload, engine)

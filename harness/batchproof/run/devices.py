@@ -19,10 +19,8 @@ def make_current(device: torch.device) -> None:
 
 
 def synchronise(device: torch.device) -> None:
-    """Waits until the device, and every other GPU in use, has finished its work.
-
-    Without it a clock measures only the time to enqueue the work.
-    """
+    """Waits until the device, and every other GPU in use, has finished its work. Without it a clock
+    measures only the time to enqueue the work."""
     if device.type == "cuda":
         own = torch.cuda.current_device() if device.index is None else device.index
         torch.cuda.synchronize(device)

@@ -393,10 +393,7 @@ class Trial:
         adapters: Iterable[tuple[str, int]] = (),
     ) -> None:
         """Compares the completions with the right answers, under these adapters, and counts them; the
-        requests at the places `bad` must be refused.
-
-        Raises `BrokenPromise`, and `OracleError`.
-        """
+        requests at the places `bad` must be refused. Raises `BrokenPromise`, and `OracleError`."""
         if bad and len(given) != len(requests):
             raise broken(Rule.COUNT, num_requests=len(requests), num_completions=len(given))
         refused = (refusal_findings(given[each], requests[each], self.ledger) for each in bad)

@@ -159,7 +159,6 @@ def yaml_files(directory: Path, what: str) -> list[Path]:
 
 def read_yaml(path: Path, what: str, content: str, if_empty: str = "") -> YamlNode:
     """Returns the root of a file, called `what`. An empty file stands for the YAML of `if_empty`.
-
     Raises `CaseError` if the file cannot be read, is no YAML, or is empty and so lacks `content`."""
     shown, text = shown_path(path), read_text(path)
     try:

@@ -195,10 +195,8 @@ def _of_other_rows(suspect: Suspect) -> Iterator[Mistake]:
 
 
 def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
-    """Yields mistakes of left padding.
-
-    The prompt has as many pads in front as the longest prompt of its first step is longer.
-    """
+    """Yields mistakes of left padding. The prompt has as many pads in front as the longest prompt of
+    its first step is longer."""
     table, own = suspect.table, suspect.is_own
     first = table.step == table.step[own].min()
     num_pads = int((table.query_len[first].max() - table.query_len[own & first].max()).item())
