@@ -102,10 +102,7 @@ class Benchmarks:
         cell = _cell_of(item)
         if cell is not None:
             group = " on ".join(cell.group)
-            item.add_marker(pytest.mark.benchmark(timer=self._read_clock, group=group))
-
-    def _read_clock(self) -> float:
-        return self._readings.popleft()
+            item.add_marker(pytest.mark.benchmark(timer=self._readings.popleft, group=group))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Notes which engines are still selected: only they take part."""

@@ -19,11 +19,6 @@ class InvalidValueError(UsageError):
         self.name = name
         self.complaint = complaint
 
-    def as_flag(self) -> UsageError:
-        """Returns the same complaint about the flag of that name: `num_requests` is
-        `--num-requests`."""
-        return UsageError(f"--{self.name.replace('_', '-')} {self.complaint}")
-
 
 def require(is_valid: bool, name: str, value: object, rule: str) -> None:
     """Raises `InvalidValueError` unless `is_valid`; `rule` continues "but must be"."""
