@@ -1,6 +1,5 @@
 """Code as a digest: has the fault of a row of the kill table, or its test, changed since? Are two
-journals of the same code?
-"""
+journals of the same code?"""
 
 import ast
 import hashlib

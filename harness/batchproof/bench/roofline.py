@@ -1,15 +1,6 @@
-"""The least cost of a schedule: bytes moved and operations done, against the machine's ceilings.
-
-Each step must read the weights once and the keys and values that its rows attend to, and must multiply
-its tokens by the weights. The larger of the two times, bytes over bandwidth and operations over rate,
-is the least time of the step (S. Williams et al., "Roofline", CACM 52, 2009); their sum is the least
-time of the schedule that the engine chose. A poor schedule has a longer least time, so the share of the
-roofline shows how well an engine executes its steps, not how well it schedules.
-
-Nothing is subtracted for what stays in a cache. That hardly matters on a GPU. On a CPU a model of a few
-megabytes stays in cache after its first step, so its share can exceed that of a large model, and even
-1.
-"""
+"""The least cost of a schedule: bytes moved and operations done, against the machine's ceilings
+(S. Williams et al., "Roofline", CACM 52, 2009). docs/benchmarks.md says what is counted, and why the
+share of a small model on a CPU can exceed 1."""
 
 from collections import Counter
 from collections.abc import Sequence

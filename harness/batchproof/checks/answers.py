@@ -11,8 +11,7 @@ drawn tokens in `checks.draws`.
                step, and no more such steps than chance allows
     O4         logits within kappa E of float64, where the engine has them  (P1)
 
-Regret: with logits l and an engine's l' = l + e, an honest argmax c of l' against the true best b
-loses l_b - l_c <= e_c - e_b <= 2 max|e|. Nothing is retried and nothing is skipped.
+docs/near_ties.md derives the bound of O3. Nothing is retried and nothing is skipped.
 """
 
 from collections import Counter

@@ -1,6 +1,5 @@
 """`python -m batchproof install ENGINE...`: installs released engines, each into an environment of
-its own.
-"""
+its own."""
 
 import argparse
 import subprocess

@@ -1,11 +1,5 @@
-"""Names the most likely cause of a failure, with the evidence. It never changes a verdict.
-
-Three sources, the strongest first:
-
-1. the broken rule itself, where it names the cause (a cap, an EOS, an order, a lost block, a hang);
-2. counterfactual references: the mistake whose computation gives the engine's very answer;
-3. reruns: alone, fresh, with other neighbours, other limits.
-"""
+"""Names the most likely cause of a failure, with the evidence, in the order of docs/diagnosis.md. It
+never changes a verdict."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

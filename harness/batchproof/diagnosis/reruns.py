@@ -1,6 +1,5 @@
 """Reruns the workloads of a failure on fresh engines, unchanged or with one thing changed, and finds
-what changes a wrong answer: no neighbours, other neighbours, other limits.
-"""
+what changes a wrong answer: no neighbours, other neighbours, other limits."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,10 +1,6 @@
 """Measures an engine on a model: settings are served on fresh engines, the negative control first, then
-axis by axis.
-
-The negative control: another last token of the prompt must get grade `-`, and an ulp of noise on the
-logits must cost grades B and S, and keep E. Without it a grade proves nothing: an engine that answers
-every prompt alike, or a comparison that sees nothing, would be invariant.
-"""
+axis by axis. Without the control a grade proves nothing: an engine that answers every prompt alike, or
+a comparison that sees nothing, would be invariant."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -295,7 +291,7 @@ def _reason(error: BaseException) -> str:
 
 
 def require_control(trial: Trial) -> None:
-    """Raises `ConformanceFailure` if what must differ does not: see `control`."""
+    """Raises `ConformanceFailure` if what must differ does not: see `failed_control`."""
     with num_threads(1):
         failed = failed_control(trial, Contents(trial.subject, SEED))
     if failed:

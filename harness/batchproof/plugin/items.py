@@ -1,6 +1,5 @@
 """Names a test as a person types it on pytest's command line. `again:` prints it, and a list of
-expected failures may use it.
-"""
+expected failures may use it."""
 
 from collections.abc import Iterable, Iterator
 from shlex import quote

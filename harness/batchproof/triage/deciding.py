@@ -1,13 +1,5 @@
-"""The rule of decision: answers are weighed as they come, and asking ends as soon as it is known.
-
-1. Each scene's tokens multiply the likelihood ratio of what may be wrong against an honest endpoint
-   (`hypotheses.Evidence`). Above 1 / alpha the endpoint is not honest, with a chance of alpha at most
-   that an honest one shows so much, however often one looks.
-2. Then the wrong answers are asked for again, alone: whether they stay, come and go, or need company
-   tells what is wrong. The cause is named once it has nearly all of the likelihood.
-3. If every cause has become unlikely by a factor of beta, the endpoint is CLEAN. If some are left when
-   the budget is spent, it is CLEAN as well, and they are named.
-"""
+"""The rule of decision, which docs/triage.md explains: answers are weighed as they come
+(`hypotheses.Evidence`), and asking ends as soon as it is known."""
 
 import math
 import time

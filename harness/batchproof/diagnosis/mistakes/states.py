@@ -1,6 +1,5 @@
 """Mistakes with recurrent states: what can be done to them behind a sequence's passes, and which of
-that gives the engine's answer.
-"""
+that gives the engine's answer."""
 
 import copy
 import inspect
