@@ -291,7 +291,7 @@ def end_findings(
     trace: Sequence[StepRecord],
     workload: Workload,
     completions: Sequence[Completion],
-    ends: LateEnds = IN_TIME,
+    ends: LateEnds,
 ) -> Iterator[Finding]:
     """Yields breaks of P10: every step feeds something, the step bound holds, and every request
     finishes once. And of P14: each request is sampled once for each token, surplus rows excepted."""

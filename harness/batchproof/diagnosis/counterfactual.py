@@ -225,9 +225,7 @@ class View:
         )
 
 
-def honest_view(
-    table: CellTable, samples: Tensor, window: int | None, kinds: Collection[str] = ()
-) -> View:
+def honest_view(table: CellTable, samples: Tensor, window: int | None, kinds: Collection[str]) -> View:
     """Returns the right computation, whose logits are those of the cells `samples`, `(n,)`. Of layers
     of several kinds, only those that slide have the window."""
     is_mixed = len(kinds) > 1 and window is not None

@@ -35,7 +35,6 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.run.trial import Trial
 
-TIME_LIMIT_S = 20.0
 # Rules about the form of what comes back, which shows no mistake of the computation.
 ABOUT_FORM = {
     *(Rule.RETURN_TYPE, Rule.COMPLETION_TYPE, Rule.COMPLETION_FIELD),
@@ -55,7 +54,7 @@ FAMILY_OF: Mapping[Rule, Family] = {
 BESIDE_ENDS = (Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.INPUT)
 
 
-def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> Diagnosis:
+def diagnose(trial: Trial, failure: Failure, limit_s: float) -> Diagnosis:
     """Returns the most likely cause of the failure, found within about `limit_s` seconds. An engine
     call that has begun is not cut short, so the limit may be exceeded by one call."""
     rerunner = Rerunner(trial, limit_s)

@@ -46,9 +46,3 @@ def near(name: str, choices: Collection[str], lister: str = "") -> str:
     if lister:
         return f"{meant} {lister} lists all {len(choices)}".strip()
     return meant or f"choose {', '.join(choices)}"
-
-
-def whole_number(name: str, text: str, rule: str = "a whole number") -> int:
-    """Returns the number that decimal digits say; no sign, no blanks."""
-    require(text.isascii() and text.isdigit(), name, repr(text), rule)
-    return int(text)
