@@ -138,10 +138,7 @@ PLUGINS = tuple(import_module(name) for name in ("_hypothesis_pytestplugin", "ba
 
 
 def run_suite(
-    engine: str,
-    arguments: Sequence[str] = (),
-    lab: Laboratory | None = None,
-    effort: Effort = AS_USUAL,
+    engine: str, arguments: Sequence[str] = (), lab: Laboratory | None = None, effort: Effort = AS_USUAL
 ) -> SuiteOutcome:
     """Runs `tests/conformance` on the engine in this process and returns what was found.
 

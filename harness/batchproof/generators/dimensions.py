@@ -371,9 +371,7 @@ SETTERS: Mapping[str, Callable[[Plan, str], None]] = {
 FILE = package_yaml("generators/dimensions.yaml")
 DIMENSIONS: Mapping[str, Dimension] = {
     name: Dimension(
-        SETTERS[name],
-        each["values"],
-        Promise[each["promise"]] if "promise" in each else None,
+        SETTERS[name], each["values"], Promise[each["promise"]] if "promise" in each else None
     )
     for name, each in FILE["dimensions"].items()
 }

@@ -161,10 +161,7 @@ def build_llama_hash_deep() -> LlamaForCausalLM:
 
 
 def _fill(
-    model: Any,
-    code: Callable[[int], Bits],
-    offsets: Sequence[int],
-    inputs: Callable[[int], Gates],
+    model: Any, code: Callable[[int], Bits], offsets: Sequence[int], inputs: Callable[[int], Gates]
 ) -> None:
     answer = slice(STATE.stop - TOKEN_BITS, STATE.stop)
     fill_vocabulary(model, "llama / head", code, answer, SOFT)

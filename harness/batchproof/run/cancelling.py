@@ -63,11 +63,7 @@ def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> O
 
 
 def _findings(
-    trial: Trial,
-    workload: Workload,
-    outcome: Outcome,
-    trace: Sequence[StepRecord],
-    num_records: int,
+    trial: Trial, workload: Workload, outcome: Outcome, trace: Sequence[StepRecord], num_records: int
 ) -> Iterator[Finding]:
     """Yields what is wrong with survivors, cancelled requests, and the trace, if there is one: the
     workload began behind so many records."""
