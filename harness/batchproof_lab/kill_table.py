@@ -67,8 +67,6 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """An attempt and what came out."""
-
     attempt: Attempt
     kill: Kill
 

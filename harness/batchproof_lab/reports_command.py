@@ -176,7 +176,6 @@ class UpstreamReport:
 
     @property
     def paths(self) -> list[Path]:
-        """Returns where the scripts are."""
         return [FOLDER / "reproductions" / each for each in self.scripts]
 
 

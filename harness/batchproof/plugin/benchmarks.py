@@ -89,7 +89,6 @@ class Benchmarks:
         self._is_over = False
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Parametrizes the benchmark tests with engines and what they are measured on."""
         if "throughput" not in metafunc.fixturenames:
             return
         selection = self._config.stash[SELECTION]

@@ -88,7 +88,6 @@ class Recorder:
         self._signal_status: int | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Makes the entry of a test that has ended, and writes it down."""
         reports = self._reports.setdefault(report.nodeid, [])
         reports.append(report)
         if report.when in LAST_PHASES:
@@ -135,7 +134,6 @@ class Recorder:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, exitstatus: int
     ) -> None:
-        """Prints the table engine x promise, what limits its meaning, and files."""
         outcomes = self._outcomes()
         write = terminalreporter.write_line
         if outcomes:

@@ -41,7 +41,6 @@ def laboratory(request: pytest.FixtureRequest) -> Laboratory:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrizes each test that asks for a `trial` with engines and models."""
     if "trial" not in metafunc.fixturenames:
         return
     selection = metafunc.config.stash[SELECTION]

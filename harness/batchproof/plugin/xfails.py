@@ -71,7 +71,6 @@ class KnownFailures:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Marks the listed tests and reports the entries that name none."""
         if wrong := list(self._mark(config, items)):
             problems.report(config, "\n".join(wrong))
 

@@ -88,7 +88,6 @@ def versions() -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """Returns the model name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

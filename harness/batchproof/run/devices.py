@@ -24,9 +24,7 @@ def synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         own = torch.cuda.current_device() if device.index is None else device.index
         torch.cuda.synchronize(device)
-        for index in range(
-            torch.cuda.device_count()
-        ):  # to wait for an unused one makes a context there
+        for index in range(torch.cuda.device_count()):  # to wait for an unused one makes a context
             if index != own and torch.cuda.memory_reserved(index):
                 torch.cuda.synchronize(index)
     elif device.type == "mps":

@@ -80,7 +80,6 @@ class RunHistory:
         return self.of(engine)
 
     def of(self, engine: Engine) -> EngineState:
-        """Returns the state of an engine of this trial."""
         return self._states[id(engine)]
 
     def begin(self, engine: Engine, workload: Workload) -> None:

@@ -80,8 +80,6 @@ class NoAnswerError(BatchproofError):
 
 
 class Door(Protocol):
-    """What can be asked."""
-
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What scenes it allows beyond requests that are sent together."""
