@@ -149,11 +149,9 @@ ABOUT_ANSWERS = {Promise.P5, Promise.P6, Promise.P7, Promise.P8, Promise.P12, Pr
 
 
 def run_case(trial: Trial, case: Case) -> None:
-    """Runs a curated case, with its symbolic prompts made concrete for this model.
-
-    Raises `ConformanceFailure` if the engine breaks a promise, `HangFailure` if it hangs, and
-    `CaseError` if the case does not hold on this model.
-    """
+    """Runs a curated case, with its symbolic prompts made concrete for this model. Raises
+    `ConformanceFailure` if the engine breaks a promise, `HangFailure` if it hangs, and `CaseError` if
+    the case does not hold on this model."""
     # A constructed model shows a lost key in its tokens; the others show more in their logits.
     wants_logits = trial.has_logits and not case.needs_stepping and trial.subject.oracle is None
     workloads = workloads_of(case, trial.oracle, wants_logits)

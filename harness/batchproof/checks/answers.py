@@ -151,12 +151,9 @@ def structure_findings(request: Request, completion: Completion) -> Iterator[Fin
 def token_findings(
     request: Request, completion: Completion, oracle: Oracle, ledger: Ledger
 ) -> Iterator[Finding]:
-    """Yields the first wrong token by rules O1 to O3, and counts near-ties in the ledger.
-    Tokens beyond the cap are not judged, those with parameters of their own by P19, and those with a
-    grammar by P22.
-
-    Raises `OracleError` if there is no right answer.
-    """
+    """Yields the first wrong token by rules O1 to O3, and counts near-ties in the ledger. Tokens beyond
+    the cap are not judged, those with parameters of their own by P19, and those with a grammar by P22.
+    Raises `OracleError` if there is no right answer."""
     prompt, tokens = request.prompt_token_ids, tuple(completion.token_ids)
     if not tokens:
         return

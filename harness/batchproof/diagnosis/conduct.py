@@ -85,10 +85,8 @@ def cause_of_exception(rerunner: Rerunner, failure: Failure) -> Diagnosis:
 
 def cause_of_refusal(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     """Returns INPUT if the engine answers the refused request alone, or a smaller one: it takes a good
-    request for a bad one. An engine that refuses everything shows no more than that.
-
-    Raises `OutOfTimeError`.
-    """
+    request for a bad one. An engine that refuses everything shows no more than that. Raises
+    `OutOfTimeError`."""
     workload, name = failure.scene.workload, failure.finding.request_id
     of_this_id = (r for r in workload.requests if r.request_id == name)
     under = rerunner.trial.oracle.under(workload.adapters)

@@ -93,10 +93,8 @@ def graded(
     keeps_shapes: bool = False,
 ) -> Graded:
     """Grades the answers of two settings. `control` serves the changed setting once more, with other
-    contents of all neighbours; it is called only where S depends on it.
-
-    Raises `OracleError`, and what `control` raises.
-    """
+    contents of all neighbours; it is called only where S depends on it. Raises `OracleError`, and what
+    `control` raises."""
     worst, has_same_tokens = difference(oracle, base, changed), base.token_ids == changed.token_ids
     is_constructed, is_same = oracle.subject.oracle is not None, base.is_same(changed)
     is_rounding = worst is not None and worst <= oracle.kappa

@@ -304,10 +304,8 @@ def require_control(trial: Trial) -> None:
 
 def require_grade(trial: Trial, axis: Axis, declared: Grade) -> None:
     """Compares along the axis, a few times. Equal tokens, T, are required of a constructed model only.
-
     Raises `ConformanceFailure` at the first grade below the declared one, `UsageError` if the axis
-    cannot be measured, and as `Trial.run` does.
-    """
+    cannot be measured, and as `Trial.run` does."""
     if declared is Grade.TOKENS and trial.subject.oracle is None:
         return
     if lack := axis.lack(trial.subject):
@@ -350,11 +348,9 @@ def _fallen(trial: Trial, axis: Axis, declared: Grade, outcome: Outcome) -> Conf
 
 
 def declared_grades(trial: Trial) -> Mapping[Axis, Grade]:
-    """Returns the least grade along each axis of `InvariantEngine.invariance`.
-
-    Raises `UsageError` unless it is a mapping that names an axis at least, known axes, grades that
-    these can have, and nothing that the engine lacks.
-    """
+    """Returns the least grade along each axis of `InvariantEngine.invariance`. Raises `UsageError`
+    unless it is a mapping that names an axis at least, known axes, grades that these can have, and
+    nothing that the engine lacks."""
     name = trial.spec.name
     with trial.engine(EngineConfig()) as engine:
         declared: object = engine.invariance  # type: ignore[attr-defined]

@@ -153,11 +153,9 @@ class Laboratory:
         return self.offer(spec, subject).capabilities
 
     def offer(self, spec: EngineSpec, subject: ModelUnderTest) -> Offer:
-        """Returns what the engine offers on this model.
-
-        Raises `UnsupportedModelError` if the engine refuses the model, what `offer_of` raises, and
-        `EngineHang` for all models if the engine does not return on one of them.
-        """
+        """Returns what the engine offers on this model. Raises `UnsupportedModelError` if the engine
+        refuses the model, what `offer_of` raises, and `EngineHang` for all models if the engine does
+        not return on one of them."""
         if spec.name in self.lost:
             raise self.lost[spec.name]
         key = (spec.name, subject.name)

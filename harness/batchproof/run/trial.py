@@ -195,12 +195,9 @@ class Trial:
 
     def build(self, config: EngineConfig) -> Engine:
         """Returns a fresh engine with these limits, `fitted`, which the caller must `close` (`run` and
-        `check` close theirs).
-
-        Raises `EngineHang` if building takes longer than `BUILD_TIME_LIMIT_S` seconds and than a call
-        may, what the factory raises, and `UsageError` for a `scheduling_delay` that is invalid, or
-        another than that of an engine built before.
-        """
+        `check` close theirs). Raises `EngineHang` if building takes longer than `BUILD_TIME_LIMIT_S`
+        seconds and than a call may, what the factory raises, and `UsageError` for a `scheduling_delay`
+        that is invalid, or another than that of an engine built before."""
         config = self.fitted(config)
         guard = self.lab.watch.guard(self.spec, self.subject, "while the engine was built")
         with self._engines_time(), guard, time_limit(self._build_limit_s, "building the engine"):
