@@ -2,8 +2,8 @@
 
 The weights are those of the suite, saved by `save_pretrained`. In the tokenizer that is saved with
 them each token is one word of fixed width, so that a server that takes text serves exactly the token
-ids it is given. A model with a draft head has it in the folder `head`, one with
-low-rank adapters has them in `adapters`, as PEFT writes them.
+ids it is given. A model with a draft head has it in the folder `head`, one with low-rank adapters has
+them in `adapters`, as PEFT writes them.
 """
 
 import argparse
