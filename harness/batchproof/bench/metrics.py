@@ -18,8 +18,7 @@ LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 
 def measure(rounds: Sequence[Round], requests: Sequence[Request]) -> dict[str, Any]:
-    """Returns all figures of one engine on one workload, in vLLM's names: times in ms, rates per
-    second."""
+    """Returns all figures of one engine on one workload, in vLLM's names: ms, and rates per second."""
     wall_s = median(each.wall_s for each in rounds)
     process_s = median(each.process_s for each in rounds)
     num_output = sum(len(completion.token_ids) for completion in rounds[0].completions)

@@ -22,8 +22,7 @@ Window = int | None  # keys that a query sees at most; None: all before it
 
 @dataclass(frozen=True, slots=True)
 class ModelCosts:
-    """What one forward pass of a dense decoder moves and multiplies; one multiply-add is 2
-    operations."""
+    """What one forward pass of a dense decoder moves and multiplies; a multiply-add is 2 operations."""
 
     body_bytes: int  # all weights but embeddings and head; read by every step
     head_bytes: int  # read by a step that samples; a tied head is the whole input embedding
@@ -80,8 +79,7 @@ class Roofline:
 
 
 def least_time(trace: Sequence[StepRecord], costs: ModelCosts, ceilings: Ceilings) -> Roofline:
-    """Returns the sum over the steps. Padding and idle slots are not in a trace, so they count as
-    loss."""
+    """Returns the sum over the steps. Padding and idle slots, in no trace, count as loss."""
     held_s = {"memory": 0.0, "compute": 0.0}
     total_bytes = total_flop = 0
     for record in trace:

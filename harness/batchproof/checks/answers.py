@@ -72,8 +72,7 @@ def completion_findings(
 
 
 def _score_together(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle) -> None:
-    """Scores the whole batch in one float64 pass for each adapter; the oracle keeps the results for the
-    checks below."""
+    """Scores the whole batch in one float64 pass for each adapter; the oracle keeps the results."""
     for adapter in {request.adapter for request, _ in pairs}:
         alike = [pair for pair in pairs if pair[0].adapter == adapter]
         _score_alike(alike, oracle.of(alike[0][0]))

@@ -30,8 +30,7 @@ class Switch:
     exact: Any = None
 
     def read(self) -> Any:
-        """Returns the position; `MIXED` where torch refuses to read an old switch of TF32 because a
-        new one disagrees."""
+        """Returns the position; `MIXED` where an old switch of TF32 and a new one disagree."""
         try:
             return self.get()
         except RuntimeError:

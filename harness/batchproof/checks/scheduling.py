@@ -35,8 +35,7 @@ def limit_findings(
 
 
 def queue_findings(trace: Sequence[StepRecord], workload: Workload) -> Iterator[Finding]:
-    """Yields breaks of P9: at any time a request waits, runs or is gone, and only one that waits is
-    admitted."""
+    """Yields breaks of P9: a request waits, runs or is gone, and only one that waits is admitted."""
     replay = TraceReplay(workload)
     gone: set[str] = set()
     for step, record in enumerate(trace):

@@ -134,8 +134,7 @@ class LateEnds:
         return cls(sampled_in, granted, num_surplus)
 
     def is_late(self, request_id: str, step: int) -> bool:
-        """Returns whether the request has ended before this step, but the engine need not know it
-        yet."""
+        """Returns whether the request has ended before this step, and the engine need not know yet."""
         return self.has_ended(request_id, step) and step <= self._latest(request_id)
 
     def has_ended(self, request_id: str, step: int) -> bool:

@@ -103,8 +103,7 @@ def select_names(
 
 
 def writable(directory: Path, name: str = "--output") -> Path:
-    """Returns the directory, created if it does not exist. Raises `UsageError` before the work is
-    done, not after it."""
+    """Returns the directory, created if need be. Raises `UsageError` before the work, not after it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -153,8 +153,7 @@ def with_noise(answer: Answer, seed: int) -> Answer:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A graded comparison; `is_shown` tells whether the traces show what the axis is about, None
-    without traces."""
+    """A graded comparison; `is_shown`: whether traces show what the axis is about, None without."""
 
     graded: Graded
     is_shown: bool | None

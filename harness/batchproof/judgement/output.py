@@ -62,8 +62,7 @@ def _kept(verdict: EngineVerdict) -> str:
 
 
 def _compared(verdict: EngineVerdict) -> str:
-    """Returns what was compared, what happened by the trace or the engine's own count, and how long it
-    took."""
+    """Returns what was compared, what happened by trace or the engine's count, and how long it took."""
     total = verdict.totals
     told = (
         f"{total.num_requests:,} answers with {total.num_steps:,} tokens were compared in "

@@ -254,8 +254,7 @@ def moved(model: PreTrainedModel, device: torch.device | str, dtype: torch.dtype
 
 
 def resolve_device(name: str) -> torch.device:
-    """Returns the device; `auto` is CUDA, else MPS, else the CPU. Raises `UsageError` if it is not
-    present."""
+    """Returns the device; `auto` is CUDA, else MPS, else the CPU. Raises `UsageError` without it."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

@@ -67,8 +67,7 @@ def _is_of_suite(argument: str) -> bool:
 
 
 def _awaken(config: pytest.Config, parser: pytest.Parser) -> None:
-    """Registers the plugin. Raises `pytest.UsageError` if a conftest.py has taken the name of an
-    option."""
+    """Registers the plugin. Raises `pytest.UsageError` if a conftest.py has taken an option's name."""
     import_module(ACTIVE)  # what goes wrong here is no clash
     try:
         config.pluginmanager.import_plugin(ACTIVE)

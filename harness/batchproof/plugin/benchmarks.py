@@ -205,7 +205,6 @@ def _cell_of(item: pytest.Item) -> BenchCell | None:
 
 
 def register(config: pytest.Config, options: BenchSelection) -> None:
-    """Registers the plugin of a benchmark run. Raises `UsageError` if the result file cannot be
-    written."""
+    """Registers the plugin of a benchmark. Raises `UsageError` if the result file cannot be written."""
     path = result_path(options.results, config.stash[LAB].device.type)
     config.pluginmanager.register(Benchmarks(config, options, path), NAME)

@@ -150,8 +150,7 @@ def _short_name(item: pytest.Item) -> str:
 
 
 def _own_failure(error: BaseException) -> str | None:
-    """Returns what went wrong if the engine is not at fault: a wrong case, no example, no right
-    answer."""
+    """Returns what went wrong if it is not the engine: a wrong case, no example, no right answer."""
     if isinstance(error, UsageError):
         return str(error)
     if isinstance(error, (Unsatisfiable, FailedHealthCheck)):

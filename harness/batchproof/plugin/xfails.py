@@ -75,8 +75,7 @@ class KnownFailures:
             problems.report(config, "\n".join(wrong))
 
     def _mark(self, config: pytest.Config, items: Sequence[pytest.Item]) -> Iterator[str]:
-        """Marks the listed tests; yields a sentence for each entry that should name a test and names
-        none."""
+        """Marks the listed tests; yields a sentence for each entry that wrongly names none."""
         by_id: dict[str, list[pytest.Item]] = {}
         for item in items:
             for name in _ids(item):

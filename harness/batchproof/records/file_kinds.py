@@ -34,8 +34,7 @@ class FileKind(Generic[Record]):
         return self.of(path, parsed(path))
 
     def of(self, path: Path, document: object) -> Record:
-        """Returns the record of a document that `parsed` has read. Raises `UsageError` as `read`
-        does."""
+        """Returns the record of a document that `parsed` has read. Raises as `read` does."""
         if not isinstance(document, Mapping):
             found = (
                 "null" if document is None else "a list" if isinstance(document, list) else "a value"

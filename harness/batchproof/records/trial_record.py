@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Ledger:
-    """What was compared while a test ran. The trial and its checks fill it in; counts add up over
-    tests."""
+    """What was compared while a test ran, as trial and checks count it; counts add up over tests."""
 
     num_runs: int = 0  # workloads given to an engine, judged or not
     num_workloads: int = 0  # judged

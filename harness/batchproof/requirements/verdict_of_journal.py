@@ -246,8 +246,7 @@ def undecided_tests(met: Mapping[str, MetRequirement]) -> Counter[str]:
 
 
 def _outcome(outcome: str, record: TrialRecord) -> RequirementOutcome | None:
-    """Returns the outcome of a test; None if it was skipped since a curated case is about other
-    models."""
+    """Returns the outcome of a test; None for a curated case that is about other models."""
     if outcome == "passed":
         return "inadequate" if record.is_inadequate else "held"
     if outcome == "skipped":
@@ -263,8 +262,7 @@ def _on_any_model(record: TrialRecord) -> str:
 
 
 def _says_nothing(promise: str, outcome: RequirementOutcome, record: TrialRecord) -> bool:
-    """Returns whether the test of a promise was ended by the harness, or by another promise that
-    broke."""
+    """Returns whether the harness, or another promise that broke, ended the test of a promise."""
     return outcome == "error" or (record.failure is not None and record.failure.promise != promise)
 
 

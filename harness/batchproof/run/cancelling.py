@@ -99,8 +99,7 @@ def _findings(
 
 
 def afterwards(workload: Workload) -> Request:
-    """Returns a request that is within all limits, because it asks for no more than one of the
-    workload's own."""
+    """Returns a request that is within all limits: it asks for no more than one of the workload's."""
     known = max(workload.requests, key=lambda each: len(each.prompt_token_ids))
     prompt = (2, 7, 1)[: len(known.prompt_token_ids)]
     return Request("afterwards", prompt, min(2, known.max_new_tokens))

@@ -12,8 +12,7 @@ from batchproof.models.catalogue import resolve_device
 
 
 def make_current(device: torch.device) -> None:
-    """Makes the device current: streams and events created without a device belong to the current
-    one."""
+    """Makes the device current: streams and events belong to the current one unless they name one."""
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
 
@@ -35,8 +34,7 @@ def synchronise(device: torch.device) -> None:
 
 @contextmanager
 def torch_restored() -> Iterator[None]:
-    """Restores torch's switches and the random numbers, which an engine or a test session may
-    change."""
+    """Restores torch's switches and the random numbers, which an engine or a session may change."""
     switches = positions()
     rng, python_rng = torch.get_rng_state(), random.getstate()
     try:

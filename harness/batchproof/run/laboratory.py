@@ -110,8 +110,7 @@ class Laboratory:
                 self.drop(name)
 
     def subject(self, model_name: str) -> ModelUnderTest:
-        """Returns the model, loaded at the first call. Raises `UsageError` if there is no such
-        model."""
+        """Returns the model, loaded at the first call. Raises `UsageError` if there is none."""
         if model_name not in self._subjects:
             subject = load_model(model_name, self.device, self.dtype)
             # Read before any engine can alter the model's config.

@@ -83,8 +83,7 @@ def _moved(before: Sequence[Completion], after: Sequence[Completion]) -> float:
 def token_changes(
     promise: Promise, relation: str, old: Completion, new: Completion
 ) -> Iterator[Finding]:
-    """Yields under `promise` if tokens or finish reasons differ. `relation` says what was changed
-    between the runs."""
+    """Yields under `promise` if tokens or finish reasons differ. `relation`: what was changed."""
     if (old.token_ids, old.finish_reason) != (new.token_ids, new.finish_reason):
         yield found(
             Rule.RELATION,
@@ -194,8 +193,7 @@ def comparing(trial: Trial, old: Completion, new: Completion) -> Iterator[None]:
 
 @contextmanager
 def blame(promise: Promise, relation: str) -> Iterator[None]:
-    """Counts a wrong answer found inside the block as a break of `promise`, which appeared
-    `relation`."""
+    """Counts a wrong answer inside the block as a break of `promise`, which appeared `relation`."""
     try:
         yield
     except ConformanceFailure as error:

@@ -118,8 +118,7 @@ class YamlNode:
         return self.items(f"an item of {self.what}")
 
     def pairs(self, rule: str = "a mapping") -> dict[str, "YamlNode"]:
-        """The values of a mapping by their keys, which are texts and unique. `rule` says what it should
-        be."""
+        """The values of a mapping by keys that are unique texts. `rule` says what it should be."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.wrong(rule)
         found: dict[str, YamlNode] = {}
