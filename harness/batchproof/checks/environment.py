@@ -125,8 +125,7 @@ def set_back(before: Mapping[str, Any]) -> None:
 
 
 def compute_exactly() -> None:
-    """Sets the switches so that torch computes in the dtype asked for, and a batch rounds no more
-    than a row."""
+    """Lets torch compute in the dtype asked for, and round in a batch no more than in a row."""
     for each in EXACT:
         each.set(each.exact)
 

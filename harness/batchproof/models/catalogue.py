@@ -92,8 +92,7 @@ class ModelUnderTest:
 
     @cached_property
     def has_experts(self) -> bool:
-        """Whether tokens choose their expert: then the shapes of its kernels depend on what all rows
-        hold."""
+        """Whether tokens choose their expert: then its kernels' shapes depend on what all rows hold."""
         config = self.model.config.get_text_config()
         return any(getattr(config, name, None) for name in NUM_EXPERTS)
 
@@ -222,8 +221,7 @@ def without_bars() -> Iterator[None]:
 
 
 def _load_checkpoint(name: str, dtype: torch.dtype) -> PreTrainedModel:
-    """Returns the causal LM in a folder or of a name on the hub. Raises `UsageError` with the reason
-    if there is none."""
+    """Returns the causal LM in a folder or on the hub. Raises `UsageError` with the reason."""
     if not Path(name).is_dir() and not HUB_NAME.fullmatch(name):
         raise UsageError("there is no such folder, and a name of the hub reads owner/name")
     try:

@@ -129,8 +129,7 @@ def _explained(
     item: pytest.Item, failure: Failure, trial: Trial | None, record: TrialRecord
 ) -> tuple[TrialRecord, str]:
     """Returns the record with the failure, and its report, with cause and failure file. Looking for
-    them may take the process along, so both are noted without them before, for the process that comes
-    after."""
+    them may end the process, so both are noted without them before."""
     bare, text = replace(record, failure=record_failure(failure)), failure_text(failure)
     if trial is None:  # there is no engine to run again
         return bare, text

@@ -55,8 +55,7 @@ _INSTALLED = re.compile(r"[^\s'\"`:,]*/site-packages/")
 
 
 def without_machine_paths(text: str) -> str:
-    """Returns the text with files named relative to the checkout, and those of installed packages by
-    their own names."""
+    """Returns the text with files named from the checkout, and installed packages by their names."""
     for root in filter(None, (ROOT, CHECKOUT)):
         text = text.replace(f"{root}/", "")
     text = _INSTALLED.sub("", _TEMPORARY.sub("", text))

@@ -103,8 +103,7 @@ def _leaks(suspect: Suspect) -> Iterator[tuple[str, Tensor]]:
 
 
 def _row_of(table: CellTable) -> Tensor:
-    """Returns the row that the key's sequence has in the query's step, int64 `(query, key)`; `NO_ROW`
-    if it has none."""
+    """Returns the row of the key's sequence in the query's step, int64 `(query, key)`, or `NO_ROW`."""
     rows = torch.full((int(table.step.max()) + 1, len(table.sequences)), NO_ROW)
     rows[table.step, table.seq] = table.row
     return rows[table.step[:, None], table.seq[None, :]]
