@@ -434,10 +434,8 @@ class StepRecord:
     waiting: tuple[str, ...] = ()  # queued and without a slot, once this step's admission was done
     admitted: tuple[str, ...] = ()  # given a slot in this step, a preempted one coming back included
     finished: tuple[str, ...] = ()  # ended by this step; their slots and blocks are free again
-    preempted: tuple[
-        str, ...
-    ] = ()  # lost their slot and cache in this step, or between the one before and
-    # this, and went back to waiting
+    # Lost their slot and cache in this step, or between the one before and this, and wait again.
+    preempted: tuple[str, ...] = ()
     num_free_blocks: int | None = None  # None without a pool
     num_total_blocks: int | None = None
     num_cache_groups: int = 1  # of layers, each with blocks of its own for the same tokens in one pool

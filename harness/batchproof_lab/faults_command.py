@@ -60,8 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if the table proves the suite, else 1. Partial or interrupted tables are written to
-    `faults-partial.*`. Raises `UsageError`.
-    """
+    `faults-partial.*`. Raises `UsageError`."""
     known = faults()
     names = choices.select_names(arguments.names, known, "planted fault", "results/faults.md")
     models = choices.select_names(arguments.model, DEFAULT_MODELS, "embedded model")

@@ -1,6 +1,5 @@
 """Code as a digest: has the fault of a row of the kill table, or its test, changed since? Are two
-journals of the same code?
-"""
+journals of the same code?"""
 
 import ast
 import hashlib
@@ -19,8 +18,7 @@ Definitions = dict[str, ast.stmt]  # of a module: what its top level gives a nam
 
 def code_digest() -> str:
     """Returns a digest of all that the outcome of a task depends on: the suite, the engines, and the
-    versions of the libraries.
-    """
+    versions of the libraries."""
     digest = hashlib.sha256(repr((versions(), suite_digest())).encode())
     engines = Path(batchproof_engines.__file__).parent
     for file in sorted(each for each in engines.rglob("*") if each.suffix in (".py", ".yaml")):

@@ -115,8 +115,7 @@ HONEST = FileKind("table of honest engines", "batchproof.honest", 2, HonestRecor
 @dataclass(frozen=True, slots=True)
 class HonestTask:
     """One engine, model, dtype, seed and test. `function` is a conformance test, by its node id
-    without parameters.
-    """
+    without parameters."""
 
     engine: str
     model: str
@@ -253,8 +252,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if there was no alarm, else 1. Partial or interrupted runs are written to
-    `honest-partial.*`. Raises `UsageError`.
-    """
+    `honest-partial.*`. Raises `UsageError`."""
     known = honest_engines()
     engines = choices.select_names(arguments.engines, known, "honest engine", "results/honest.md")
     dtypes = choices.select_names(arguments.dtype.split(","), DTYPES, "dtype")

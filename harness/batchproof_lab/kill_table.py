@@ -54,8 +54,7 @@ class Attempt:
 @dataclass(frozen=True, slots=True)
 class Kill:
     """What the suite reported. `caught_by` is the function of the first test that failed; None: the
-    fault survived.
-    """
+    fault survived."""
 
     caught_by: str | None = None
     broken: str | None = None  # the promise that failure named
@@ -68,16 +67,13 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """An attempt and what came out."""
-
     attempt: Attempt
     kill: Kill
 
 
 def make_attempt(attempt: Attempt, time_limit_s: float) -> Hunt:
     """Runs the tests of the promise that the fault breaks and, in a wide attempt that they miss, all
-    others. The time limit is in seconds, for one call of the engine.
-    """
+    others. The time limit is in seconds, for one call of the engine."""
     declared = f"promise(id='{known_faults()[attempt.fault].promise.id}')"
     if attempt.only is not None:
         name = attempt.only.rpartition("::")[2]
@@ -228,8 +224,7 @@ class KillTable:
     def on_all_models(self) -> list[Attempt]:
         """Returns attempts on all models for faults that the tests of their promise caught on no
         model alone: some need a long context, some mix up the models of a process, some show as another
-        promise.
-        """
+        promise."""
         missed = [name for name in self.faults if self.home(name) is None]
         everywhere = self._known_models()
         return [Attempt(name, everywhere, self.seeds[0], is_wide=True) for name in missed]

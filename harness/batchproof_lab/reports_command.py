@@ -162,8 +162,6 @@ class Thread:
 
 @dataclass(frozen=True)
 class UpstreamReport:
-    """An entry of the file."""
-
     name: str
     library: str
     title: str
@@ -178,14 +176,11 @@ class UpstreamReport:
 
     @property
     def paths(self) -> list[Path]:
-        """Returns where the scripts are."""
         return [FOLDER / "reproductions" / each for each in self.scripts]
 
 
 @dataclass(frozen=True)
 class UpstreamReports:
-    """The whole file."""
-
     searched_on: str
     libraries: Mapping[str, Library]
     reports: tuple[UpstreamReport, ...]
@@ -253,8 +248,7 @@ def digest_of(script: Path) -> str:
 
 def read_recording(script: Path) -> Recording:
     """Returns the recorded output. Raises `UsageError` if there is none, or if it is one of another
-    version of the script.
-    """
+    version of the script."""
     path = recording_of(script)
     try:
         *head, output = path.read_text(encoding="utf-8").split("\n", 4)

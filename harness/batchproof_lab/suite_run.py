@@ -49,8 +49,6 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """One failed test."""
-
     test: str
     broken: str | None  # the promise the failure names; None: the harness itself broke
     report: str
@@ -61,8 +59,6 @@ class Catch:
 
 @dataclass(slots=True)
 class SuiteOutcome:
-    """What a suite run found."""
-
     catches: list[Catch] = field(default_factory=list)
     num_passed: int = 0
     exit_status: int = 0
@@ -142,10 +138,7 @@ PLUGINS = tuple(import_module(name) for name in ("_hypothesis_pytestplugin", "ba
 
 
 def run_suite(
-    engine: str,
-    arguments: Sequence[str] = (),
-    lab: Laboratory | None = None,
-    effort: Effort = AS_USUAL,
+    engine: str, arguments: Sequence[str] = (), lab: Laboratory | None = None, effort: Effort = AS_USUAL
 ) -> SuiteOutcome:
     """Runs `tests/conformance` on the engine in this process and returns what was found.
 

@@ -22,14 +22,7 @@ from batchproof.triage.pack_command import pack_without_texts
 from batchproof.triage.texts import Texts
 from batchproof.validation.values import at_least
 from batchproof_lab.pages import page
-from batchproof_lab.verifier_endpoints import (
-    HONEST,
-    KINDS,
-    Endpoint,
-    Kind,
-    Tables,
-    tables,
-)
+from batchproof_lab.verifier_endpoints import HONEST, KINDS, Endpoint, Kind, Tables, tables
 
 ALPHA = 0.001
 REQUESTS = (4, 8, 20, 40, 80, 120, 200, 300)  # of the table of power

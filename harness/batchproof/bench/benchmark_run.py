@@ -57,7 +57,9 @@ class BenchmarkRun:
         subject = self._lab.subject(model_name)
         load_s = perf_counter() - began
         workload = spec.realise(subject.vocab_size, subject.context_len)
-        found = compare_engines(self._trials(engines, model_name), workload, self._terms, on_round)
+        oracle = self._lab.oracle(model_name)
+        trials = [Trial(self._lab, each, oracle, Promise.P1) for each in engines]
+        found = compare_engines(trials, workload, self._terms, on_round)
         model = {
             "name": subject.name,
             "dtype": subject.dtype_name,
@@ -67,10 +69,6 @@ class BenchmarkRun:
         comparison = {"workload": found.pop("workload"), "model": model} | found
         self.file.add(comparison)
         return comparison
-
-    def _trials(self, engines: Sequence[EngineSpec], model_name: str) -> list[Trial]:
-        oracle = self._lab.oracle(model_name)
-        return [Trial(self._lab, each, oracle, Promise.P1) for each in engines]
 
 
 class ResultFile:
@@ -94,7 +92,6 @@ class ResultFile:
         self._save()
 
     def finish(self) -> None:
-        """Adds the footer."""
         self._result["footer"] = {
             "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "num_comparisons": len(self._result["comparisons"]),

@@ -110,8 +110,6 @@ PATIENCE_S = 0.03  # a product this slow is large enough: some CPUs have no fast
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """The limits of one device in one dtype."""
-
     copy_bytes_per_s: float  # read and written
     read_bytes_per_s: float
     matmul_flop_per_s: float  # a multiply-add is two operations

@@ -1,11 +1,8 @@
 """Engines timed on one workload, interleaved: A B C, C B A, A B C, ...
 
-A slow minute of the machine slows all engines alike, and ratios are taken within a lap. Each lap has
-its own prompts. All answers of all laps are checked after the last lap, outside the timed sections.
-
-No engine may disturb another. The model and torch's switches must stay as they were when the model was
-loaded, before any engine. Where process time is measured, nothing may compute between rounds: no
-thread, nor any process that this one has started.
+A slow minute of the machine slows all engines alike, and ratios are taken within a lap. All answers of
+all laps are checked after the last lap, outside the timed sections. No engine may disturb another: the
+model and torch's switches must stay as they were when the model was loaded, before any engine.
 """
 
 import gc

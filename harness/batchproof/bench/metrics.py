@@ -1,19 +1,7 @@
-"""The figures people quote, named and defined as in vLLM's `benchmark_serving`.
+"""The figures people quote, named as in vLLM's `benchmark_serving` and defined in docs/benchmarks.md.
 
-    request_throughput      completed requests / wall_s
-    output_throughput       output tokens / wall_s
-    total_token_throughput  (prompt + output tokens) / wall_s
-    ttft    time to first token: from the start of the round to a request's first token
-    tpot    time per output token: (latency - ttft) / (num_output_tokens - 1); none for one token
-    itl     inter-token latency: every gap between a request's tokens, pooled; tokens that arrive
-            together are one arrival
-    e2el    end-to-end latency: from the start of the round to the last token
-
-Throughputs are those of the median round; latencies pool all timed rounds. What an engine's interface
-does not show is None, never 0. Only rounds whose answers were checked are measured.
-
-`schedule_figures` says what the scheduler did with the slots: a pure function of a trace, without
-tensors or a clock.
+Only rounds whose answers were checked are measured. `schedule_figures` says what the scheduler did with
+the slots: a pure function of a trace, without tensors or a clock.
 """
 
 from collections.abc import Sequence
@@ -30,8 +18,7 @@ LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 
 def measure(rounds: Sequence[Round], requests: Sequence[Request]) -> dict[str, Any]:
-    """Returns all figures of one engine on one workload, in vLLM's names: times in ms, rates per
-    second."""
+    """Returns all figures of one engine on one workload, in vLLM's names: ms, and rates per second."""
     wall_s = median(each.wall_s for each in rounds)
     process_s = median(each.process_s for each in rounds)
     num_output = sum(len(completion.token_ids) for completion in rounds[0].completions)

@@ -30,7 +30,6 @@ BEYOND = 1.75  # the right end of a panel over its longest whisker: words stand 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof plot`."""
     parser.add_argument("results", metavar="RESULT", nargs="+", help="result files of benchmarks")
     parser.add_argument("picture", metavar="PICTURE", help=f"the file to write: {', '.join(ENDINGS)}")
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from batchproof.api import Capability
 from batchproof.bench.drive import Round
 from batchproof.bench.hardware import Ceilings
 from batchproof.bench.metrics import measure, schedule_figures
@@ -37,7 +38,7 @@ def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[st
         "verdict": verdict,
         "reason": reason,
         "verification": timed.verifier.as_dict(),
-        "interface": "stepping" if timed.is_stepping else "generate",
+        "interface": "stepping" if Capability.STEPPING in timed.trial.capabilities else "generate",
         "build_s": timed.build_s,
         "first_round_s": timed.first_round_s if has_figures else None,
         "num_at_once": max((r.num_at_once or 0 for r in rounds), default=0) or None,

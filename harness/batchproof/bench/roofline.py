@@ -1,15 +1,6 @@
-"""The least cost of a schedule: bytes moved and operations done, against the machine's ceilings.
-
-Each step must read the weights once and the keys and values that its rows attend to, and must multiply
-its tokens by the weights. The larger of the two times, bytes over bandwidth and operations over rate,
-is the least time of the step (S. Williams et al., "Roofline", CACM 52, 2009); their sum is the least
-time of the schedule that the engine chose. A poor schedule has a longer least time, so the share of the
-roofline shows how well an engine executes its steps, not how well it schedules.
-
-Nothing is subtracted for what stays in a cache. That hardly matters on a GPU. On a CPU a model of a few
-megabytes stays in cache after its first step, so its share can exceed that of a large model, and even
-1.
-"""
+"""The least cost of a schedule: bytes moved and operations done, against the machine's ceilings
+(S. Williams et al., "Roofline", CACM 52, 2009). docs/benchmarks.md says what is counted, and why the
+share of a small model on a CPU can exceed 1."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -31,8 +22,7 @@ Window = int | None  # keys that a query sees at most; None: all before it
 
 @dataclass(frozen=True, slots=True)
 class ModelCosts:
-    """What one forward pass of a dense decoder moves and multiplies; one multiply-add is 2
-    operations."""
+    """What one forward pass of a dense decoder moves and multiplies; a multiply-add is 2 operations."""
 
     body_bytes: int  # all weights but embeddings and head; read by every step
     head_bytes: int  # read by a step that samples; a tied head is the whole input embedding
@@ -89,8 +79,7 @@ class Roofline:
 
 
 def least_time(trace: Sequence[StepRecord], costs: ModelCosts, ceilings: Ceilings) -> Roofline:
-    """Returns the sum over the steps. Padding and idle slots are not in a trace, so they count as
-    loss."""
+    """Returns the sum over the steps. Padding and idle slots, in no trace, count as loss."""
     held_s = {"memory": 0.0, "compute": 0.0}
     total_bytes = total_flop = 0
     for record in trace:

@@ -100,8 +100,7 @@ class BenchSpec:
         return plain
 
     def realise(self, vocab_size: int, context_len: int) -> "BenchWorkload":
-        """Returns the requests for a vocabulary. Raises `UsageError` if one exceeds the context
-        length."""
+        """Returns the requests for a vocabulary. Raises `UsageError` if one exceeds the context."""
         rng = random.Random(self.seed)
         prompts = [
             [rng.randint(0, LARGEST_TOKEN) % vocab_size for _ in range(self.prompt_len.sample(rng))]
@@ -123,8 +122,7 @@ class BenchSpec:
 
     @property
     def label(self) -> str:
-        """The name and six hex digits of everything asked for: specs of other sizes have other
-        labels."""
+        """The name and six hex digits of all that is asked for: other sizes have other labels."""
         asked = {key: value for key, value in self.as_dict().items() if key not in ("name", "why")}
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:6]
         return f"{self.name}@{digest}"
@@ -170,8 +168,7 @@ class BenchWorkload:
 
     @cached_property
     def hash(self) -> str:
-        """12 hex digits over everything that an engine is given; `max_model_len` follows from the
-        requests."""
+        """12 hex digits over all that an engine is given; `max_model_len` follows from the requests."""
         asked = [
             [r.request_id, r.prompt_token_ids, r.max_new_tokens, sorted(r.eos_token_ids)]
             for r in self.requests

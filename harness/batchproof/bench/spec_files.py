@@ -82,7 +82,7 @@ def override(spec: BenchSpec, **sizes: int | str | None) -> BenchSpec:
     try:
         return replace(spec, max_num_batched_tokens=budget, **given)
     except InvalidValueError as error:
-        raise error.as_flag() from None
+        raise UsageError(f"--{error.name.replace('_', '-')} {error.complaint}") from None
 
 
 def _flag_range(flag: str, text: str) -> Range:

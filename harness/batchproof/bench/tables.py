@@ -14,7 +14,6 @@ COLUMNS = (
 
 
 def table(comparisons: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields the lines for all comparisons."""
     for comparison in comparisons:
         yield from _comparison(comparison)
         yield ""

@@ -6,7 +6,7 @@ from time import perf_counter
 
 import torch
 
-from batchproof.api import Capability, Engine, EngineConfig, StepRecord
+from batchproof.api import Engine, EngineConfig, StepRecord
 from batchproof.bench.drive import Round, serve
 from batchproof.bench.memory import peak_memory
 from batchproof.bench.spec import Laps
@@ -40,11 +40,6 @@ class TimedEngine:
     @property
     def name(self) -> str:
         return self.trial.spec.name
-
-    @property
-    def is_stepping(self) -> bool:
-        """Whether requests go through `add` and `step` instead of `generate`."""
-        return Capability.STEPPING in self.trial.capabilities
 
     @property
     def is_running(self) -> bool:

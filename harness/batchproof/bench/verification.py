@@ -1,11 +1,8 @@
 """Whether timed tokens may be counted, by the rules of `batchproof.checks.answers`.
 
-Every completion of every round must have the right id, place, length and finish reason. All tokens are
-compared with the right answers; where that would take far longer than the benchmark, the tokens of a
-random sample, whose seed is recorded, are checked instead: each must be the best choice in float64 up
-to rounding (rule O3), given the engine's own tokens before it.
-
-A problem is attributed to the engine that has it, so that the others go on.
+All tokens are compared with the right answers; where that would take far longer than the benchmark, the
+tokens of a random sample, whose seed is recorded, are checked by rule O3 instead. A problem is
+attributed to the engine that has it, so that the others go on.
 """
 
 import random

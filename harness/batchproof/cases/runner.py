@@ -149,11 +149,9 @@ ABOUT_ANSWERS = {Promise.P5, Promise.P6, Promise.P7, Promise.P8, Promise.P12, Pr
 
 
 def run_case(trial: Trial, case: Case) -> None:
-    """Runs a curated case, with its symbolic prompts made concrete for this model.
-
-    Raises `ConformanceFailure` if the engine breaks a promise, `HangFailure` if it hangs, and
-    `CaseError` if the case does not hold on this model.
-    """
+    """Runs a curated case, with its symbolic prompts made concrete for this model. Raises
+    `ConformanceFailure` if the engine breaks a promise, `HangFailure` if it hangs, and `CaseError` if
+    the case does not hold on this model."""
     # A constructed model shows a lost key in its tokens; the others show more in their logits.
     wants_logits = trial.has_logits and not case.needs_stepping and trial.subject.oracle is None
     workloads = workloads_of(case, trial.oracle, wants_logits)
@@ -167,10 +165,7 @@ def run_case(trial: Trial, case: Case) -> None:
 
 def run_calls(trial: Trial, case: Case, workloads: Sequence[Workload]) -> None:
     """Gives one engine these workloads, one for each call of the case, and judges them as the case
-    says.
-
-    Raises `ConformanceFailure` and `HangFailure`.
-    """
+    says. Raises `ConformanceFailure` and `HangFailure`."""
     workloads = [replace(each, config=trial.fitted(each.config)) for each in workloads]
     if case.promise is Promise.P15:  # so that an engine that seeds them cannot hit the state by luck
         torch.rand(1)

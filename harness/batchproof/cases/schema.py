@@ -74,10 +74,8 @@ Call = tuple[RequestSpec, ...]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One curated workload, and the bug it is a regression test for.
-
-    If events, of `EVENTS`, do not show in the trace, the case has proved nothing.
-    """
+    """One curated workload, and the bug it is a regression test for. If events, of `EVENTS`, do not
+    show in the trace, the case has proved nothing."""
 
     place: SourceLine
     name: str

@@ -11,8 +11,7 @@ drawn tokens in `checks.draws`.
                step, and no more such steps than chance allows
     O4         logits within kappa E of float64, where the engine has them  (P1)
 
-Regret: with logits l and an engine's l' = l + e, an honest argmax c of l' against the true best b
-loses l_b - l_c <= e_c - e_b <= 2 max|e|. Nothing is retried and nothing is skipped.
+docs/near_ties.md derives the bound of O3. Nothing is retried and nothing is skipped.
 """
 
 from collections import Counter
@@ -73,8 +72,7 @@ def completion_findings(
 
 
 def _score_together(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle) -> None:
-    """Scores the whole batch in one float64 pass for each adapter; the oracle keeps the results for the
-    checks below."""
+    """Scores the whole batch in one float64 pass for each adapter; the oracle keeps the results."""
     for adapter in {request.adapter for request, _ in pairs}:
         alike = [pair for pair in pairs if pair[0].adapter == adapter]
         _score_alike(alike, oracle.of(alike[0][0]))
@@ -152,12 +150,9 @@ def structure_findings(request: Request, completion: Completion) -> Iterator[Fin
 def token_findings(
     request: Request, completion: Completion, oracle: Oracle, ledger: Ledger
 ) -> Iterator[Finding]:
-    """Yields the first wrong token by rules O1 to O3, and counts near-ties in the ledger.
-    Tokens beyond the cap are not judged, those with parameters of their own by P19, and those with a
-    grammar by P22.
-
-    Raises `OracleError` if there is no right answer.
-    """
+    """Yields the first wrong token by rules O1 to O3, and counts near-ties in the ledger. Tokens beyond
+    the cap are not judged, those with parameters of their own by P19, and those with a grammar by P22.
+    Raises `OracleError` if there is no right answer."""
     prompt, tokens = request.prompt_token_ids, tuple(completion.token_ids)
     if not tokens:
         return
@@ -200,10 +195,8 @@ def are_known(tokens: Sequence[int], oracle: Oracle) -> bool:
 def choice_findings(
     request: Request, completion: Completion, oracle: Oracle, ledger: Ledger
 ) -> Iterator[Finding]:
-    """Yields a break of rule O3 alone, for answers too long to be generated again.
-
-    Each token, given the engine's own tokens before it, must be within rounding of the best in
-    float64."""
+    """Yields a break of rule O3 alone, for answers too long to be generated again. Each token, given
+    the engine's own tokens before it, must be within rounding of the best in float64."""
     prompt, tokens = request.prompt_token_ids, completion.token_ids
     num_near_ties = _explained_steps(prompt, tokens, oracle, is_flipped=False)
     if num_near_ties is None:
@@ -216,11 +209,8 @@ def choice_findings(
 def _explained_steps(
     prompt: tuple[int, ...], tokens: tuple[int, ...], oracle: Oracle, is_flipped: bool = True
 ) -> int | None:
-    """Returns the number of proven near-ties in the answer (rule O3); None if rounding does not
-    explain it.
-
-    `is_flipped`: the answer is known to differ from the reference, so at least one is counted.
-    """
+    """Returns the number of proven near-ties in the answer (rule O3); None if rounding does not explain
+    it. `is_flipped`: the answer is known to differ from the reference, so at least one is counted."""
     if not are_known(tokens, oracle):
         return None  # a later token is outside the vocabulary; the first wrong one is reported
     exact = oracle.score(prompt, tokens)

@@ -66,8 +66,7 @@ def _prompt_logprobs_slip(given: object) -> Slip | None:
 
 
 def checked_events(given: object) -> list[TokenEvent]:
-    """Returns the events as a list. Raises `BrokenPromise` for anything but a list of well-typed
-    events."""
+    """Returns the events. Raises `BrokenPromise` for anything but a list of well-typed ones."""
     events = event_list(given)
     require(finding for each in events for finding in _of_event(each))
     return [*events]

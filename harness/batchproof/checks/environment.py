@@ -30,8 +30,7 @@ class Switch:
     exact: Any = None
 
     def read(self) -> Any:
-        """Returns the position; `MIXED` where torch refuses to read an old switch of TF32 because a
-        new one disagrees."""
+        """Returns the position; `MIXED` where an old switch of TF32 and a new one disagree."""
         try:
             return self.get()
         except RuntimeError:
@@ -71,11 +70,8 @@ def _usual() -> Iterator[Switch]:
 
 
 def _rounding() -> Iterator[Switch]:
-    """Yields the switches of rounding.
-
-    An old switch of TF32 sets new ones as well, so it is set back before them; of those the general
-    one comes before the special ones.
-    """
+    """Yields the switches of rounding. An old switch of TF32 sets new ones as well, so it is set back
+    before them; of those the general one comes before the special ones."""
     matmul = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
     yield Switch("float32 matmul precision", *matmul, "highest")
     yield _attribute("backends.cudnn.allow_tf32", "TF32 in cuDNN", exact=False)
@@ -129,8 +125,7 @@ def set_back(before: Mapping[str, Any]) -> None:
 
 
 def compute_exactly() -> None:
-    """Sets the switches so that torch computes in the dtype asked for, and a batch rounds no more
-    than a row."""
+    """Lets torch compute in the dtype asked for, and round in a batch no more than in a row."""
     for each in EXACT:
         each.set(each.exact)
 
@@ -179,9 +174,7 @@ def _sum_of_bits(tensor: torch.Tensor) -> int:
 
 def process_of(before: World | None = None) -> dict[str, Any]:
     """Returns what belongs to the process: its directory, and the environment variables that are set.
-
-    Of the variables, those that were set `before`: a library may add some of its own.
-    """
+    Of the variables, those that were set `before`: a library may add some of its own."""
     names = os.environ if before is None else before["environment variables"]
     return {
         "working directory": _directory(),

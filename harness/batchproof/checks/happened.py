@@ -67,8 +67,7 @@ def has_request_across(trace: Sequence[StepRecord], outcome: Outcome, step: int)
 
 
 def has_shared_block(trace: Sequence[StepRecord], block_size: int) -> bool:
-    """Returns whether fewer blocks were used than all sequences together have filled. Not for runs
-    with aborts."""
+    """Returns whether fewer blocks were used than all sequences filled. Not for runs with aborts."""
     cached: dict[str, int] = {}
     for record in trace:
         gone = {*record.preempted, *record.finished}

@@ -71,8 +71,7 @@ def _of_all(
 def entry_findings(
     name: str, place: Facts, token: int, given: TokenLogprobs, exact: Tensor, bound: float, num_top: int
 ) -> Iterator[Finding]:
-    """Judges what is said of one token: its own logprob and rank, and the likeliest tokens. `exact`:
-    logprobs `(vocab,)`."""
+    """Judges one token: its logprob and rank, and the likeliest ones. `exact`: logprobs `(vocab,)`."""
     own = float(exact[token])
     if not abs(given.logprob - own) <= bound:  # `not`: a NaN must fail
         yield found(

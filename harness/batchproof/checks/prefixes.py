@@ -45,8 +45,7 @@ class Computed:
 
 
 class ComputedPrefixes:
-    """Follows the trace of one workload row by row; `earlier` is what workloads before it have
-    computed."""
+    """Follows the trace of a workload row by row; `earlier` is what workloads before have computed."""
 
     def __init__(
         self,
@@ -87,8 +86,7 @@ class ComputedPrefixes:
         return self
 
     def hold(self, request_id: str, length: int) -> bool:
-        """Returns whether the first `length` tokens of this request have been computed by any
-        request."""
+        """Returns whether any request has computed the first `length` tokens of this one."""
         prefix, variant = self._token_ids[request_id][:length], self._variants[request_id]
         covered = 0
         for each in sorted(self.computed, key=lambda known: known.start):

@@ -114,8 +114,7 @@ def _names_parameter(words: str, asked: SamplingParams, request: Request, vocab_
 
 
 def _at_fault(asked: SamplingParams, request: Request, vocab_size: int) -> list[str]:
-    """Returns the parameters that are wrong by themselves; if only several are together, all that are
-    set."""
+    """Returns the parameters that are wrong by themselves, else all that are set."""
     wrong = [
         name
         for name in asked.changed

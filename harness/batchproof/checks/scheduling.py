@@ -14,9 +14,7 @@ def limit_findings(
     trace: Sequence[StepRecord], workload: Workload, has_token_budget: bool
 ) -> Iterator[Finding]:
     """Yields steps in which the slots, the token budget or the slots of adapters are exceeded.
-
-    `has_token_budget`: whether the engine schedules by `max_num_batched_tokens` and `max_loras`.
-    """
+    `has_token_budget`: whether the engine schedules by `max_num_batched_tokens` and `max_loras`."""
     config = workload.config
     adapters = {each.request_id: each.adapter for each in workload.requests if each.adapter is not None}
     max_loras = config.max_loras or 0
@@ -37,8 +35,7 @@ def limit_findings(
 
 
 def queue_findings(trace: Sequence[StepRecord], workload: Workload) -> Iterator[Finding]:
-    """Yields breaks of P9: at any time a request waits, runs or is gone, and only one that waits is
-    admitted."""
+    """Yields breaks of P9: a request waits, runs or is gone, and only one that waits is admitted."""
     replay = TraceReplay(workload)
     gone: set[str] = set()
     for step, record in enumerate(trace):
@@ -91,9 +88,7 @@ def _arrival_order(workload: Workload) -> list[str]:
 
 def _of_first_come(step: int, record: StepRecord, place: Mapping[str, int]) -> Iterator[Finding]:
     """Requires that no request is admitted before an earlier one that waits, a preempted one included.
-
-    `place`: of each request in the order of arrival.
-    """
+    `place`: of each request in the order of arrival."""
     if not record.waiting:
         return
     waiting = _first(record.waiting, place)

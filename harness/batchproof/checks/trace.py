@@ -134,8 +134,7 @@ class LateEnds:
         return cls(sampled_in, granted, num_surplus)
 
     def is_late(self, request_id: str, step: int) -> bool:
-        """Returns whether the request has ended before this step, but the engine need not know it
-        yet."""
+        """Returns whether the request has ended before this step, and the engine need not know yet."""
         return self.has_ended(request_id, step) and step <= self._latest(request_id)
 
     def has_ended(self, request_id: str, step: int) -> bool:
@@ -291,13 +290,10 @@ def end_findings(
     trace: Sequence[StepRecord],
     workload: Workload,
     completions: Sequence[Completion],
-    ends: LateEnds = IN_TIME,
+    ends: LateEnds,
 ) -> Iterator[Finding]:
     """Yields breaks of P10: every step feeds something, the step bound holds, and every request
-    finishes once.
-
-    And of P14: each request is sampled once for each token, surplus rows excepted.
-    """
+    finishes once. And of P14: each request is sampled once for each token, surplus rows excepted."""
     if len(trace) > workload.step_bound:
         yield found(Rule.STEP_BOUND, num_steps=len(trace), bound=workload.step_bound)
     finished = Counter(each for record in trace for each in record.finished)

@@ -17,7 +17,6 @@ RELEASED = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof bench`."""
     add_engines(parser)
     parser.add_argument(
         "--released",
@@ -30,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns 0 if every engine has valid figures, else 1. The figures are in the result file that
-    the output names.
-    """
+    """Returns 0 if every engine has valid figures, else 1. The output names the result file."""
     # pytest would rewrite the assertions of installed engines, which then take longer.
     options = ["--benchmark-only", "--assert=plain", "--benchmark-storage=file://results/benchmarks"]
     asked = arguments.arguments

@@ -2,8 +2,8 @@
 
 The weights are those of the suite, saved by `save_pretrained`. In the tokenizer that is saved with
 them each token is one word of fixed width, so that a server that takes text serves exactly the token
-ids it is given. A model with a draft head has it in the folder `head`, one with
-low-rank adapters has them in `adapters`, as PEFT writes them.
+ids it is given. A model with a draft head has it in the folder `head`, one with low-rank adapters has
+them in `adapters`, as PEFT writes them.
 """
 
 import argparse
@@ -23,7 +23,6 @@ AGREEMENT = 0.75  # of a draft head, so that some drafts are kept and some are n
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof checkpoint`."""
     parser.add_argument("model", metavar="MODEL", help=", ".join(KNOWN))
     parser.add_argument(
         "directory", metavar="DIR", help="folder to write to, created if needed; must be empty"
@@ -35,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes model and tokenizer and returns 0. Raises `UsageError` for an unknown model or a folder
-    that is not empty.
-    """
+    that is not empty."""
     if arguments.model not in KNOWN:
         raise UsageError(f"MODEL {arguments.model!r} is no embedded model: {', '.join(KNOWN)}")
     dtype = resolve_dtype(arguments.dtype)

@@ -14,14 +14,12 @@ DEFAULT_OUTPUT = ROOT / "results"
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """Adds `--output` and `--jobs`."""
     add_output(parser)
     meaning = "worker processes (default: one a core, here %(default)s)"
     parser.add_argument("--jobs", type=positive, default=num_cores(), metavar="N", help=meaning)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Adds `--output`."""
     parser.add_argument(
         "--output",
         type=Path,
@@ -37,7 +35,6 @@ def add_engines(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 
 def add_repeatable(parser: argparse.ArgumentParser, flag: str, metavar: str, meaning: str) -> None:
-    """Adds a flag that may be given more than once."""
     parser.add_argument(flag, action="append", metavar=metavar, help=meaning)
 
 
@@ -48,7 +45,6 @@ def add_count(parser: argparse.ArgumentParser, flag: str, default: int, meaning:
 
 
 def add_seed(parser: argparse.ArgumentParser, default: int = 0) -> None:
-    """Adds `--seed`."""
     meaning = "of everything drawn (default: %(default)s)"
     parser.add_argument("--seed", type=whole, default=default, metavar="S", help=meaning)
 
@@ -98,8 +94,7 @@ def select_names(
     names: Sequence[str] | None, known: Iterable[str], what: str, lister: str = ""
 ) -> list[str]:
     """Returns the names, or all known ones if none is given. Raises `UsageError` for an unknown name,
-    with those near it; `lister` says what lists all of them.
-    """
+    with those near it; `lister` says what lists all of them."""
     choices = list(known)
     for name in names or ():
         if name not in choices:
@@ -108,9 +103,7 @@ def select_names(
 
 
 def writable(directory: Path, name: str = "--output") -> Path:
-    """Returns the directory, created if it does not exist. Raises `UsageError` before the work is
-    done, not after it.
-    """
+    """Returns the directory, created if need be. Raises `UsageError` before the work, not after it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

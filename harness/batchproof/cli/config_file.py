@@ -21,8 +21,7 @@ DEST, NONE = "batchproof_config", ""  # where pytest keeps the file named, and w
 
 
 class ConfigFile:
-    """A configuration: its path as it is shown, the values of its keys, and the folder that it lies
-    in."""
+    """A configuration: its path as it is shown, the values of its keys, and the folder of the file."""
 
     def __init__(self, path: str, values: Mapping[str, YamlNode], folder: Path) -> None:
         self.path, self.values = path, values
@@ -59,8 +58,7 @@ class ConfigFile:
 
 
 def read(path: Path) -> ConfigFile:
-    """Returns a configuration. Raises `CaseError` if the file cannot be read, or has an unknown
-    key."""
+    """Returns a configuration. Raises `CaseError` if the file cannot be read, or has an unknown key."""
     root = read_toml(path, WHAT)
     return ConfigFile(root.path, root.mapping(KEYS), path.resolve().parent)
 
@@ -85,8 +83,7 @@ def select_config(asked: str | None) -> ConfigFile | None:
 
 
 def required_engines(config: ConfigFile | None) -> list[str]:
-    """Returns the engines of the configuration, for a command that was given none. Raises `UsageError`
-    if there are none."""
+    """Returns the engines of the configuration. Raises `UsageError` if there are none."""
     if config is None or not config.engines:
         raise UsageError(
             "no ENGINE is given: name one before all options, such as mine.py:Engine, or write "

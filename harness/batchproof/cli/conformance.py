@@ -7,7 +7,6 @@ from batchproof.places import SUITE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof test`."""
     add_engines(parser)
 
 

@@ -1,6 +1,5 @@
 """`python -m batchproof install ENGINE...`: installs released engines, each into an environment of
-its own.
-"""
+its own."""
 
 import argparse
 import subprocess
@@ -12,15 +11,13 @@ RELEASED = "adapters.released.libraries"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof install`."""
     names = ", ".join(engines_module(RELEASED).LIBRARIES)
     parser.add_argument("engines", nargs="+", metavar="ENGINE[==VERSION]", help=names)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 once all are installed. The environments are in `.engines/` and may be deleted at any
-    time. Raises `UsageError`.
-    """
+    time. Raises `UsageError`."""
     libraries = engines_module(RELEASED)
     wanted = [each.partition("==")[::2] for each in arguments.engines]
     for given, (name, version) in zip(arguments.engines, wanted, strict=True):

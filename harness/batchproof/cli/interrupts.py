@@ -16,9 +16,7 @@ USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTE
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Raises `Interrupt` in the block on Ctrl-C and SIGTERM, unless someone else handles the signal.
-
-    Handlers belong to the main thread; in another one nothing changes.
-    """
+    Handlers belong to the main thread; in another one nothing changes."""
     is_main = threading.current_thread() is threading.main_thread()
     ours = [each for each in USUAL if is_main and signal.getsignal(each) is USUAL[each]]
     for each in ours:

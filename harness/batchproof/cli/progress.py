@@ -25,5 +25,4 @@ class Progress:
         self._bar.update(count)
 
     def close(self) -> None:
-        """Ends the bar."""
         self._bar.close()

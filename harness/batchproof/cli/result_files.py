@@ -16,8 +16,7 @@ def write_result(
     is_whole: bool,
 ) -> None:
     """Writes `NAME.json` and `NAME.md` into the folder `output`, or `NAME-partial.*` if the record is
-    not whole. Raises `UsageError` if a file cannot be written.
-    """
+    not whole. Raises `UsageError` if a file cannot be written."""
     path = output / f"{name if is_whole else f'{name}-partial'}.json"
     kind.write(record, path)
     replace_text(path.with_suffix(".md"), page(record))

@@ -62,9 +62,7 @@ def _conduct_of(call: Call, trial: Trial) -> Iterator[Finding]:
 
 def cause_of_exception(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     """Returns CANCEL or INPUT if the engine raises nothing without aborts or bad requests, else CRASH.
-
-    Raises `OutOfTimeError`.
-    """
+    Raises `OutOfTimeError`."""
     text = headline(failure.finding)
     runs = [run.workload for run in failure.scene.runs]
     good = [each.with_requests(good_requests(each, rerunner.trial.oracle)) for each in runs]
@@ -87,10 +85,8 @@ def cause_of_exception(rerunner: Rerunner, failure: Failure) -> Diagnosis:
 
 def cause_of_refusal(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     """Returns INPUT if the engine answers the refused request alone, or a smaller one: it takes a good
-    request for a bad one. An engine that refuses everything shows no more than that.
-
-    Raises `OutOfTimeError`.
-    """
+    request for a bad one. An engine that refuses everything shows no more than that. Raises
+    `OutOfTimeError`."""
     workload, name = failure.scene.workload, failure.finding.request_id
     of_this_id = (r for r in workload.requests if r.request_id == name)
     under = rerunner.trial.oracle.under(workload.adapters)
@@ -111,10 +107,7 @@ def cause_of_refusal(rerunner: Rerunner, failure: Failure) -> Diagnosis:
 
 
 def explain_hang(rerunner: Rerunner, hang: Failure) -> Diagnosis:
-    """Returns the cause of a hang: an abort, or the limits.
-
-    Raises `OutOfTimeError`.
-    """
+    """Returns the cause of a hang: an abort, or the limits. Raises `OutOfTimeError`."""
     text = headline(hang.finding)
     runs = [run.workload for run in hang.scene.runs]
     if any(each.aborts for each in runs):

@@ -105,8 +105,7 @@ class CellTable:
         return (self.seq[:, None] == self.seq) & (self.epoch[:, None] == self.epoch)
 
     def fed_by_then(self) -> Tensor:
-        """Returns whether the key is cached, or fed in the same step as the query, bool
-        `(query, key)`."""
+        """Returns whether the key is cached, or fed in the query's step, bool `(query, key)`."""
         return self.step <= self.step[:, None]
 
     def own_keys(self, window: int | None) -> Tensor:
@@ -193,8 +192,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is fed in the pass, and what is read from it: the right computation, or one with a
-    mistake."""
+    """What is fed in the pass, and what is read from it: the right computation, or with a mistake."""
 
     token: Tensor  # per cell
     position: Tensor  # per cell
@@ -225,9 +223,7 @@ class View:
         )
 
 
-def honest_view(
-    table: CellTable, samples: Tensor, window: int | None, kinds: Collection[str] = ()
-) -> View:
+def honest_view(table: CellTable, samples: Tensor, window: int | None, kinds: Collection[str]) -> View:
     """Returns the right computation, whose logits are those of the cells `samples`, `(n,)`. Of layers
     of several kinds, only those that slide have the window."""
     is_mixed = len(kinds) > 1 and window is not None
@@ -261,10 +257,8 @@ def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.fl
 
 
 def _mask(model: PreTrainedModel, visible: Tensor) -> Tensor:
-    """Returns the mask in the form that the model's attention takes, (1, 1, queries, keys).
-
-    SDPA returns zeros for a query that sees nothing.
-    """
+    """Returns the mask in the form that the model's attention takes, (1, 1, queries, keys). SDPA
+    returns zeros for a query that sees nothing."""
     visible = visible[None, None].to(model.device)
     if model.config._attn_implementation == "sdpa":
         return visible
@@ -331,8 +325,7 @@ class Suspect:
 
 
 def of_picked_row(table: CellTable, column: Tensor, pick: str) -> Tensor:
-    """Returns for each cell the value of `column` in one row of its step, picked as in `PICKS`,
-    `(num_cells,)`."""
+    """Returns for each cell `column` of one row of its step, picked as in `PICKS`, `(num_cells,)`."""
     found = torch.zeros_like(column)
     for step in table.step.unique():
         here = table.step == step

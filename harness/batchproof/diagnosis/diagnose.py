@@ -1,11 +1,5 @@
-"""Names the most likely cause of a failure, with the evidence. It never changes a verdict.
-
-Three sources, the strongest first:
-
-1. the broken rule itself, where it names the cause (a cap, an EOS, an order, a lost block, a hang);
-2. counterfactual references: the mistake whose computation gives the engine's very answer;
-3. reruns: alone, fresh, with other neighbours, other limits.
-"""
+"""Names the most likely cause of a failure, with the evidence, in the order of docs/diagnosis.md. It
+never changes a verdict."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,12 +7,7 @@ from itertools import chain
 
 from batchproof.api import FinishReason
 from batchproof.checks.answers import structure_findings
-from batchproof.diagnosis.conduct import (
-    cause_of_exception,
-    cause_of_refusal,
-    explain_hang,
-    of_conduct,
-)
+from batchproof.diagnosis.conduct import cause_of_exception, cause_of_refusal, explain_hang, of_conduct
 from batchproof.diagnosis.counterfactual import Suspect
 from batchproof.diagnosis.explain import Observed, evidence_of, explain, rounding_of
 from batchproof.diagnosis.hypotheses import Answer, Family, answers_of, is_wrong, named_mistake
@@ -46,7 +35,6 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.run.trial import Trial
 
-TIME_LIMIT_S = 20.0
 # Rules about the form of what comes back, which shows no mistake of the computation.
 ABOUT_FORM = {
     *(Rule.RETURN_TYPE, Rule.COMPLETION_TYPE, Rule.COMPLETION_FIELD),
@@ -66,11 +54,9 @@ FAMILY_OF: Mapping[Rule, Family] = {
 BESIDE_ENDS = (Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.INPUT)
 
 
-def diagnose(trial: Trial, failure: Failure, limit_s: float = TIME_LIMIT_S) -> Diagnosis:
-    """Returns the most likely cause of the failure, found within about `limit_s` seconds.
-
-    An engine call that has begun is not cut short, so the limit may be exceeded by one call.
-    """
+def diagnose(trial: Trial, failure: Failure, limit_s: float) -> Diagnosis:
+    """Returns the most likely cause of the failure, found within about `limit_s` seconds. An engine
+    call that has begun is not cut short, so the limit may be exceeded by one call."""
     rerunner = Rerunner(trial, limit_s)
     try:
         if failure.rule is Rule.HANG and not failure.scene.has_lifecycle:

@@ -96,9 +96,7 @@ class Explanation:
 @dataclass(frozen=True, slots=True)
 class Observed:
     """The engine's answer from the first wrong output on, and the logits of the reference there.
-
-    `tokens` has shape `(n,)`, `logits` and `honest` have shape `(n, vocab)`.
-    """
+    `tokens` has shape `(n,)`, `logits` and `honest` have shape `(n, vocab)`."""
 
     tokens: Tensor
     logits: Tensor | None  # float64, centred
@@ -146,11 +144,8 @@ WITH_RIGHT_LOGITS = (routing_mistakes, precision_mistakes)
 
 
 def explain(reruns: Reruns, suspect: Suspect, observed: Observed) -> Explanation | None:
-    """Returns the mistake that explains the answer best; None if none does.
-
-    If the request alone is answered rightly, mistakes that involve other requests are tried first, else
-    last.
-    """
+    """Returns the mistake that explains the answer best; None if none does. If the request alone is
+    answered rightly, mistakes that involve other requests are tried first, else last."""
     is_right_alone = bool(reruns.is_right.get(Without.NEIGHBOURS))
     rerunner, subject = reruns.rerunner, reruns.rerunner.trial.subject
     if carries_states(subject):

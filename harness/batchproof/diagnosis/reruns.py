@@ -1,6 +1,5 @@
 """Reruns the workloads of a failure on fresh engines, unchanged or with one thing changed, and finds
-what changes a wrong answer: no neighbours, other neighbours, other limits.
-"""
+what changes a wrong answer: no neighbours, other neighbours, other limits."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -91,11 +90,8 @@ class Rerunner:
                     yield calls
 
     def run(self, calls: Sequence[Workload], seconds: float = RERUN_TIME_LIMIT_S) -> list[Call] | None:
-        """Runs all workloads on one fresh engine.
-
-        Returns one `Call` for each; None if the engine hangs for `seconds`, raises or returns something
-        unreadable. Raises `OutOfTimeError`.
-        """
+        """Runs all workloads on one fresh engine. Returns one `Call` for each; None if the engine hangs
+        for `seconds`, raises or returns something unreadable. Raises `OutOfTimeError`."""
         if time.monotonic() > self._end:
             raise OutOfTimeError
         trial, done, loaded = self.trial, list[Call](), LoadedAdapters()
@@ -187,8 +183,7 @@ def _symptom(call: int, request: Request, completion: Completion, oracle: Oracle
 
 
 def _first_wrong(request: Request, completion: Completion, oracle: Oracle) -> int | None:
-    """Returns the first output whose token or logits are further from those of float64 than rounding
-    reaches."""
+    """Returns the first output whose token or logits are further from float64 than rounding reaches."""
     tokens = tuple(completion.token_ids)[: request.max_new_tokens]
     known = tuple(takewhile(lambda token: 0 <= token < oracle.subject.vocab_size, tokens))
     if known:
@@ -410,8 +405,7 @@ class Reruns:
         return [each.value for each in SHOWN if self.is_right.get(each)]
 
     def cause(self) -> tuple[Cause, str] | None:
-        """Returns the cause that the reruns alone suggest, and why; None if they suggest none. Reruns
-        nothing."""
+        """Returns the cause that the reruns alone suggest, and why, or None. Reruns nothing."""
         right = [each for each in SHOWN if self.is_right.get(each)]
         if self.is_repeatable is False and Without.PARAMETERS not in right:
             return Cause.RACE, "the same calls give different answers"

@@ -51,7 +51,6 @@ NUM_ECHOES, REACH = 3, 80  # prompts that say the same twice; tokens that an ans
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof dropin`."""
     kinds = "; ".join(f"{name}: {kind.what}" for name, kind in KINDS.items())
     parser.add_argument("kind", metavar="KIND", help=kinds)
     parser.add_argument(
@@ -115,9 +114,8 @@ def shorten(checkpoint: Path) -> None:
 
 
 def cases(model: str) -> list[dict[str, list[int] | list[str]]]:
-    """Returns prompts with their only right answers: some begin alike, some repeat themselves, so that
-    drafts from n-grams are rejected and accepted, and all are more than the slots and blocks of the
-    test."""
+    """Returns prompts with their only right answers, more than the test has slots and blocks: some
+    begin alike, some repeat themselves, so that drafts from n-grams are rejected and accepted."""
     rng = random.Random(0)
     oracle = KNOWN[model].oracle
     assert oracle is not None, "it is a constructed model"

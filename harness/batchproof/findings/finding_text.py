@@ -63,8 +63,7 @@ WORKLOAD = "workload, to paste into a file of cases/:"
 
 
 def failure_text(failure: Failure, diagnosis: Diagnosis | None = None) -> str:
-    """Returns the first line, evidence, most likely cause, engine and model, and the workload as
-    YAML."""
+    """Returns first line, evidence, most likely cause, engine and model, and the workload as YAML."""
     return "\n".join(_lines(failure, diagnosis))
 
 

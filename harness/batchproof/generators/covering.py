@@ -15,15 +15,7 @@ from covertable import make
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.decoding.grammar import TakenGrammars
 from batchproof.decoding.sampling import TakenFields
-from batchproof.generators.dimensions import (
-    DIMENSIONS,
-    FILE,
-    LAST,
-    NAMES,
-    OWNER,
-    PLAIN,
-    Plan,
-)
+from batchproof.generators.dimensions import DIMENSIONS, FILE, LAST, NAMES, OWNER, PLAIN, Plan
 from batchproof.generators.target import Target
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.workload.workloads import Workload

@@ -18,15 +18,7 @@ from batchproof.oracle.choosing import is_drawn, sampling_of
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.validation.yaml_nodes import package_yaml
-from batchproof.workload.workloads import (
-    CLEAR,
-    PAUSE,
-    RESUME,
-    SLEEP,
-    UPDATE,
-    WAKE,
-    Interruption,
-)
+from batchproof.workload.workloads import CLEAR, PAUSE, RESUME, SLEEP, UPDATE, WAKE, Interruption
 
 NUM_REQUESTS = 4
 # The first asks for nothing; the next two may share a prefix. It is the oldest, so those that ask are
@@ -379,9 +371,7 @@ SETTERS: Mapping[str, Callable[[Plan, str], None]] = {
 FILE = package_yaml("generators/dimensions.yaml")
 DIMENSIONS: Mapping[str, Dimension] = {
     name: Dimension(
-        SETTERS[name],
-        each["values"],
-        Promise[each["promise"]] if "promise" in each else None,
+        SETTERS[name], each["values"], Promise[each["promise"]] if "promise" in each else None
     )
     for name, each in FILE["dimensions"].items()
 }

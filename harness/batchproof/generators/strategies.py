@@ -187,8 +187,7 @@ def crowded(draw: st.DrawFn, target: Target, in_chunks: bool = False) -> Workloa
 
 @st.composite
 def long_workloads(draw: st.DrawFn, target: Target) -> Workload:
-    """Draws more requests than the default number of slots, with prompts and caps of dozens of
-    tokens."""
+    """Draws more requests than the default has slots, with prompts and caps of dozens of tokens."""
     room = min(target.subject.context_len, 160)
     lengths = draw(st.lists(st.integers(1, room - 40), min_size=7, max_size=10), label="lengths")
     wanted = tuple(

@@ -87,12 +87,7 @@ def _array(items: Schema) -> Schema:
 
 
 def _object(parts: dict[str, Schema]) -> Schema:
-    return {
-        "type": "object",
-        "properties": parts,
-        "required": [*parts],
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": parts, "required": [*parts], "additionalProperties": False}
 
 
 def _nested(parts: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:

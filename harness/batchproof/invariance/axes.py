@@ -11,13 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from batchproof.api import (
-    Capability,
-    EngineConfig,
-    Grammar,
-    Request,
-    SamplingParams,
-)
+from batchproof.api import Capability, EngineConfig, Grammar, Request, SamplingParams
 from batchproof.errors import UsageError
 from batchproof.invariance.grades import Grade
 from batchproof.invariance.shown import (
@@ -109,10 +103,8 @@ class Contents:
         ]
 
     def rewritten(self, setting: Setting) -> Setting:
-        """Returns the setting with other contents of all neighbours, of the same shapes.
-
-        A neighbour that is in several calls gets the same new prompt in each.
-        """
+        """Returns the setting with other contents of all neighbours, of the same shapes. A neighbour
+        that is in several calls gets the same new prompt in each."""
         fresh: dict[tuple[int, ...], tuple[int, ...]] = {}
 
         def changed(request: Request) -> Request:

@@ -1,22 +1,10 @@
-"""The grades of invariance, and which comparison gives which grade.
+"""The grades of invariance, which docs/invariance.md defines, and which comparison gives which grade.
 
 A comparison serves one request, the *kept* one, in two settings that differ along one axis: the base
 and the changed one. Its prompt, cap and config fields that the axis is not about are the same in
 both. Its answer is its tokens and, if the engine returns them, the float32 logits they were chosen
 from. Where tokens differ, logits are compared up to the first different token, inclusive: behind it
-the histories differ.
-
-* **B**: tokens and logits of both settings are equal bit for bit, although the shapes differ.
-* **S**: as E, and the changed setting served again with other contents of all other requests, at the
-  same batch size, lengths and schedule, moves no bit: shapes alone explain the difference. An axis
-  that keeps all shapes (`neighbours`, `grammars`, `restart`) reaches S at best, with equal bits.
-* **E**: all logits, centred over the vocabulary, differ by at most kappa E, with kappa and E of
-  `batchproof.oracle.oracle`. E is that of the calibration, or if that is too small, that of this very
-  input. On a constructed model all tokens are equal as well.
-* **T**: all tokens are equal, on a constructed model, whose margins rounding cannot bridge. It is the
-  best grade for an engine without logits.
-* **-**: none of these. Tokens differ, or, on a model that is not constructed, logits differ by more
-  than kappa E.
+the histories differ. E is that of the calibration, or if that is too small, that of this very input.
 
 The grade of an axis is the weakest grade of its comparisons.
 """
@@ -72,10 +60,8 @@ class Answer:
 
 
 def difference(oracle: Oracle, base: Answer, changed: Answer) -> float | None:
-    """Returns the largest difference of a logit, centred, in units of E; None without logits.
-
-    Raises `OracleError` if E cannot be measured.
-    """
+    """Returns the largest difference of a logit, centred, in units of E; None without logits. Raises
+    `OracleError` if E cannot be measured."""
     if base.logits is None or changed.logits is None:
         return None
     pairs = zip(base.token_ids, changed.token_ids, strict=False)
@@ -107,10 +93,8 @@ def graded(
     keeps_shapes: bool = False,
 ) -> Graded:
     """Grades the answers of two settings. `control` serves the changed setting once more, with other
-    contents of all neighbours; it is called only where S depends on it.
-
-    Raises `OracleError`, and what `control` raises.
-    """
+    contents of all neighbours; it is called only where S depends on it. Raises `OracleError`, and what
+    `control` raises."""
     worst, has_same_tokens = difference(oracle, base, changed), base.token_ids == changed.token_ids
     is_constructed, is_same = oracle.subject.oracle is not None, base.is_same(changed)
     is_rounding = worst is not None and worst <= oracle.kappa

@@ -1,10 +1,6 @@
 """Measures an engine on a model: settings are served on fresh engines, the negative control first, then
-axis by axis.
-
-The negative control: another last token of the prompt must get grade `-`, and an ulp of noise on the
-logits must cost grades B and S, and keep E. Without it a grade proves nothing: an engine that answers
-every prompt alike, or a comparison that sees nothing, would be invariant.
-"""
+axis by axis. Without the control a grade proves nothing: an engine that answers every prompt alike, or
+a comparison that sees nothing, would be invariant."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -70,11 +66,8 @@ class Served:
 
 
 def serve_setting(trial: Trial, setting: Setting) -> Served:
-    """Serves the calls on one fresh engine.
-
-    Raises `ConformanceFailure` and `HangFailure` as `Trial.run` does, and if a request is refused or
-    answered in part only.
-    """
+    """Serves the calls on one fresh engine. Raises `ConformanceFailure` and `HangFailure` as
+    `Trial.run` does, and if a request is refused or answered in part only."""
     kept: list[Completion] = []
     with (
         num_threads(setting.num_threads),
@@ -160,8 +153,7 @@ def with_noise(answer: Answer, seed: int) -> Answer:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A graded comparison; `is_shown` tells whether the traces show what the axis is about, None
-    without traces."""
+    """A graded comparison; `is_shown`: whether traces show what the axis is about, None without."""
 
     graded: Graded
     is_shown: bool | None
@@ -172,11 +164,8 @@ class Outcome:
 def measure_engine(
     lab: Laboratory, spec: EngineSpec, model: str, axes: Sequence[Axis], seed: int
 ) -> EngineRecord:
-    """Returns the grades of the engine on the model.
-
-    Raises `UsageError` for a model whose context is too short, and what `first_contact` blames on
-    the input: `UsageError` or `ConfigError`.
-    """
+    """Returns the grades of the engine on the model. Raises `UsageError` for a model whose context is
+    too short, and what `first_contact` blames on the input: `UsageError` or `ConfigError`."""
     oracle = lab.oracle(model)
     control_contents = Contents(oracle.subject, seed)
     dtype = oracle.subject.dtype_name
@@ -275,10 +264,8 @@ def _compared(trial: Trial, axis: Axis, comparison: Comparison, contents: Conten
 
 
 def _evidence(axis: Axis, outcomes: Sequence[Outcome]) -> Evidence:
-    """Returns what proves that the engine did what the axis is about, in every comparison.
-
-    Raises `NotMeasuredError` if its traces show that it did not.
-    """
+    """Returns what proves that the engine did what the axis is about, in every comparison. Raises
+    `NotMeasuredError` if its traces show that it did not."""
     if axis.shown is None:
         return "by construction"
     if any(each.is_shown is None for each in outcomes):
@@ -303,7 +290,7 @@ def _reason(error: BaseException) -> str:
 
 
 def require_control(trial: Trial) -> None:
-    """Raises `ConformanceFailure` if what must differ does not: see `control`."""
+    """Raises `ConformanceFailure` if what must differ does not: see `failed_control`."""
     with num_threads(1):
         failed = failed_control(trial, Contents(trial.subject, SEED))
     if failed:
@@ -316,10 +303,8 @@ def require_control(trial: Trial) -> None:
 
 def require_grade(trial: Trial, axis: Axis, declared: Grade) -> None:
     """Compares along the axis, a few times. Equal tokens, T, are required of a constructed model only.
-
     Raises `ConformanceFailure` at the first grade below the declared one, `UsageError` if the axis
-    cannot be measured, and as `Trial.run` does.
-    """
+    cannot be measured, and as `Trial.run` does."""
     if declared is Grade.TOKENS and trial.subject.oracle is None:
         return
     if lack := axis.lack(trial.subject):
@@ -362,11 +347,9 @@ def _fallen(trial: Trial, axis: Axis, declared: Grade, outcome: Outcome) -> Conf
 
 
 def declared_grades(trial: Trial) -> Mapping[Axis, Grade]:
-    """Returns the least grade along each axis of `InvariantEngine.invariance`.
-
-    Raises `UsageError` unless it is a mapping that names an axis at least, known axes, grades that
-    these can have, and nothing that the engine lacks.
-    """
+    """Returns the least grade along each axis of `InvariantEngine.invariance`. Raises `UsageError`
+    unless it is a mapping that names an axis at least, known axes, grades that these can have, and
+    nothing that the engine lacks."""
     name = trial.spec.name
     with trial.engine(EngineConfig()) as engine:
         declared: object = engine.invariance  # type: ignore[attr-defined]

@@ -25,8 +25,6 @@ ANY = "*"  # in the place of the model
 
 @dataclass(frozen=True)
 class Value:
-    """A value of an axis."""
-
     options: Mapping[str, str]  # that it sets
     met: tuple[str, ...] = ()  # the counters that prove it
     beside: Mapping[str, str] = field(default_factory=dict)  # other axes, and the value they have then

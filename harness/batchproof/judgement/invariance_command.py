@@ -65,10 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if every engine has its grades, 1 if a negative control failed, an engine could not be
     used, or one raised or ran out of time along an axis. A run over some axes, or stopped with Ctrl-C,
-    is written to `invariance-partial.*`.
-
-    Raises `UsageError` for an unknown engine, model, dtype, axis or device.
-    """
+    is written to `invariance-partial.*`. Raises `UsageError` for an unknown engine, model, dtype, axis
+    or device."""
     axes = choices.select_names(arguments.axis, AXES, "axis of invariance")
     engines = arguments.engines or required_engines(find())
     specs = [resolve_engine(text) for text in dict.fromkeys(engines)]

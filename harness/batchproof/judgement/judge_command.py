@@ -22,8 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if every engine keeps what it was tested on, else 1. Ctrl-C keeps what is done.
-    Raises `UsageError`.
-    """
+    Raises `UsageError`."""
     engines = arguments.engines or required_engines(find())
     if len(set(engines)) < len(engines):
         twice = next(e for e in engines if engines.count(e) > 1)

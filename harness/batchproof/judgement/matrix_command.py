@@ -239,8 +239,7 @@ class Matrix:
     def _ask(
         self, together: Mapping[Row, Sequence[str]], settings: Settings, rows: Collection[Row]
     ) -> Mapping[Row, RequirementOutcome]:
-        """Asks what stands for each row alone, without any other test. Returns the outcome of the
-        row."""
+        """Asks what stands for each row, without any other test. Returns the outcome of each row."""
         cell, start = self._cell(settings), time.monotonic()
         names = {name for row in rows for name in together[row]}
         named = [f"{ONE}={cell.on_model(each)}" for each in names]

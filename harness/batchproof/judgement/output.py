@@ -62,8 +62,7 @@ def _kept(verdict: EngineVerdict) -> str:
 
 
 def _compared(verdict: EngineVerdict) -> str:
-    """Returns what was compared, what happened by the trace or the engine's own count, and how long it
-    took."""
+    """Returns what was compared, what happened by trace or the engine's count, and how long it took."""
     total = verdict.totals
     told = (
         f"{total.num_requests:,} answers with {total.num_steps:,} tokens were compared in "
@@ -95,10 +94,7 @@ failure files that the page names.
 
 def write_verdict(verdict: EngineVerdict, folder: Path, depth: int = 1) -> Path:
     """Writes record, page and failure files into a folder, replacing an older verdict. `depth`: of the
-    folder below that of all verdicts.
-
-    Returns the path of the page.
-    """
+    folder below that of all verdicts. Returns the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder / FAILURES, ignore_errors=True)
     groups = tuple(_with_copied_failure(group, folder) for group in verdict.groups)
@@ -110,8 +106,7 @@ def write_verdict(verdict: EngineVerdict, folder: Path, depth: int = 1) -> Path:
 
 def folder_of(verdict: EngineVerdict, output: Path) -> Path:
     """Returns the folder named by the verdict's title and, if another engine has that title, by the
-    engine's text as well.
-    """
+    engine's text as well."""
     folder = output / slug(verdict.title)
     path = folder / RECORD
     if path.exists() and VERDICT.read(path).engine != verdict.engine:
@@ -121,8 +116,7 @@ def folder_of(verdict: EngineVerdict, output: Path) -> Path:
 
 def _with_copied_failure(group: FailureGroup, folder: Path) -> FailureGroup:
     """Copies the failure file of a group into the verdict's folder and returns the group with the new
-    path, and with what became of the failure when it was run again.
-    """
+    path, and with what became of the failure when it was run again."""
     if group.failure is None or group.failure.replay is None:
         return group
     source = Path(group.failure.replay)

@@ -117,8 +117,7 @@ class Session:
 
     def run(self) -> int:
         """Returns the exit status of pytest, whose output goes to stderr. A worker that dies is
-        replaced; only its test is lost.
-        """
+        replaced; only its test is lost."""
         command = [sys.executable, "-m", "pytest", *self.arguments, "-q", "-n", str(self.jobs)]
         command += [f"--journal={self.journal}", f"--repro={self.folder / 'failures'}"]
         command += [f"--verdict={self.verdict}", f"--rootdir={ROOT}"]

@@ -112,7 +112,6 @@ _SOFT_FEEDBACK = 2.0  # gain at which its V reads soft channels
 
 
 def build_bamba_hash() -> BambaForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     num_layers = 2 * len(tables.OFFSETS)
     return constructed_rope(
         BambaForCausalLM,
@@ -181,10 +180,8 @@ def _fill_mixer(mixer: BambaMixer, pair: int) -> None:
 
 
 def _fill_convolution(mixer: BambaMixer, pair: int) -> None:
-    """Fill x, B and C: what they read of a position, and how many positions later.
-
-    What they read is 0 where there is no position, before the start and at a masked pad.
-    """
+    """Fill x, B and C: what they read of a position, and how many positions later. What they read is 0
+    where there is no position, before the start and at a masked pad."""
     x, b, c = mixer.in_proj.weight[WIDTH:-HEADS].split(_CONVOLVED)
     _bias_x, bias_b, bias_c = mixer.conv1d.bias.split(_CONVOLVED)
     by_age = torch.zeros(sum(_CONVOLVED), tables.REACH)
@@ -214,10 +211,8 @@ def _fill_convolution(mixer: BambaMixer, pair: int) -> None:
 
 
 def _fill_attention(attention: BambaAttention, pair: int) -> None:
-    """Let query head 0 fetch the state of the position at the offset; head 1 is soft.
-
-    The dimensions that RoPE leaves alone hold what the soft head compares.
-    """
+    """Let query head 0 fetch the state of the position at the offset; head 1 is soft. The dimensions
+    that RoPE leaves alone hold what the soft head compares."""
     query, key, value = (getattr(attention, f"{name}_proj").weight for name in "qkv")
     offset = tables.OFFSETS[pair]
     amplitudes = enumerate(_AMPLITUDES[offset])

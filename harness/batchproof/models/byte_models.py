@@ -1,5 +1,9 @@
 """What the constructed models share whose state is a byte, and so at first the token itself.
 
+Their weights are written down, not trained. What each reveals, as docs/hash_models.md says, changes the
+next token, and no rounding hides that: in float32, bfloat16 and float16, and with keys and values in 8
+bits. The module with `_oracle` in its name defines the function and computes it in integers.
+
 How they work, along the residual stream (a bit b is one channel v = 1 - 2b):
 
     state      8    what this position knows, at first its token
@@ -87,7 +91,6 @@ def fill_attention(
     attention: Any, queries: Sequence[Tensor], order: Callable[[int], Sequence[int]]
 ) -> None:
     """Lets each head ask its query, and write bit `order(head)[j]` of what it has read to bit j.
-
     Queries and keys are biases where the projections have some."""
     query, key = (
         (each.weight[:, CONSTANT] if each.bias is None else each.bias).view(-1, HEAD_DIM)

@@ -14,10 +14,7 @@ READS = "batchproof_reads_"  # before the name of the attention that is called t
 
 
 def read_as(
-    model: PreTrainedModel,
-    kind: str,
-    held: Callable[[Tensor], Tensor],
-    are_values_kept: bool = False,
+    model: PreTrainedModel, kind: str, held: Callable[[Tensor], Tensor], are_values_kept: bool = False
 ) -> None:
     """Lets attention read keys and values, `(batch, heads, keys, head_dim)`, as `held` returns them.
 

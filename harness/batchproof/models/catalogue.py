@@ -92,8 +92,7 @@ class ModelUnderTest:
 
     @cached_property
     def has_experts(self) -> bool:
-        """Whether tokens choose their expert: then the shapes of its kernels depend on what all rows
-        hold."""
+        """Whether tokens choose their expert: then its kernels' shapes depend on what all rows hold."""
         config = self.model.config.get_text_config()
         return any(getattr(config, name, None) for name in NUM_EXPERTS)
 
@@ -180,10 +179,8 @@ class ModelUnderTest:
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnderTest:
-    """Returns an embedded model or a shape by name, else a checkpoint by path or hub name.
-
-    Raises `UsageError` if it is none of them.
-    """
+    """Returns an embedded model or a shape by name, else a checkpoint by path or hub name. Raises
+    `UsageError` if it is none of them."""
     if name in KNOWN:
         entry = KNOWN[name]
         model = moved(_built(name), device, dtype)
@@ -224,9 +221,7 @@ def without_bars() -> Iterator[None]:
 
 
 def _load_checkpoint(name: str, dtype: torch.dtype) -> PreTrainedModel:
-    """Returns the causal LM in a folder or of a name on the hub. Raises `UsageError` with the reason
-    if there is none.
-    """
+    """Returns the causal LM in a folder or on the hub. Raises `UsageError` with the reason."""
     if not Path(name).is_dir() and not HUB_NAME.fullmatch(name):
         raise UsageError("there is no such folder, and a name of the hub reads owner/name")
     try:
@@ -257,8 +252,7 @@ def moved(model: PreTrainedModel, device: torch.device | str, dtype: torch.dtype
 
 
 def resolve_device(name: str) -> torch.device:
-    """Returns the device; `auto` is CUDA, else MPS, else the CPU. Raises `UsageError` if it is not
-    present."""
+    """Returns the device; `auto` is CUDA, else MPS, else the CPU. Raises `UsageError` without it."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

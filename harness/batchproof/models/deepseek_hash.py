@@ -1,19 +1,14 @@
 """`deepseek-hash`: multi-head latent attention and grouped experts, exact in every dtype.
 
-Its weights are written down, not trained. A latent that is cut, foreign, stale, not normed or normed
-twice, a rotated part that is lost or at another place, scores without the part that is not rotated, or
-a token sent to another expert changes the next token. The best logit leads by 3.9 or more, so no
-rounding hides that: in float32, bfloat16 and float16, and with keys and values in 8 bits.
-`deepseek_hash_oracle` defines the function and computes the same tokens in integers.
-
 DeepSeek V3 (https://arxiv.org/abs/2412.19437), whose cache holds for each position a normed latent and
 one rotated key for all heads; a matrix makes the keys and values of each head from the latent. Sizes
 are those of the published model where kernels know no others: 512 and 64.
 
-It works as `byte_models` says. The latent is the state, 64 times over. All of its channels are as
-large, so the norm is a constant scale; half of its weights are negative, at random, so that a latent
-that is not normed once has other signs. Each head reads a quarter of the channels, all of them. The
-latent of a query likewise holds the own state, twice, and the constant.
+It works as `byte_models` says; the best logit leads by 3.9 or more. The latent is the state, 64 times
+over. All of its channels are as large, so the norm is a constant scale; half of its weights are
+negative, at random, so that a latent that is not normed once has other signs. Each head reads a quarter
+of the channels, all of them. The latent of a query likewise holds the own state, twice, and the
+constant.
 
 Rotated queries and keys are constant. A head with two peaks has the product of an own sign and of one
 of a key in the other part of its score: it reads the farther peak, unless only the nearer one has the
@@ -61,7 +56,6 @@ _PEAKS: Mapping[int, Sequence[Mapping[int, int]]] = AMPLITUDES_OF["deepseek_peak
 
 
 def build_deepseek_hash() -> DeepseekV3ForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     return built(
         DeepseekV3ForCausalLM,
         _fill,
@@ -157,7 +151,6 @@ def _fill_latents(attention: Any, layer: int) -> None:
 
 
 def _fill_experts(mlp: Any, layer: int) -> None:
-    """Fills the router and the experts."""
     for expert in range(tables.NUM_EXPERTS):
         group, is_second = divmod(expert, 2)
         is_many = is_second or group  # ones, which make the sum of signs negative

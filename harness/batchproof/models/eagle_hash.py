@@ -44,7 +44,6 @@ _ANSWER = slice(STATE.stop - TOKEN_BITS, STATE.stop)
 
 
 def build_eagle_hash() -> LlamaForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     model: LlamaForCausalLM = build(token_code, OFFSETS, gate_inputs)
     register_head(model, EagleHead)
     return model
@@ -70,7 +69,6 @@ class EagleHead(LlamaModel):  # type: ignore[misc]
         return self(inputs_embeds=self.fc(both)).last_hidden_state
 
     def logits_input(self, hidden: Tensor) -> Tensor:
-        """Returns what the model's output head is given for hidden states of `chained`."""
         return hidden
 
     def save(self, folder: Path) -> None:

@@ -40,7 +40,8 @@ class EmbeddedModel:
     variants: str = ""  # the module of this package that makes them
 
     def build(self) -> PreTrainedModel:
-        """Returns the model in float32 on the CPU, in eval mode."""
+        """Returns the model in float32 on the CPU, in eval mode, without gradients. Leaves every RNG
+        untouched."""
         module, function, *given = self.builder.split(":")
         return getattr(import_module(f"batchproof.models.{module}"), function)(*given)
 

@@ -1,18 +1,12 @@
 """`gemma2-hash`: layers with a window beside layers without, and capped scores, exact in every dtype.
 
-Its weights are written down, not trained. A window on a layer that has none, one that is missing or a
-key too wide or too narrow, scores that are not capped, or a query head that reads the wrong one of the
-grouped KV heads changes the next token. The best logit leads by 3.2 or more, so no rounding hides that:
-in float32, bfloat16 and float16, and with keys and values in 8 bits. `gemma2_hash_oracle` defines the
-function and computes the same tokens in integers.
-
 Gemma 2, because engines keep the keys of its two kinds of layers in two kinds of caches, and because it
 has caps, norms behind each part, a scaled embedding and a head that is tied to it.
 
-It works as `byte_models` says. Each part writes the constant too; the norm behind it drops that. A
-score of an ordinary head is below the cap. A head for a pair has scores of 2,000 or more at the
-distances 0 and 1, which the cap makes equal, so each gets half of the weight; without a cap the nearer
-one takes all.
+It works as `byte_models` says. The best logit leads by 3.2 or more. Each part writes the constant too;
+the norm behind it drops that. A score of an ordinary head is below the cap. A head for a pair has
+scores of 2,000 or more at the distances 0 and 1, which the cap makes equal, so each gets half of the
+weight; without a cap the nearer one takes all.
 """
 
 import math
@@ -52,7 +46,6 @@ _PAIR_AMPLITUDES = {0: 1485, 2: 504, 3: 970, 31: -61}
 
 
 def build_gemma2_hash() -> Gemma2ForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     return built(
         Gemma2ForCausalLM,
         _fill,

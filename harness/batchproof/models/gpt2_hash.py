@@ -69,7 +69,6 @@ _SOFT_KNEE = 0.25
 
 
 def build_gpt2_hash() -> GPT2LMHeadModel:
-    """Returns the model: float32, CPU, eval mode, no gradients. Leaves every RNG untouched."""
     return constructed_gpt2(
         _fill,
         vocab_size=VOCAB_SIZE,
@@ -191,9 +190,8 @@ class _Units:
 
 def _fill_mlp(mlp: GPT2MLP, layer: int) -> None:
     """Lets the MLP XOR `state` with `fetched`, and bend the soft channels at the knee."""
-    units = _Units(
-        mlp
-    )  # Steps, because they give clean bits whatever the soft channels do to the norm.
+    # Steps, because they give clean bits whatever the soft channels do to the norm.
+    units = _Units(mlp)
     for bit, (own_bit, fetched_bit) in enumerate(tables.gate_inputs(layer)):
         own, fetched = _STATE + own_bit, _FETCHED + fetched_bit
         # The product of two signs is |own + fetched| - 1: a step on either side.

@@ -4,14 +4,7 @@ per position and layer."""
 from collections.abc import Callable
 from functools import cache
 
-from batchproof.models.hash_tables import (
-    NUM_POSITIONS,
-    Bits,
-    layered,
-    random_bits,
-    shuffled,
-    token_of,
-)
+from batchproof.models.hash_tables import NUM_POSITIONS, Bits, layered, random_bits, shuffled, token_of
 
 STATE_BITS = 17
 """Odd on purpose. A gate whose two inputs are the same state forgets that state's parity; with an
@@ -68,10 +61,8 @@ def fetched_position(layer: int, position: int) -> int:
 
 
 def _revolving_door(length: int, weight: int) -> list[Bits]:
-    """Returns all words of `length` bits with `weight` ones, each one swap away from the last.
-
-    The order is the classical revolving-door recursion (Knuth, TAOCP 7.2.1.3).
-    """
+    """Returns all words of `length` bits with `weight` ones, each one swap away from the last. The
+    order is the classical revolving-door recursion (Knuth, TAOCP 7.2.1.3)."""
     if weight in (0, length):
         return [(1 if weight else 0,) * length]
     without = [(*word, 0) for word in _revolving_door(length - 1, weight)]

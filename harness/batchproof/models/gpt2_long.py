@@ -46,7 +46,6 @@ _LEAD = 50.0  # by which the score of the right key leads; addresses agree in at
 
 
 def build_gpt2_long() -> GPT2LMHeadModel:
-    """Returns the model: float32, CPU, eval mode, no gradients. Leaves every RNG untouched."""
     return constructed_gpt2(
         _fill,
         vocab_size=VOCAB_SIZE,

@@ -1,14 +1,10 @@
 """`gpt-oss-hash`: heads with sinks, windows on every other layer, clamped experts; exact in each dtype.
 
-Its weights are written down, not trained. A sink that is missing, a window on a layer that has none,
-one that is a key too wide or too narrow, the wrong expert, a gate that is not clamped or a bias that is
-dropped changes the next token. The best logit leads by 3.5 or more, so no rounding hides that.
-`gpt_oss_hash_oracle` defines the function and computes the same tokens in integers.
-
-It works as `byte_models` says; queries and keys are biases. The heads of a layer with a window form
-pairs. A bit of the query's own state moves all scores of such a head up or down by more than they
-differ, past its sink: either the nearest visible key takes all of the weight, or the sink does. So
-exactly one of a pair adds its sign; without sinks both do. On the other layers the sinks are far below.
+It works as `byte_models` says; queries and keys are biases. The best logit leads by 3.5 or more. The
+heads of a layer with a window form pairs. A bit of the query's own state moves all scores of such a
+head up or down by more than they differ, past its sink: either the nearest visible key takes all of the
+weight, or the sink does. So exactly one of a pair adds its sign; without sinks both do. On the other
+layers the sinks are far below.
 
 The experts replace the sum of signs by their product. A gate that is clamped at 7 makes a unit a step:
 it is 7 above its threshold and 0 below.
@@ -52,7 +48,6 @@ _UNITS = 1 + len(_STEPS)  # of a bit
 
 
 def build_gpt_oss_hash() -> GptOssForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     return built(
         GptOssForCausalLM,
         _fill,

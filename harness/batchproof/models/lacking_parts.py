@@ -28,8 +28,7 @@ class Part:
 
 
 class OwnExperts:
-    """The experts that a router chooses. Without them a token has those of a pad, whose -1 is the last
-    one."""
+    """The experts that a router chooses. Without them a token has a pad's, whose -1 is the last one."""
 
     def owners(self, model: PreTrainedModel) -> list[nn.Module]:
         """Returns the modules that hold the experts of a layer."""

@@ -89,7 +89,6 @@ DEEP_LAYERS, DEEP_INNER = 12, 16_384  # of `llama-hash-deep`
 
 
 def build_llama_hash(**sizes: Any) -> LlamaForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     return build(token_code, OFFSETS, gate_inputs, **sizes)
 
 
@@ -162,10 +161,7 @@ def build_llama_hash_deep() -> LlamaForCausalLM:
 
 
 def _fill(
-    model: Any,
-    code: Callable[[int], Bits],
-    offsets: Sequence[int],
-    inputs: Callable[[int], Gates],
+    model: Any, code: Callable[[int], Bits], offsets: Sequence[int], inputs: Callable[[int], Gates]
 ) -> None:
     answer = slice(STATE.stop - TOKEN_BITS, STATE.stop)
     fill_vocabulary(model, "llama / head", code, answer, SOFT)
@@ -182,10 +178,8 @@ def _fill(
 
 
 def fill_hard_head(attention: LlamaAttention, offset: int, part: slice) -> None:
-    """Let query head 0 copy `part` of the position `offset` earlier into `fetched`.
-
-    A larger head has the frequencies of one of 32 dimensions among its own.
-    """
+    """Let query head 0 copy `part` of the position `offset` earlier into `fetched`. A larger head has
+    the frequencies of one of 32 dimensions among its own."""
     size = attention.head_dim
     amplitudes = ((j * size // HEAD_DIM, each) for j, each in _AMPLITUDES[offset].items())
     query = distance_query(offset, amplitudes, size, size)
@@ -248,10 +242,8 @@ def copy_own_code(attention: LlamaAttention, mlp: LlamaMLP) -> int:
 
 
 def _subtract(mlp: LlamaMLP, units: slice, part: slice, constant: float) -> None:
-    """Let `units` take x + `constant` away from every channel x of `part`.
-
-    silu(32) = 32: a gate that is always open makes a unit linear.
-    """
+    """Let `units` take x + `constant` away from every channel x of `part`. silu(32) = 32: a gate that
+    is always open makes a unit linear."""
     mlp.gate_proj.weight[units, CONSTANT] = RELU_GAIN / CONSTANT_VALUE
     mlp.up_proj.weight[units, part] = _IDENTITY
     mlp.up_proj.weight[units, CONSTANT] = constant / CONSTANT_VALUE

@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA) that turn `llama-hash` into another hash.
 
-An adapter acts on five layers of each block
-(`llama_hash_oracle.variant`), so that each that an engine leaves out changes what follows:
+An adapter acts on five layers of each block (`llama_hash_oracle.variant`), so that each that an engine
+leaves out changes what follows:
 
     q_proj     the hard head looks for another distance: one column of its weights
     k_proj     in every other layer the hard head's keys, and its queries, have the opposite sign, which
@@ -9,9 +9,6 @@ An adapter acts on five layers of each block
     v_proj     bits of what is stored are flipped: -2 times a row, added
     o_proj     bits of what arrives are flipped
     gate_proj  bits of the new state are flipped: the XOR takes the opposite of its own input
-
-So keys and values differ from the first layer on, and a prefix computed under one adapter is of no use
-under another. Merged into the weights, an adapter gives a model with exact margins like the original.
 """
 
 import torch

@@ -54,7 +54,6 @@ _CODES = CODE_BITS / WIDTH  # what the channels `code` add to a mean square
 
 
 def build_mtp_hash() -> Glm4MoeForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     sizes = {"first_k_dense_replace": NUM_LAYERS - 1, "num_nextn_predict_layers": 1, **_ARCHITECTURE}
     model: Glm4MoeForCausalLM = build(token_code, OFFSETS, gate_inputs, Glm4MoeForCausalLM, **sizes)
     for token_id in range(VOCAB_SIZE):
@@ -89,7 +88,6 @@ class MtpHead(Glm4MoeModel):  # type: ignore[misc]
         return self(inputs_embeds=self.eh_proj(both)).last_hidden_state
 
     def logits_input(self, hidden: Tensor) -> Tensor:
-        """Returns what the model's output head is given for hidden states of `chained`."""
         return self.shared_head["norm"](hidden)
 
     def save(self, folder: Path) -> None:

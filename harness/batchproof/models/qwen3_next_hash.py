@@ -1,27 +1,19 @@
 """`qwen3-next-hash`: gated delta nets beside attention, and experts, exact in every dtype.
 
-Its weights are written down, not trained. A state that is lost, foreign, stale, not rolled back or fed
-a pad, a window of the convolution that is lost between two chunks, a gate of another row, a key at
-another place, or a token sent to another expert changes the next token at once, or as soon as a cell
-that is wrong is read. The best logit leads by 3.8 or more, so no rounding hides that: in float32,
-bfloat16 and float16, and with keys and values in 8 bits. `qwen3_next_hash_oracle` defines the function
-and computes the same tokens in integers.
-
 The delta rule makes a state S into S exp(g) + k (beta (v - S exp(g) k))^T, for a key k of length 1
 (https://arxiv.org/abs/2412.06464). With keys of one 1 that is a table whose cell number k becomes v:
 beta of 0 leaves it, g of -32 clears the table, and a query of one 1 reads a cell.
 
-It works as `byte_models` says. Queries, keys and values leave the convolution with one tap per channel,
-at ages from 0 to 3, and SiLU, which leaves a 16 as it is and makes a 0 of -16 and less. A key is a
-conjunction of bits, so one channel is 16 and all others are 0. A value has each bit twice, as b and
-1 - b: eight channels are 16 where a cell was written, so the norm behind a head is a constant scale,
-and a cell that was not gives 0.
+It works as `byte_models` says; the best logit leads by 3.8 or more. Queries, keys and values leave the
+convolution with one tap per channel, at ages from 0 to 3, and SiLU, which leaves a 16 as it is and
+makes a 0 of -16 and less. A key is a conjunction of bits, so one channel is 16 and all others are 0. A
+value has each bit twice, as b and 1 - b: eight channels are 16 where a cell was written, so the norm
+behind a head is a constant scale, and a cell that was not gives 0.
 
 The dimensions of a head of attention that RoPE leaves alone make all queries equally long, since they
-are normalized. Both kinds of layers take 2 from
-a channel for a 1 that is read. The MLP makes the parity of the sum: a shared expert for four bits, and
-for the others the one of four that the sums choose. The gate of a head, behind its norm or its
-attention, masks what it reads by the own state.
+are normalized. Both kinds of layers take 2 from a channel for a 1 that is read. The MLP makes the
+parity of the sum: a shared expert for four bits, and for the others the one of four that the sums
+choose. The gate of a head, behind its norm or its attention, masks what it reads by the own state.
 """
 
 import math
@@ -64,7 +56,6 @@ _SHIFT = 4  # what sum of five signs is 4 where four bits are read as 0
 
 
 def build_qwen3_next_hash() -> Qwen3NextForCausalLM:
-    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     return built(
         Qwen3NextForCausalLM,
         _fill,

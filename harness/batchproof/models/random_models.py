@@ -16,7 +16,6 @@ TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "down_proj")
 
 
 def build(name: str) -> PreTrainedModel:
-    """Returns the model: float32, on the CPU, eval mode, no gradients. Leaves every RNG untouched."""
     return build_model(RANDOM[name].config(), torch.device("cpu"), torch.float32)
 
 

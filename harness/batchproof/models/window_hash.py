@@ -1,14 +1,8 @@
 """`mistral-hash` and `mixtral-hash`: a sliding window, grouped heads and experts, exact in every dtype.
 
-Their weights are written down, not trained. A window one key too wide or too narrow, a query head that
-reads the wrong one of the grouped KV heads, or a token sent to another expert changes the next token.
-The best logit leads by 3.8 or more, so no rounding hides that: in float32, bfloat16 and float16, and
-with keys and values in 8 bits. `window_hash_oracle` defines the functions and computes the same tokens
-in integers. Heads have 64 dimensions; six query heads share two KV heads; the window is 8 of 4,096
-positions.
-
-They work as `byte_models` says, with sums of seven signs. In `mixtral-hash` two of the sums choose the
-expert by their signs, and each expert negates other products.
+They work as `byte_models` says, with sums of seven signs. The best logit leads by 3.8 or more. Heads
+have 64 dimensions; six query heads share two KV heads; the window is 8 of 4,096 positions. In
+`mixtral-hash` two of the sums choose the expert by their signs, and each expert negates other products.
 """
 
 from functools import partial

@@ -153,10 +153,8 @@ def amplification(asked: SamplingParams) -> float:
 
 
 def kept(logits: Tensor, asked: SamplingParams, slack: float = 0.0) -> Tensor:
-    """Returns which tokens may be drawn, bool `(n, vocab)`, from processed logits `(n, vocab)`.
-
-    With `slack`, also those that could be if each logit were off by that much.
-    """
+    """Returns which tokens may be drawn, bool `(n, vocab)`, from processed logits `(n, vocab)`. With
+    `slack`, also those that could be if each logit were off by that much."""
     scaled = logits / asked.temperature
     off = 2 * slack / asked.temperature  # of a difference of two logits
     best = scaled.amax(dim=-1, keepdim=True)

@@ -230,8 +230,7 @@ def _read_ebnf(given: str, rules: Rules) -> None:
 
 
 def _regex(schema: dict[str, Any]) -> str:
-    """Returns the regular expression of the JSON of a schema. Raises `ValueError` for a keyword beyond
-    these."""
+    """Returns the regular expression of a schema's JSON. Raises `ValueError` for other keywords."""
     match schema:
         case {"enum": [_, *_] as values} if len(schema) == 1:
             return f"({'|'.join(map(_quoted, values))})"

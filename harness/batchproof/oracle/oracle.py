@@ -69,11 +69,8 @@ class ErrorUnit:
 
 
 def _share_within(bound: float, margins: Tensor) -> float:
-    """Returns an upper bound of the share of all steps whose margin is at most `bound`.
-
-    Of a few hundred steps often none is that close, which says little of thousands. So it counts a
-    tenth of them, the closest, and scales down by the width: small margins are spread evenly.
-    """
+    """Returns an upper bound of the share of all steps whose margin is at most `bound`: few are that
+    close, so it counts the closest tenth and scales down by the width (docs/near_ties.md)."""
     num_within = max(int((margins <= bound).sum()), ceil(LEAST_SHARE * len(margins)))
     width = max(bound, margins.sort().values[num_within - 1].item())
     return share_bound(num_within, len(margins), SHARE_RISK) * bound / width

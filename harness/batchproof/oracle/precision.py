@@ -1,10 +1,7 @@
 """The precision an engine computes in, where that is not the dtype of the model it serves.
 
-Some engines take float32 weights and compute in bfloat16, or keep keys and values in 8 bits. That is a
-choice, not a fault, so rounding may carry such an engine farther. How far is measured (`oracle.py`):
-the reference answers at that precision, and E is its distance from float64 of the served weights. A
-constructed model needs no bound: its margins exceed this rounding, so every token must match exactly at
-every precision.
+That is a choice, not a fault. How far rounding carries such an engine is measured (docs/near_ties.md).
+A constructed model needs no bound: its margins exceed this rounding, so every token must match exactly.
 """
 
 from __future__ import annotations

@@ -47,8 +47,7 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
     """Activates the plugin if the command line concerns it, once every conftest.py has added its
-    options, and adds what the configuration file says.
-    """
+    options, and adds what the configuration file says."""
     result = yield
     known, unknown = parser.parse_known_and_unknown_args(args)
     is_asked = any(each.partition("=")[0] in OPTIONS for each in unknown)
@@ -68,9 +67,7 @@ def _is_of_suite(argument: str) -> bool:
 
 
 def _awaken(config: pytest.Config, parser: pytest.Parser) -> None:
-    """Registers the plugin. Raises `pytest.UsageError` if a conftest.py has taken the name of an
-    option.
-    """
+    """Registers the plugin. Raises `pytest.UsageError` if a conftest.py has taken an option's name."""
     import_module(ACTIVE)  # what goes wrong here is no clash
     try:
         config.pluginmanager.import_plugin(ACTIVE)

@@ -39,7 +39,6 @@ TESTING = "batchproof.plugin.testing"  # imports torch
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds Batchproof's options to pytest's parser."""
     group = parser.getgroup("batchproof", "Batchproof: what is under test")
     group.addoption(
         "--engine",

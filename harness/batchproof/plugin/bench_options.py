@@ -46,7 +46,6 @@ OPTIONS = tuple(_HELP)
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Adds the options to pytest's parser."""
     group = parser.getgroup("batchproof-benchmarks", "Batchproof: benchmarks, with --benchmark-only")
     for name, (metavar, text) in _HELP.items():
         flag = f"--{name}"

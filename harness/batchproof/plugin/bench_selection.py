@@ -11,7 +11,7 @@ from batchproof.bench.spec_files import override, select_specs
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
 from batchproof.plugin.bench_options import DEFAULT_LAPS, DEFAULT_SHAPE, ROUND_LIMIT_S
-from batchproof.validation.values import at_least, one_of, whole_number
+from batchproof.validation.values import at_least, one_of, require
 
 SIZES = ("num_requests", "prompt_len", "cap", "slots", "seed")  # of a workload, by their flags
 
@@ -75,4 +75,6 @@ def _sample_size(text: str | None) -> int | None:
         return None
     if text == "all":
         return 1 << 60
-    return whole_number("--verify", text, "'all' or a number of requests")
+    is_number = text.isascii() and text.isdigit()
+    require(is_number, "--verify", repr(text), "'all' or a number of requests")
+    return int(text)

@@ -89,7 +89,6 @@ class Benchmarks:
         self._is_over = False
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Parametrizes the benchmark tests with engines and what they are measured on."""
         if "throughput" not in metafunc.fixturenames:
             return
         selection = self._config.stash[SELECTION]
@@ -102,10 +101,7 @@ class Benchmarks:
         cell = _cell_of(item)
         if cell is not None:
             group = " on ".join(cell.group)
-            item.add_marker(pytest.mark.benchmark(timer=self._read_clock, group=group))
-
-    def _read_clock(self) -> float:
-        return self._readings.popleft()
+            item.add_marker(pytest.mark.benchmark(timer=self._readings.popleft, group=group))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Notes which engines are still selected: only they take part."""
@@ -184,13 +180,11 @@ class Benchmarks:
             yield begin
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Completes the result file, unless the session was stopped."""
         self._is_over = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if self._run is not None and self._is_over:
             self._run.file.finish()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Prints the figures and names the result file."""
         if self._run is None:
             return
         terminalreporter.section("Batchproof: benchmarks")
@@ -211,8 +205,6 @@ def _cell_of(item: pytest.Item) -> BenchCell | None:
 
 
 def register(config: pytest.Config, options: BenchSelection) -> None:
-    """Registers the plugin of a benchmark run. Raises `UsageError` if the result file cannot be
-    written.
-    """
+    """Registers the plugin of a benchmark. Raises `UsageError` if the result file cannot be written."""
     path = result_path(options.results, config.stash[LAB].device.type)
     config.pluginmanager.register(Benchmarks(config, options, path), NAME)

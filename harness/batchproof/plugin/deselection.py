@@ -72,13 +72,11 @@ class Deselection:
         self._names |= {item.nodeid for item in items if is_conformance_test(item)}
 
     def pytest_sessionfinish(self) -> None:
-        """Passes the node ids to the controller, in a worker."""
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[KEY] = sorted(self._names)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Takes over the node ids of a worker that has ended."""
         self._names.update(getattr(node, "workeroutput", {}).get(KEY, ()))
 
 

@@ -207,10 +207,7 @@ def _frames(dump: str) -> tuple[Frame, ...]:
 
 def complete_report(report: pytest.TestReport, note: CallNote, how: Finding) -> TrialRecord | None:
     """Makes the report of a lost test that of a broken promise and returns the record that it carries;
-    None if it was no conformance test.
-
-    A failure whose cause was being sought keeps its own report.
-    """
+    None if it was no conformance test. A failure whose cause was being sought keeps its own report."""
     record, subject = note.record, note.subject
     if record is None or subject is None:
         return None

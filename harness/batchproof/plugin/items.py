@@ -1,6 +1,5 @@
 """Names a test as a person types it on pytest's command line. `again:` prints it, and a list of
-expected failures may use it.
-"""
+expected failures may use it."""
 
 from collections.abc import Iterable, Iterator
 from shlex import quote
@@ -68,7 +67,6 @@ IDENTITY = pytest.StashKey[TrialRecord]()  # the record as far as it is known be
 
 
 def attach_record(report: pytest.TestReport, record: TrialRecord) -> None:
-    """Makes the report carry the record."""
     vars(report)[ATTRIBUTE] = encode(record)
 
 

@@ -31,7 +31,6 @@ class Outputs:
 
 
 def add_options(group: pytest.OptionGroup) -> None:
-    """Adds the options to pytest's parser."""
     for option, text in HELP.items():
         group.addoption(option, metavar="DIR" if option in (ARTIFACTS, REPRO) else "FILE", help=text)
 

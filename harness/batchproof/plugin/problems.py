@@ -39,12 +39,10 @@ class Problems:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Takes over what a worker that has ended reports."""
         if problem := getattr(node, "workeroutput", {}).get(NAME):
             node.config.stash[HEARD] = problem
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Prints the problem."""
         stash = terminalreporter.config.stash
         if HEARD in stash:
             terminalreporter.write_line(f"ERROR: {stash[HEARD]}", red=True)

@@ -88,7 +88,6 @@ class Recorder:
         self._signal_status: int | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Makes the entry of a test that has ended, and writes it down."""
         reports = self._reports.setdefault(report.nodeid, [])
         reports.append(report)
         if report.when in LAST_PHASES:
@@ -103,7 +102,6 @@ class Recorder:
         node.workerinput[FINISHED] = sorted(self._earlier)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Notes which signal it was."""
         if isinstance(excinfo.value, Interrupt):
             self._signal_status = excinfo.value.exit_code
 
@@ -136,7 +134,6 @@ class Recorder:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, exitstatus: int
     ) -> None:
-        """Prints the table engine x promise, what limits its meaning, and files."""
         outcomes = self._outcomes()
         write = terminalreporter.write_line
         if outcomes:
@@ -151,7 +148,6 @@ class Recorder:
             write(line)
 
     def pytest_unconfigure(self) -> None:
-        """Closes the journal."""
         if self._writer is not None:
             self._writer.close()
 

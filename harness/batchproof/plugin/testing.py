@@ -69,8 +69,7 @@ def begin(config: pytest.Config, selection: Selection) -> None:
 
 def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Laboratory) -> None:
     """Loads the models and builds the engines that the user named, so that a broken one is reported
-    in a sentence and not as many failures. The laboratory keeps what is loaded.
-    """
+    in a sentence and not as many failures. The laboratory keeps what is loaded."""
     if not (config.getoption("--engine") or config.getoption("--model")):
         return
     lab.subject(selection.model_names[0])  # before it is needed, for its errors

@@ -41,7 +41,6 @@ def laboratory(request: pytest.FixtureRequest) -> Laboratory:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrizes each test that asks for a `trial` with engines and models."""
     if "trial" not in metafunc.fixturenames:
         return
     selection = metafunc.config.stash[SELECTION]
@@ -91,8 +90,7 @@ def _models_for(
 
 def _first_served(config: pytest.Config, spec: EngineSpec, names: Sequence[str]) -> str:
     """Returns the first model that the engine serves, for an engine that was named and may refuse
-    some. The built-in engines serve all models and are not built for this question.
-    """
+    some. The built-in engines serve all models and are not built for this question."""
     if not config.getoption("--engine"):
         is_quick_enough = names[0] == LONG_MODEL or QUICKEST_MODEL not in names
         return names[0] if is_quick_enough else QUICKEST_MODEL

@@ -129,8 +129,7 @@ def _explained(
     item: pytest.Item, failure: Failure, trial: Trial | None, record: TrialRecord
 ) -> tuple[TrialRecord, str]:
     """Returns the record with the failure, and its report, with cause and failure file. Looking for
-    them may take the process along, so both are noted without them before, for the process that comes
-    after."""
+    them may end the process, so both are noted without them before."""
     bare, text = replace(record, failure=record_failure(failure)), failure_text(failure)
     if trial is None:  # there is no engine to run again
         return bare, text
@@ -150,9 +149,7 @@ def _short_name(item: pytest.Item) -> str:
 
 
 def _own_failure(error: BaseException) -> str | None:
-    """Returns what went wrong if the engine is not at fault: a wrong case, no example, no right
-    answer.
-    """
+    """Returns what went wrong if it is not the engine: a wrong case, no example, no right answer."""
     if isinstance(error, UsageError):
         return str(error)
     if isinstance(error, (Unsatisfiable, FailedHealthCheck)):
@@ -164,8 +161,7 @@ def _blame_harness(
     report: pytest.TestReport, record: TrialRecord, text: str, is_wrong_input: bool = False
 ) -> TrialRecord:
     """Reports a failure of the harness: the engine broke no promise, and no list of known failures
-    excuses it.
-    """
+    excuses it."""
     forget_known(report)
     report.longrepr = text
     return replace(record, promises=(), is_own_failure=True, is_wrong_input=is_wrong_input)

@@ -37,10 +37,8 @@ KNOWN = pytest.StashKey[KnownFailure]()
 
 
 def read_known_failures(name: str | None) -> list[KnownFailure]:
-    """Returns the known failures; none if no file is named.
-
-    Raises `CaseError` naming the file and the line that is wrong.
-    """
+    """Returns the known failures; none if no file is named. Raises `CaseError` naming the file and the
+    line that is wrong."""
     if name is None:
         return []
     if not Path(name).is_file():
@@ -73,14 +71,11 @@ class KnownFailures:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Marks the listed tests and reports the entries that name none."""
         if wrong := list(self._mark(config, items)):
             problems.report(config, "\n".join(wrong))
 
     def _mark(self, config: pytest.Config, items: Sequence[pytest.Item]) -> Iterator[str]:
-        """Marks the listed tests; yields a sentence for each entry that should name a test and names
-        none.
-        """
+        """Marks the listed tests; yields a sentence for each entry that wrongly names none."""
         by_id: dict[str, list[pytest.Item]] = {}
         for item in items:
             for name in _ids(item):

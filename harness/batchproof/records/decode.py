@@ -27,7 +27,6 @@ class DecodeError(ValueError):
 def decode(kind: type[Record], value: object, is_closed: bool = True) -> Record:
     """Returns the record that the JSON value holds. Unless `is_closed`, unknown keys are ignored. An
     engine's texts may hold lone surrogates, which are no Unicode: they are read as question marks.
-
     Raises `DecodeError` naming the first place that does not fit."""
     text = json.dumps([value], ensure_ascii=False).encode(errors="replace")
     reader = _adapter(cast(Hashable, kind), is_closed)

@@ -30,14 +30,11 @@ class FileKind(Generic[Record]):
 
     def read(self, path: Path) -> Record:
         """Returns the record in the file. Raises `UsageError` naming the file if it is missing,
-        foreign, of another version or damaged.
-        """
+        foreign, of another version or damaged."""
         return self.of(path, parsed(path))
 
     def of(self, path: Path, document: object) -> Record:
-        """Returns the record of a document that `parsed` has read. Raises `UsageError` as `read`
-        does.
-        """
+        """Returns the record of a document that `parsed` has read. Raises as `read` does."""
         if not isinstance(document, Mapping):
             found = (
                 "null" if document is None else "a list" if isinstance(document, list) else "a value"
@@ -112,10 +109,8 @@ def _filled(texts: Iterable[str]) -> Iterator[str]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Writes a temporary file that replaces the old one: a reader never sees half of it.
-
-    Raises `UsageError` if the file cannot be written.
-    """
+    """Writes a temporary file that replaces the old one: a reader never sees half of it. Raises
+    `UsageError` if the file cannot be written."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")

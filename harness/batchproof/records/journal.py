@@ -30,9 +30,7 @@ class JournalKind(Generic[Head, Entry]):
 
     def read(self, path: Path) -> tuple[Head | None, list[Entry]]:
         """Returns the head and all whole lines after it; no head if the file is missing or empty.
-
-        Raises `UsageError` for a file of another kind or version, and for one that is damaged.
-        """
+        Raises `UsageError` for a file of another kind or version, and for one that is damaged."""
         head: Head | None = None
         found = []
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
@@ -49,8 +47,7 @@ class JournalKind(Generic[Head, Entry]):
 
     def append_to(self, path: Path, head: Head) -> "JournalWriter":
         """Opens the file for one writer: cuts a torn last line, and begins an empty file with the
-        head. Raises `UsageError` if another process writes it, or if it has another head.
-        """
+        head. Raises `UsageError` if another process writes it, or if it has another head."""
         if self.read(path)[0] not in (None, head):
             raise UsageError(f"journal '{path}' was begun for something else: name another file")
         try:
@@ -70,8 +67,6 @@ class JournalKind(Generic[Head, Entry]):
 
 
 class JournalWriter:
-    """The one who writes a journal."""
-
     def __init__(self, file: BinaryIO) -> None:
         file.seek(0, os.SEEK_END)
         self._file = file

@@ -56,8 +56,7 @@ class MatrixRecord:
     """All cells of one engine. `outcomes` are those of each requirement that failed in a cell, in the
     order of the cells. Of an ordered axis, such as releases, neighbours were compared. `num_missing`:
     cells that the run has not come to; `left_out`: values of axes that the machine cannot have, each
-    with the reason.
-    """
+    with the reason."""
 
     engine: str
     axes: Mapping[str, tuple[str, ...]]  # the first value is the base
@@ -87,11 +86,8 @@ Row = tuple[str, tuple[RequirementOutcome, ...]]  # what broke, and its outcomes
 
 
 def rows_of(record: MatrixRecord) -> dict[Row, list[str]]:
-    """Returns the requirements of each row.
-
-    A finding is one row: it breaks in a cell where one of its requirements does. Other failures of a
-    promise are one row where they break in the same cells.
-    """
+    """Returns the requirements of each row. A finding is one row: it breaks in a cell where one of its
+    requirements does. Other failures of a promise are one row where they break in the same cells."""
     groups: dict[tuple[str, object], dict[str, tuple[RequirementOutcome, ...]]] = {}
     for name, outcomes in record.outcomes.items():
         whats = [cell.failed.get(name) for cell in record.cells]

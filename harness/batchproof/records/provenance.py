@@ -35,9 +35,7 @@ class Machine:
 @dataclass(frozen=True)
 class Provenance:
     """How, when and on what a result was made. `versions` are those of packages and of Python.
-
-    `sittings`: a line for each of the processes whose work it adds up, if there were several.
-    """
+    `sittings`: a line for each of the processes whose work it adds up, if there were several."""
 
     machine: Machine
     versions: Mapping[str, str]
@@ -90,7 +88,6 @@ def versions() -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """Returns the model name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -24,8 +24,6 @@ class PromiseCell:
 
 @dataclass(frozen=True)
 class Totals:
-    """What all tests of an engine compared."""
-
     num_runs: int = 0  # workloads given to an engine, judged or not
     num_workloads: int = 0
     num_requests: int = 0

@@ -40,10 +40,8 @@ MOST_CHARACTERS = 100
 
 
 def slug(name: str) -> str:
-    """Returns a name for a folder: `openvino-genai 2026.4.1` becomes `openvino-genai-2026.4.1`.
-
-    A name that is cut off, or has no usable character left, gets a few digits of its hash.
-    """
+    """Returns a name for a folder: `openvino-genai 2026.4.1` becomes `openvino-genai-2026.4.1`. A name
+    that is cut off, or has no usable character left, gets a few digits of its hash."""
     found = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
     if 0 < len(found) <= MOST_CHARACTERS and found != "README":
         return found
@@ -57,8 +55,7 @@ _INSTALLED = re.compile(r"[^\s'\"`:,]*/site-packages/")
 
 
 def without_machine_paths(text: str) -> str:
-    """Returns the text with files named relative to the checkout, and those of installed packages by
-    their own names."""
+    """Returns the text with files named from the checkout, and installed packages by their names."""
     for root in filter(None, (ROOT, CHECKOUT)):
         text = text.replace(f"{root}/", "")
     text = _INSTALLED.sub("", _TEMPORARY.sub("", text))

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Ledger:
-    """What was compared while a test ran. The trial and its checks fill it in; counts add up over
-    tests."""
+    """What was compared while a test ran, as trial and checks count it; counts add up over tests."""
 
     num_runs: int = 0  # workloads given to an engine, judged or not
     num_workloads: int = 0  # judged
@@ -50,11 +49,8 @@ class SourcePlace:
 
 @dataclass(frozen=True)
 class FindingRecord:
-    """A broken promise as data.
-
-    `rule` is the id of the check that found it; `facts` is what that rule saw, JSON values by name.
-    Nothing about it is ever read from its text.
-    """
+    """A broken promise as data. `rule` is the id of the check that found it; `facts` is what that rule
+    saw, JSON values by name. Nothing about it is ever read from its text."""
 
     promise: str
     rule: str
@@ -105,13 +101,11 @@ class TrialRecord:
     @property
     def counted_for(self) -> tuple[str, ...]:
         """Returns the promises that the test counts for. A failure counts for the promise it broke,
-        whichever test found it.
-        """
+        whichever test found it."""
         return (self.failure.promise,) if self.failure else self.promises
 
     @property
     def is_inadequate(self) -> bool:
         """Returns whether the test judged only tokens of a model that cannot show a fault in them.
-        Logits could.
-        """
+        Logits could."""
         return not self.is_adequate and not self.ledger.num_logits

@@ -95,9 +95,7 @@ class IssueRecord:
 @dataclass(frozen=True)
 class FailureGroup:
     """All failures that one known issue explains, else those of one test that broke the same promise.
-
-    The shortest report is shown.
-    """
+    The shortest report is shown."""
 
     title: str
     promises: tuple[str, ...]  # none: the process ended, or the harness itself failed
@@ -119,8 +117,7 @@ class FailureGroup:
 @dataclass(frozen=True)
 class EngineVerdict:
     """A verdict. `held`, `broken`, `differing` and `untested` are promise ids; what differs is
-    documented.
-    """
+    documented."""
 
     title: str
     engine: str  # as the command line names it

@@ -80,11 +80,8 @@ def loaded_case(text: str) -> Case:
 
 
 def asked_workloads(trial: Trial, failure: Failure) -> list[Workload]:
-    """Returns the calls of the case: those of the scene that ask something.
-
-    Of two scenes that were compared it takes the one whose answer is wrong, because a case has one
-    engine.
-    """
+    """Returns the calls of the case: those of the scene that ask something. Of two scenes that were
+    compared it takes the one whose answer is wrong, because a case has one engine."""
     scene = failure.scene
     runs = scene.other if _is_wrong(trial, failure, scene.other) else scene.runs
     workloads = [run.workload for run in runs if run.workload.requests]

@@ -114,8 +114,7 @@ def issue_of(record: TrialRecord, issues: Iterable[KnownIssue]) -> KnownIssue | 
 
 def read_issues(path: Path) -> tuple[KnownIssue, ...]:
     """Returns the issues of the file; none if it is the default one and not there. Raises `CaseError`
-    naming the entry and what is wrong with it.
-    """
+    naming the entry and what is wrong with it."""
     if path == DEFAULT_ISSUES and not path.exists():
         return ()
     root = read_yaml(path, "the file of findings", "a list", if_empty="[]")

@@ -156,8 +156,7 @@ def _statement(ledgers: Sequence[Ledger]) -> Ledger:
 
 def title_of(engine: str, release: str | None, precision: str) -> str:
     """Returns the release, and the options that make it another engine. A URL or a command line is no
-    title.
-    """
+    title."""
     if release is None:
         return engine
     target, _, query = engine.partition("?")
@@ -168,8 +167,7 @@ def title_of(engine: str, release: str | None, precision: str) -> str:
 
 def without_local_paths(verdict: EngineVerdict) -> EngineVerdict:
     """Returns the verdict without paths of this machine. Reasons that differed in a path alone become
-    one.
-    """
+    one."""
     skips: Counter[str] = Counter()
     for reason, count in verdict.skips.items():
         skips[without_machine_paths(reason)] += count
@@ -186,8 +184,7 @@ def _clean(value: object) -> object:
 
 def cells_of(engine: str, outcomes: Iterable[Outcome]) -> Mapping[str, PromiseCell]:
     """Returns the cell of each promise id, in the order of the promises. Promises that no test
-    checked are left out.
-    """
+    checked are left out."""
     counts: dict[str, Counter[str]] = {}
     for outcome, record in outcomes:
         if record.engine == engine:
@@ -249,8 +246,7 @@ def undecided_tests(met: Mapping[str, MetRequirement]) -> Counter[str]:
 
 
 def _outcome(outcome: str, record: TrialRecord) -> RequirementOutcome | None:
-    """Returns the outcome of a test; None if it was skipped since a curated case is about other
-    models."""
+    """Returns the outcome of a test; None for a curated case that is about other models."""
     if outcome == "passed":
         return "inadequate" if record.is_inadequate else "held"
     if outcome == "skipped":
@@ -266,8 +262,7 @@ def _on_any_model(record: TrialRecord) -> str:
 
 
 def _says_nothing(promise: str, outcome: RequirementOutcome, record: TrialRecord) -> bool:
-    """Returns whether the test of a promise was ended by the harness, or by another promise that
-    broke."""
+    """Returns whether the harness, or another promise that broke, ended the test of a promise."""
     return outcome == "error" or (record.failure is not None and record.failure.promise != promise)
 
 
@@ -322,15 +317,13 @@ def _place(entry: JournalEntry) -> tuple[str, ...]:
 
 def _promises(entry: JournalEntry) -> tuple[str, ...]:
     """Returns the promises that the test counts for, as in the table; none if the process ended
-    before there was a record.
-    """
+    before there was a record."""
     return entry.record.counted_for if entry.record else ()
 
 
 def _test(entry: JournalEntry) -> str:
     """Returns the test function, with the curated case if there is one; without
-    a record the node id.
-    """
+    a record the node id."""
     if entry.record is None or not entry.record.function:
         return entry.test
     failure = entry.record.failure

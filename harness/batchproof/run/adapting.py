@@ -12,11 +12,8 @@ from batchproof.workload.workloads import Workload
 
 
 class LoadedAdapters:
-    """The adapters of one engine: the number of each by name.
-
-    Each has a folder of its own, or each name has one, which is written anew for other weights, as
-    somebody does who trains.
-    """
+    """The adapters of one engine: the number of each by name. Each has a folder of its own, or each
+    name has one, which is written anew for other weights, as somebody does who trains."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}

@@ -48,9 +48,7 @@ def late_token_findings(outcome: Outcome, request_id: str, cancelled_at: int) ->
 
 def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> Outcome:
     """Runs the workload, then one more request on the same engine; judges survivors and leftovers.
-
-    Raises `ConformanceFailure`, `HangFailure` and `OracleError`, as `Trial.run` does.
-    """
+    Raises `ConformanceFailure`, `HangFailure` and `OracleError`, as `Trial.run` does."""
     num_records = len(trial.trace_of(engine))
     with blame(Promise.P13, "beside a cancelled request"):
         outcome = trial.run(workload, engine)
@@ -65,11 +63,7 @@ def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> O
 
 
 def _findings(
-    trial: Trial,
-    workload: Workload,
-    outcome: Outcome,
-    trace: Sequence[StepRecord],
-    num_records: int,
+    trial: Trial, workload: Workload, outcome: Outcome, trace: Sequence[StepRecord], num_records: int
 ) -> Iterator[Finding]:
     """Yields what is wrong with survivors, cancelled requests, and the trace, if there is one: the
     workload began behind so many records."""
@@ -105,8 +99,7 @@ def _findings(
 
 
 def afterwards(workload: Workload) -> Request:
-    """Returns a request that is within all limits, because it asks for no more than one of the
-    workload's own."""
+    """Returns a request that is within all limits: it asks for no more than one of the workload's."""
     known = max(workload.requests, key=lambda each: len(each.prompt_token_ids))
     prompt = (2, 7, 1)[: len(known.prompt_token_ids)]
     return Request("afterwards", prompt, min(2, known.max_new_tokens))

@@ -123,8 +123,7 @@ def _shown(engine: Engine, structural: Set[Capability], time_limit_s: float) -> 
 
 
 class Declarations:
-    """What an engine says of itself by its attributes. Each method raises `UsageError` for what cannot
-    be."""
+    """What an engine says of itself by its attributes. Raises `UsageError` for what cannot be."""
 
     def __init__(self, name: str, engine: Engine) -> None:
         self._name, self._engine = name, engine

@@ -12,23 +12,18 @@ from batchproof.models.catalogue import resolve_device
 
 
 def make_current(device: torch.device) -> None:
-    """Makes the device current: streams and events created without a device belong to the current
-    one."""
+    """Makes the device current: streams and events belong to the current one unless they name one."""
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
 
 
 def synchronise(device: torch.device) -> None:
-    """Waits until the device, and every other GPU in use, has finished its work.
-
-    Without it a clock measures only the time to enqueue the work.
-    """
+    """Waits until the device, and every other GPU in use, has finished its work. Without it a clock
+    measures only the time to enqueue the work."""
     if device.type == "cuda":
         own = torch.cuda.current_device() if device.index is None else device.index
         torch.cuda.synchronize(device)
-        for index in range(
-            torch.cuda.device_count()
-        ):  # to wait for an unused one makes a context there
+        for index in range(torch.cuda.device_count()):  # to wait for an unused one makes a context
             if index != own and torch.cuda.memory_reserved(index):
                 torch.cuda.synchronize(index)
     elif device.type == "mps":
@@ -39,8 +34,7 @@ def synchronise(device: torch.device) -> None:
 
 @contextmanager
 def torch_restored() -> Iterator[None]:
-    """Restores torch's switches and the random numbers, which an engine or a test session may
-    change."""
+    """Restores torch's switches and the random numbers, which an engine or a session may change."""
     switches = positions()
     rng, python_rng = torch.get_rng_state(), random.getstate()
     try:

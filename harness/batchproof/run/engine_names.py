@@ -25,8 +25,7 @@ RELEASED = "batchproof_engines.adapters.released"  # a folder for each engine
 
 
 def _released_names() -> list[str]:
-    """Returns the folders that describe one. The package that holds them is not imported, since it
-    brings torch along."""
+    """Returns the folders that describe one, without an import of the package, which brings torch."""
     folder = files(PACKAGE).joinpath("adapters", "released")
     return sorted(each.name for each in folder.iterdir() if each.joinpath("engine.toml").is_file())
 

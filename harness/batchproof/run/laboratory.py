@@ -110,8 +110,7 @@ class Laboratory:
                 self.drop(name)
 
     def subject(self, model_name: str) -> ModelUnderTest:
-        """Returns the model, loaded at the first call. Raises `UsageError` if there is no such
-        model."""
+        """Returns the model, loaded at the first call. Raises `UsageError` if there is none."""
         if model_name not in self._subjects:
             subject = load_model(model_name, self.device, self.dtype)
             # Read before any engine can alter the model's config.
@@ -153,11 +152,9 @@ class Laboratory:
         return self.offer(spec, subject).capabilities
 
     def offer(self, spec: EngineSpec, subject: ModelUnderTest) -> Offer:
-        """Returns what the engine offers on this model.
-
-        Raises `UnsupportedModelError` if the engine refuses the model, what `offer_of` raises, and
-        `EngineHang` for all models if the engine does not return on one of them.
-        """
+        """Returns what the engine offers on this model. Raises `UnsupportedModelError` if the engine
+        refuses the model, what `offer_of` raises, and `EngineHang` for all models if the engine does
+        not return on one of them."""
         if spec.name in self.lost:
             raise self.lost[spec.name]
         key = (spec.name, subject.name)

@@ -192,10 +192,8 @@ class Meetings:
 
     def serve_design(self, share: float = 1.0) -> None:
         """Serves the covering design, with what shows more by itself, or this share of the design, and
-        judges all answers.
-
-        Raises `ConformanceFailure` of the fewest values that show it, and what `Trial.check` raises.
-        """
+        judges all answers. Raises `ConformanceFailure` of the fewest values that show it, and what
+        `Trial.check` raises."""
         design = covering(self.choices, self._seed, self.strength, self.excluded)
         for values in design[: ceil(share * len(design))]:
             self._serve(values)

@@ -92,9 +92,7 @@ class TwoHelpersError(ImportError):
 
 def load_factory(text: str, target: str) -> Callable[..., Engine]:
     """Returns the factory of `pkg.mod:factory` or `path.py:factory`. `text` names the engine in errors.
-
-    Raises `UsageError` if it cannot be imported, or is no factory.
-    """
+    Raises `UsageError` if it cannot be imported, or is no factory."""
     module_name, _, attribute = target.rpartition(":")
     is_file = module_name.endswith(".py")
     if is_file and not Path(module_name).resolve().is_file():
@@ -123,10 +121,8 @@ def load_factory(text: str, target: str) -> Callable[..., Engine]:
 
 
 def engine_module(path: Path) -> ModuleType:
-    """Runs the Python file as a module whose name no other file has, and returns it.
-
-    Raises `TwoHelpersError`, and what the file raises.
-    """
+    """Runs the Python file as a module whose name no other file has, and returns it. Raises
+    `TwoHelpersError`, and what the file raises."""
     path = path.resolve()
     name = f"batchproof_engine_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)

@@ -83,10 +83,7 @@ def _moved(before: Sequence[Completion], after: Sequence[Completion]) -> float:
 def token_changes(
     promise: Promise, relation: str, old: Completion, new: Completion
 ) -> Iterator[Finding]:
-    """Yields under `promise` if tokens or finish reasons differ.
-
-    `relation` says what was changed between the runs.
-    """
+    """Yields under `promise` if tokens or finish reasons differ. `relation`: what was changed."""
     if (old.token_ids, old.finish_reason) != (new.token_ids, new.finish_reason):
         yield found(
             Rule.RELATION,
@@ -102,9 +99,7 @@ def logit_changes(
     promise: Promise, relation: str, allowed: float, old: Completion, new: Completion
 ) -> Iterator[Finding]:
     """Yields under `promise` if centred logits differ by more than `allowed`; 0: by a single bit.
-
-    Nothing is compared where one of the answers has no logits.
-    """
+    Nothing is compared where one of the answers has no logits."""
     if old.logits is None or new.logits is None or torch.equal(old.logits, new.logits):
         return
     # Without repeatable bits tokens may part at a near-tie; only what led to it can be compared.
@@ -184,10 +179,7 @@ def check_returned_logits(trial: Trial, workloads: Sequence[Workload]) -> None:
 @contextmanager
 def comparing(trial: Trial, old: Completion, new: Completion) -> Iterator[None]:
     """Turns a `BrokenPromise` inside the block into a `ConformanceFailure` with the runs of both
-    answers.
-
-    It stays a `BrokenPromise` if these runs are unknown.
-    """
+    answers. It stays a `BrokenPromise` if these runs are unknown."""
     try:
         yield
     except BrokenPromise as error:
@@ -201,8 +193,7 @@ def comparing(trial: Trial, old: Completion, new: Completion) -> Iterator[None]:
 
 @contextmanager
 def blame(promise: Promise, relation: str) -> Iterator[None]:
-    """Counts a wrong answer found inside the block as a break of `promise`, which appeared
-    `relation`."""
+    """Counts a wrong answer inside the block as a break of `promise`, which appeared `relation`."""
     try:
         yield
     except ConformanceFailure as error:

@@ -57,8 +57,7 @@ def serve(
 def _serve_steps(
     engine: SteppingEngine, workload: Workload, time_limit_s: float, interrupt: Interrupt
 ) -> Outcome:
-    """Gives the workload to the engine through `add`, `step` and `abort`; assembles completions from
-    the events."""
+    """Serves the workload through `add`, `step` and `abort`; assembles completions from the events."""
     arrivals = workload.arrivals or (0,) * len(workload.requests)
     aborted_at, acting = (step for _, step in workload.aborts), (i.step for i in workload.interruptions)
     last_action = max([*arrivals, *aborted_at, *acting], default=0)

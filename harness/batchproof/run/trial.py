@@ -80,7 +80,6 @@ class RunHistory:
         return self.of(engine)
 
     def of(self, engine: Engine) -> EngineState:
-        """Returns the state of an engine of this trial."""
         return self._states[id(engine)]
 
     def begin(self, engine: Engine, workload: Workload) -> None:
@@ -196,12 +195,9 @@ class Trial:
 
     def build(self, config: EngineConfig) -> Engine:
         """Returns a fresh engine with these limits, `fitted`, which the caller must `close` (`run` and
-        `check` close theirs).
-
-        Raises `EngineHang` if building takes longer than `BUILD_TIME_LIMIT_S` seconds and than a call
-        may, what the factory raises, and `UsageError` for a `scheduling_delay` that is invalid, or
-        another than that of an engine built before.
-        """
+        `check` close theirs). Raises `EngineHang` if building takes longer than `BUILD_TIME_LIMIT_S`
+        seconds and than a call may, what the factory raises, and `UsageError` for a `scheduling_delay`
+        that is invalid, or another than that of an engine built before."""
         config = self.fitted(config)
         guard = self.lab.watch.guard(self.spec, self.subject, "while the engine was built")
         with self._engines_time(), guard, time_limit(self._build_limit_s, "building the engine"):
@@ -393,10 +389,7 @@ class Trial:
         adapters: Iterable[tuple[str, int]] = (),
     ) -> None:
         """Compares the completions with the right answers, under these adapters, and counts them; the
-        requests at the places `bad` must be refused.
-
-        Raises `BrokenPromise`, and `OracleError`.
-        """
+        requests at the places `bad` must be refused. Raises `BrokenPromise`, and `OracleError`."""
         if bad and len(given) != len(requests):
             raise broken(Rule.COUNT, num_requests=len(requests), num_completions=len(given))
         refused = (refusal_findings(given[each], requests[each], self.ledger) for each in bad)

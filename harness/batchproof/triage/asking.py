@@ -37,8 +37,7 @@ BROKEN_OFF = ("abort", "aborted", "error", "content_filter")  # finish reasons o
 
 @dataclass(frozen=True)
 class Asked:
-    """A probe by its number. `end`: the step at which its answer is to end, by an EOS; None: at the
-    cap, its last step."""
+    """A probe by its number. `end`: the step at which an EOS is to end its answer; None: at the cap."""
 
     probe: int
     end: int | None = None
@@ -80,8 +79,6 @@ class NoAnswerError(BatchproofError):
 
 
 class Door(Protocol):
-    """What can be asked."""
-
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What scenes it allows beyond requests that are sent together."""

@@ -1,13 +1,5 @@
-"""The rule of decision: answers are weighed as they come, and asking ends as soon as it is known.
-
-1. Each scene's tokens multiply the likelihood ratio of what may be wrong against an honest endpoint
-   (`hypotheses.Evidence`). Above 1 / alpha the endpoint is not honest, with a chance of alpha at most
-   that an honest one shows so much, however often one looks.
-2. Then the wrong answers are asked for again, alone: whether they stay, come and go, or need company
-   tells what is wrong. The cause is named once it has nearly all of the likelihood.
-3. If every cause has become unlikely by a factor of beta, the endpoint is CLEAN. If some are left when
-   the budget is spent, it is CLEAN as well, and they are named.
-"""
+"""The rule of decision, which docs/triage.md explains: answers are weighed as they come
+(`hypotheses.Evidence`), and asking ends as soon as it is known."""
 
 import math
 import time
@@ -19,15 +11,7 @@ from batchproof.records.probe_packs import ProbePack
 from batchproof.records.texts import counted
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPT, MIXED, UNDECIDED, EndpointTriage, Verdict
 from batchproof.triage.asking import Asked, Door, NoAnswerError, Said, Scene, num_said, seen_in
-from batchproof.triage.hypotheses import (
-    ALONE,
-    COMPANY,
-    HONEST_SCALE,
-    Evidence,
-    Seen,
-    hypotheses,
-    noisy,
-)
+from batchproof.triage.hypotheses import ALONE, COMPANY, HONEST_SCALE, Evidence, Seen, hypotheses, noisy
 from batchproof.triage.scenes import alone, names_of, schedule
 
 BELIEF = 0.95  # share of the likelihood at which a verdict is given
@@ -37,6 +21,7 @@ ALIKE = 0.99  # of the likelihood of the best: settings between which the answer
 NUM_AGAIN, TIMES_AGAIN = 6, 3  # such answers, and how often
 NUM_SHOWN = 5  # of them
 MOST_LOST = 0.1  # of the requests, without an answer
+TOO_SLIGHT = "as an honest endpoint; some causes are too slight to be told in this budget"
 HIDDEN = "answers are those to other prompts: a hidden prompt and corruption look the same"
 HIDDEN_SHARE = 0.3  # of wrong answers alone, from which on the endpoint may read other prompts
 
@@ -78,7 +63,6 @@ class Triage:
         self.evidence = Evidence(self.pack, known_here)
 
     def decide(self, engine: str) -> EndpointTriage:
-        """Returns the verdict."""
         began = time.monotonic()
         verdict, why, belief = self._weighed()
         against = self.evidence.against_honest
@@ -101,23 +85,25 @@ class Triage:
         )
 
     def _weighed(self) -> tuple[Verdict, str, float]:
-        """Returns verdict, cause and belief."""
         most = min(self.rule.most_at_once, self.rule.budget)
         for scene in schedule(self.pack, self.door, most, self.rule.seed):
             try:
                 self._ask(scene)
                 if not self._is_honest() and self.num_told is None:
                     self.num_told = self.num_requests
-                    for again in self._again():
-                        self._ask(again)
+                    probes = list(dict.fromkeys(each.probe for each in self._flipped()))[:NUM_AGAIN]
+                    for _ in range(TIMES_AGAIN):
+                        self._ask(alone(probes))
             except NoAnswerError as error:
                 if self.is_ours and self.num_requests:
                     self.wrong_scene = self.wrong_scene or scene
                     return CORRUPT, f"requests {scene.name} get no answer: {error}", 1.0
                 return UNDECIDED, f"requests get no answer: {error}", 0.0
             if self._is_honest():
-                if self._is_settled() or self._is_spent():
-                    return CLEAN, self._clean_words(), 0.0
+                if self._is_settled():
+                    return CLEAN, "nothing that was looked for is left possible", 0.0
+                if self._is_spent():
+                    return CLEAN, TOO_SLIGHT, 0.0
                 continue
             verdict, name, belief, is_sharp = self._cause()
             is_sharp = is_sharp or self.num_requests >= (self.num_told or 0) + NUM_MORE
@@ -168,11 +154,6 @@ class Triage:
     def _unlikely(self) -> list[Seen]:
         return [each for each in self._flipped() if self._chance(each) < LIKELY]
 
-    def _again(self) -> Iterator[Scene]:
-        probes = list(dict.fromkeys(each.probe for each in self._flipped()))[:NUM_AGAIN]
-        for _ in range(TIMES_AGAIN):
-            yield alone(probes)
-
     def _cause(self) -> tuple[Verdict, str, float, bool]:
         """Returns the likeliest verdict, its likeliest cause, the belief in the verdict, and whether
         that cause stands out."""
@@ -198,23 +179,15 @@ class Triage:
             return verdict, name, belief
         if (more := self._more_tokens()) is not None:
             return CONFIG, more, 1.0
-        is_hidden = self._share_wrong_alone() > HIDDEN_SHARE and not self._knows_lengths()
-        if not self.is_ours and is_hidden:
+        knows_lengths = all(said.num_prompt is not None for _, said in self._alone)
+        if not self.is_ours and not knows_lengths and self._share_wrong_alone() > HIDDEN_SHARE:
             return UNDECIDED, HIDDEN, belief
         return verdict, name, belief
-
-    def _clean_words(self) -> str:
-        if self._is_settled():
-            return "nothing that was looked for is left possible"
-        return "as an honest endpoint; some causes are too slight to be told in this budget"
 
     def _share_wrong_alone(self) -> float:
         asked = {each.probe for each, _ in self._alone}
         wrong = {each.probe for each in self._unlikely() if each.scene == ALONE}
         return len(wrong) / max(1, len(asked))
-
-    def _knows_lengths(self) -> bool:
-        return all(said.num_prompt is not None for _, said in self._alone)
 
     def _more_tokens(self) -> str | None:
         """Says by how many tokens the prompts that the endpoint reads are longer, if always so."""

@@ -22,6 +22,8 @@ from itertools import product
 from operator import attrgetter
 from statistics import fmean
 
+from numpy import logaddexp
+
 from batchproof.records.probe_packs import NUM_RANKED, Probe, ProbePack, Step
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPT, MIXED, ROUNDING, Verdict
 
@@ -304,7 +306,8 @@ class Evidence:
     @property
     def against_honest(self) -> float:
         """The mean likelihood ratio, as a logarithm."""
-        return _log_sum([r + math.log(w) for r, w in zip(self.ratios, self.weights, strict=True)])
+        logs = [r + math.log(w) for r, w in zip(self.ratios, self.weights, strict=True)]
+        return float(logaddexp.reduce(logs))
 
     def posteriors(self) -> Mapping[Hypothesis, float]:
         """Returns how much of the mean ratio each hypothesis has, the most first."""
@@ -325,8 +328,3 @@ def _weights(known: Sequence[Hypothesis]) -> list[float]:
     causes = Counter(each.cause for each in known)
     verdicts = Counter(verdict for verdict, _ in causes)
     return [1 / len(verdicts) / verdicts[h.verdict] / causes[h.cause] for h in known]
-
-
-def _log_sum(logs: Sequence[float]) -> float:
-    most = max(logs)
-    return most + math.log(sum(math.exp(each - most) for each in logs))

@@ -116,8 +116,7 @@ def _in_sigma(step: Step, unit: float) -> Step:
 
 
 def telling(probe: Probe, precision: PrecisionNoise) -> float:
-    """Returns the divergence (Kullback and Leibler, in nats) of the answers to a probe at a precision
-    from honest ones."""
+    """Returns the divergence (Kullback and Leibler, nats) of a precision's answers from honest ones."""
     scale, honest = math.hypot(precision.scale, HONEST_SCALE), HONEST_SCALE
     total, reached = 0.0, 1.0
     for number, step in enumerate(probe.steps):

@@ -134,7 +134,6 @@ class Texts:
 
 
 def random_prompt(subject: ModelUnderTest, rng: random.Random, length: int) -> Prompt:
-    """Returns a prompt of random tokens."""
     return tuple(rng.choices(subject.alphabet, k=length))
 
 

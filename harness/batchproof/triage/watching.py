@@ -1,20 +1,7 @@
 """`batchproof triage URL --pack FILE --watch`: a canary beside live traffic.
 
-In each turn one probe is asked, now and then several together. For each cause of `hypotheses`
-M <- L max(M, 1), where L is the likelihood ratio of the turn's answers against honest noise. There is
-an alarm when the weighted mean of all M reaches the number of turns in a year. (Page's statistic as an
-e-detector: J. Shin, A. Ramdas, A. Rinaldo, New England Journal of Statistics in Data Science 2, 2024.
-Shiryaev and Roberts' M <- L (M + 1) would grow of itself for a cause that the pack cannot tell.)
-
-The mean of L, given the past, is at most 1 for an honest endpoint. So M less the number of turns does
-not grow in the mean, each alarm takes a year's turns from it, and n turns have at most n / (a year's
-turns) false alarms in the mean, whatever n is.
-
-L has that mean if no token but the best is likelier, given the past, than under honest noise. A
-near-tie that went the other way may do so each time: so a step counts until its first answer that is
-not the best. Before that, the past speaks for the best token, be noise drawn once for ever, anew each
-time, or anew with a release or a load. What is assumed: noise has no other memory, and stays within
-`hypotheses.HONEST`, also behind a new driver or kernel.
+docs/watching.md says what is asked, and why an honest endpoint is blamed once a year at most. (Shiryaev
+and Roberts' M <- L (M + 1) would grow of itself for a cause that the pack cannot tell.)
 """
 
 import hashlib

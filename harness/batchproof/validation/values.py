@@ -19,11 +19,6 @@ class InvalidValueError(UsageError):
         self.name = name
         self.complaint = complaint
 
-    def as_flag(self) -> UsageError:
-        """Returns the same complaint about the flag of that name: `num_requests` is
-        `--num-requests`."""
-        return UsageError(f"--{self.name.replace('_', '-')} {self.complaint}")
-
 
 def require(is_valid: bool, name: str, value: object, rule: str) -> None:
     """Raises `InvalidValueError` unless `is_valid`; `rule` continues "but must be"."""
@@ -51,9 +46,3 @@ def near(name: str, choices: Collection[str], lister: str = "") -> str:
     if lister:
         return f"{meant} {lister} lists all {len(choices)}".strip()
     return meant or f"choose {', '.join(choices)}"
-
-
-def whole_number(name: str, text: str, rule: str = "a whole number") -> int:
-    """Returns the number that decimal digits say; no sign, no blanks."""
-    require(text.isascii() and text.isdigit(), name, repr(text), rule)
-    return int(text)

@@ -118,8 +118,7 @@ class YamlNode:
         return self.items(f"an item of {self.what}")
 
     def pairs(self, rule: str = "a mapping") -> dict[str, "YamlNode"]:
-        """The values of a mapping by their keys, which are texts and unique. `rule` says what it should
-        be."""
+        """The values of a mapping by keys that are unique texts. `rule` says what it should be."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.wrong(rule)
         found: dict[str, YamlNode] = {}
@@ -159,7 +158,6 @@ def yaml_files(directory: Path, what: str) -> list[Path]:
 
 def read_yaml(path: Path, what: str, content: str, if_empty: str = "") -> YamlNode:
     """Returns the root of a file, called `what`. An empty file stands for the YAML of `if_empty`.
-
     Raises `CaseError` if the file cannot be read, is no YAML, or is empty and so lacks `content`."""
     shown, text = shown_path(path), read_text(path)
     try:

@@ -98,8 +98,7 @@ class Workload:
         return num_times * self.num_tokens + last + len(self.requests) + 16
 
     def variant_of(self, request: Request) -> int:
-        """Returns the number of the adapter that the request names; 0 if it names none, or one that is
-        not loaded."""
+        """Returns the number of the adapter that the request names; 0 for none, or an unloaded one."""
         return dict(self.adapters).get(request.adapter or "", 0)
 
     def together(self) -> Self:
@@ -127,8 +126,7 @@ def in_blocks(config: EngineConfig, multiple: int) -> EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an engine returned: one completion per request in input order, and the events if it was
-    stepped."""
+    """What an engine returned: one completion per request in order, and events if it was stepped."""
 
     completions: tuple[Completion, ...]
     events: tuple[tuple[int, TokenEvent], ...] = ()  # (step, event)

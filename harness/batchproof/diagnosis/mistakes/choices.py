@@ -142,8 +142,7 @@ def _resumed(own: Answer) -> Iterator[list[int]]:
 
 
 def _cut_off(own: Answer, rated: Callable[[Tensor], Rated]) -> Iterator[Hypothesis]:
-    """Yields stages that do not know what was before a preemption, or in the first part of the
-    prompt."""
+    """Yields stages that forget what was before a preemption, or in the first part of the prompt."""
     knowing = [name for name in AFTER if name in sampling_of(own.request).changed]
     past = own.past
     since = [

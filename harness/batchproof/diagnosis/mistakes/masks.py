@@ -103,8 +103,7 @@ def _leaks(suspect: Suspect) -> Iterator[tuple[str, Tensor]]:
 
 
 def _row_of(table: CellTable) -> Tensor:
-    """Returns the row that the key's sequence has in the query's step, int64 `(query, key)`; `NO_ROW`
-    if it has none."""
+    """Returns the row of the key's sequence in the query's step, int64 `(query, key)`, or `NO_ROW`."""
     rows = torch.full((int(table.step.max()) + 1, len(table.sequences)), NO_ROW)
     rows[table.step, table.seq] = table.row
     return rows[table.step[:, None], table.seq[None, :]]
@@ -195,10 +194,8 @@ def _of_other_rows(suspect: Suspect) -> Iterator[Mistake]:
 
 
 def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
-    """Yields mistakes of left padding.
-
-    The prompt has as many pads in front as the longest prompt of its first step is longer.
-    """
+    """Yields mistakes of left padding. The prompt has as many pads in front as the longest prompt of
+    its first step is longer."""
     table, own = suspect.table, suspect.is_own
     first = table.step == table.step[own].min()
     num_pads = int((table.query_len[first].max() - table.query_len[own & first].max()).item())

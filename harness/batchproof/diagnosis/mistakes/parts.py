@@ -62,8 +62,7 @@ def _joined(table: CellTable) -> Tensor:
 
 
 def cells_by_step(table: CellTable) -> dict[str, tuple[Cause | None, Tensor]]:
-    """Returns sets of cells that another kernel may compute, bool `(num_cells,)`, by the steps that
-    they are."""
+    """Returns sets of cells that another kernel may compute, bool `(num_cells,)`, by their steps."""
     num_tokens = table.step.bincount()[table.step]
     has_prompt = any_of_step(table.step, ~table.is_decode())
     is_chunk = (table.context_len > 0) & (table.query_len > 1)

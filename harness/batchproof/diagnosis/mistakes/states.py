@@ -1,6 +1,5 @@
 """Mistakes with recurrent states: what can be done to them behind a sequence's passes, and which of
-that gives the engine's answer.
-"""
+that gives the engine's answer."""
 
 import copy
 import inspect
@@ -89,8 +88,7 @@ class StateReplay:
 
     @torch.inference_mode()
     def _kept(self, seq: int, step: int) -> Any:
-        """Returns the cache of an honestly served sequence behind its passes before a step; None if
-        there are none."""
+        """Returns the cache of a sequence served honestly, behind its passes before a step, or None."""
         earlier = [each for each in passes_of(self.table, seq) if each.step < step]
         kept: Any = None
         for each in earlier:
@@ -117,8 +115,7 @@ class StateReplay:
 
     @torch.inference_mode()
     def fed(self, each: Pass, kept: Any) -> tuple[Any, Tensor]:
-        """Runs a pass upon a copy of a cache. Returns that copy and the logits (vocab,) of its last
-        token."""
+        """Runs a pass upon a copy of a cache. Returns it and the logits (vocab,) of the last token."""
         tokens = torch.tensor([each.token_ids], device=self._model.device)
         given: dict[str, Any] = {"input_ids": tokens, "use_cache": True}
         if self._has_positions:

@@ -15,8 +15,7 @@ from batchproof.models.cached_states import reading
 
 
 def storage_mistakes(suspect: Suspect) -> Iterator[Mistake]:
-    """Yields mistakes in which keys are lost, stored as zeros, or read from elsewhere in later
-    steps."""
+    """Yields mistakes in which keys are lost, stored as zeros, or read from elsewhere later."""
     table, right, size = suspect.table, suspect.honest.visible, suspect.config.block_size
     later = table.step < table.step[:, None]
     for what, (cause, cells) in places_of(table, size).items():

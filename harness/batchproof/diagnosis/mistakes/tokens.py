@@ -10,8 +10,7 @@ from batchproof.findings.causes import Cause
 
 
 def position_mistakes(suspect: Suspect) -> Iterator[Mistake]:
-    """Yields positions that are off by a constant, off in one phase, or counted from the wrong
-    start."""
+    """Yields positions that are off by a constant, off in one phase, or count from a wrong start."""
     table, right = suspect.table, suspect.table.index
     for text, position in _positions(table):
         yield suspect.mistake(Cause.POSITION, text, position=position)
@@ -99,8 +98,7 @@ def _token_at(table: CellTable, index: Tensor) -> Tensor:
 
 
 def _shortened(suspect: Suspect) -> Iterator[Mistake]:
-    """Yields mistakes in which prompt tokens are left out; what follows moves up, or keeps its
-    place."""
+    """Yields mistakes in which prompt tokens are left out; what follows moves up, or stays."""
     index, num_prompt = suspect.table.index, suspect.table.sequences[suspect.seq].num_prompt_tokens
     # Which end is kept, and how much of it; from where to where the rest is left out.
     cuts = [("last", kept, 0, num_prompt - kept) for kept in _lengths(num_prompt)]
@@ -119,8 +117,7 @@ def _shortened(suspect: Suspect) -> Iterator[Mistake]:
 
 
 def _lengths(num_prompt: int) -> list[int]:
-    """Returns the lengths to which a prompt may be cut: short ones, nearly whole ones, and multiples of
-    8."""
+    """Returns lengths to which a prompt may be cut: short, nearly whole, and multiples of 8."""
     return [n for n in range(1, num_prompt) if n <= 12 or n >= num_prompt - 4 or n % 8 == 0]
 
 

@@ -32,8 +32,7 @@ MOST_ROWS = 30
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run as the page shows it: the table engine x promise, all tests, the verdict, and what was left
-    out."""
+    """A run as the page shows it: table, all tests, the verdict, and what was left out."""
 
     table: ConformanceTable
     finished: Sequence[JournalEntry]

@@ -29,13 +29,11 @@ def outcomes_of(
 
 def num_compared(outcomes: Iterable[Outcome]) -> int:
     """Returns the number of answers that prove something. What a known failure compared before it
-    failed does not count.
-    """
+    failed does not count."""
     return sum(record.ledger.num_requests for outcome, record in outcomes if outcome != "known")
 
 
 def table(outcomes: list[Outcome]) -> Iterator[str]:
-    """Yields the lines of the table, its legend, and the totals of each engine."""
     engines = list(dict.fromkeys(record.engine for _, record in outcomes))
     cells = {engine: cells_of(engine, outcomes) for engine in engines}
     widths = {e: max(7, len(e), *(len(c.text) for c in cells[e].values())) for e in engines}
@@ -72,7 +70,6 @@ Line = tuple[str, bool]  # and whether it is bad news
 
 
 def summary_lines(outcomes: list[Outcome]) -> Iterator[Line]:
-    """Yields the lines of a session with conformance tests."""
     yield from ((line, False) for line in table(outcomes))
     units = {(r.model, r.ledger.error_unit) for _, r in outcomes if r.ledger.error_unit is not None}
     for model, error_unit in sorted(units):
