@@ -282,7 +282,7 @@ def test_an_endpoint_is_asked_in_texts_what_a_pack_holds(server: StandIn, tmp_pa
     assert (code, found.verdict) == (0, CLEAN)
     assert server.most_running <= 4
 
-    turns = count()  # of which each has a number of its own, whatever threads run beside it
+    turns = count(1)  # of which each has a number of its own, whatever threads run beside it
 
     def now_and_then(handler: Handler, body: dict[str, object]) -> None:
         if next(turns) % 16 == 0:
