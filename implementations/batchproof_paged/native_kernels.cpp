@@ -28,6 +28,7 @@ const int PANEL = 16;  /* outputs whose weights lie side by side: a cache line f
 const int PARTS = PANEL / LANES;
 const int AHEAD = 128; /* cache lines to ask for before they are needed; measured */
 const int CHUNK = 72;  /* rows that share a reading of the weights, and intermediate results */
+const int DEPTH = 1024; /* inputs whose weights stay in the cache while all rows read them; measured */
 const int KEYS = 64;   /* whose scores are held: those from a multiple of it on */
 
 /* As many sums as there are registers: of so many rows and panels. */
@@ -85,22 +86,12 @@ struct Product {
     int64_t is_added;                               /* to what is in `out` */
 };
 
-/* Multiplies `rows` rows, of which `inputs` (num_inputs, rows) holds the columns, with `num` panels from
-   `panel` on; stores `stored` of the rows. */
+/* Stores the sums of the first `stored` rows as the outputs of `num` panels from `first` on. */
 template <int rows, int num>
-static void multiply_tile(const Product &by, int64_t panel, const float *inputs, float *out,
-                          int64_t out_stride, int64_t stored)
+static void store_sums(const Product &by, Sums<rows, num> &sums, int64_t first, float *out,
+                       int64_t out_stride, int64_t stored)
 {
-    const int64_t first = panel * PANEL, left = by.num_outputs - first;
-    const int64_t width = left < PANEL * num ? left : PANEL * num;
-    Sums<1, num> initial = {};
-    if (by.bias)
-        memcpy(&initial, by.bias + first, 4 * width);
-    Sums<rows, num> sums;
-    for (int row = 0; row < rows; row++)
-        memcpy(sums.of[row], &initial, sizeof initial);
-    add_products<1>(sums, by.num_inputs, inputs, rows, 1, by.panels + first * by.num_inputs, PANEL,
-                 PANEL * by.num_inputs, AHEAD * PANEL);
+    const int64_t left = by.num_outputs - first, width = left < PANEL * num ? left : PANEL * num;
     for (int64_t row = 0; row < stored; row++) {
         float *place = out + row * out_stride + first;
         if (by.is_added) {
@@ -110,6 +101,38 @@ static void multiply_tile(const Product &by, int64_t panel, const float *inputs,
                 sums.of[row][each / PARTS][each % PARTS] += before.of[0][each / PARTS][each % PARTS];
         }
         memcpy(place, sums.of[row], 4 * width);
+    }
+}
+
+/* Multiplies up to CHUNK rows with `num` panels from `panel` on. `columns` holds the columns of each tile
+   of `rows` rows, (num_inputs, rows). All tiles read DEPTH inputs' weights before the next are read. */
+template <int rows, int num>
+static void multiply_panels(const Product &by, int64_t panel, int64_t num_rows, const float *columns,
+                            float *out, int64_t out_stride)
+{
+    const int64_t first = panel * PANEL, left = by.num_outputs - first;
+    Sums<1, num> initial = {};
+    if (by.bias)
+        memcpy(&initial, by.bias + first, 4 * (left < PANEL * num ? left : PANEL * num));
+    Sums<rows, num> kept[CHUNK / rows + 1]; /* of each tile */
+    const int64_t depth = num_rows > rows ? DEPTH : by.num_inputs;
+    for (int64_t input = 0; input < by.num_inputs; input += depth) {
+        const int64_t count = by.num_inputs - input < depth ? by.num_inputs - input : depth;
+        for (int64_t row = 0; row < num_rows; row += rows) {
+            Sums<rows, num> sums;
+            for (int each = 0; each < rows; each++)
+                memcpy(sums.of[each], &initial, sizeof initial);
+            if (input)
+                sums = kept[row / rows];
+            add_products<1>(sums, count, columns + row * by.num_inputs + input * rows, rows, 1,
+                            by.panels + first * by.num_inputs + input * PANEL, PANEL,
+                            PANEL * by.num_inputs, AHEAD * PANEL);
+            if (input + count < by.num_inputs)
+                kept[row / rows] = sums;
+            else
+                store_sums(by, sums, first, out + row * out_stride, out_stride,
+                           num_rows - row < rows ? num_rows - row : rows);
+        }
     }
 }
 
@@ -123,19 +146,15 @@ static void multiply_chunk(const Product &by, int64_t num_rows, const float *in,
         for (int64_t input = 0; input < by.num_inputs; input++)
             column[input * rows] = row < num_rows ? in[row * stride + input] : 0;
     }
-    const auto multiply = [&](auto tile, int64_t panel) {
-        for (int64_t row = 0; row < num_rows; row += rows)
-            tile(by, panel, columns + row * by.num_inputs, out + row * out_stride, out_stride,
-                 num_rows - row < rows ? num_rows - row : rows);
-    };
     const int64_t num_panels = (by.num_outputs + PANEL - 1) / PANEL, num_groups = num_panels / num;
     const int64_t left = num_panels - num_groups * num;
 #pragma omp for
     for (int64_t each = 0; each < num_groups + left; each++) {
         if (each < num_groups)
-            multiply(multiply_tile<rows, num>, each * num);
+            multiply_panels<rows, num>(by, each * num, num_rows, columns, out, out_stride);
         else
-            multiply(multiply_tile<rows, 1>, each - num_groups + num_groups * num);
+            multiply_panels<rows, 1>(by, each - num_groups + num_groups * num, num_rows, columns, out,
+                                     out_stride);
     }
 }
 
