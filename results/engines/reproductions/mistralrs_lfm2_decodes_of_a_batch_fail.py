@@ -1,4 +1,5 @@
-"""mistral.rs 0.9.5: on a CPU, requests of an LFM2 that are decoded together fail."""
+"""mistral.rs 0.9.5: on a CPU, requests of an LFM2 that are decoded together fail; after equal prompts of one token,
+which are decoded as well, each row of a batch gets another token."""
 
 import sys
 import tempfile
@@ -22,4 +23,6 @@ with tempfile.TemporaryDirectory() as folder:
     engine = runner(folder)
     together = [told(each) for each in [stream(engine, prompt, 6) for prompt in prompts]]
     print(f"alone:    {alone}\ntogether: {together}")
-sys.exit(together != alone)
+    one, rows = answer(folder, [7], 1), [told(each) for each in [stream(engine, [7], 1) for _ in range(4)]]
+    print(f"a prompt of one token, alone: {one}, four at once: {rows}")
+sys.exit(together != alone or any(row != one for row in rows))
