@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from io import TextIOWrapper
 
-from batchproof import places
+from batchproof import __version__, places
 from batchproof.cli.commands import Command, run_command
 from batchproof.cli.interrupts import interruptible
 from batchproof.errors import BatchproofError, Interrupt, UsageError
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(argv: Sequence[str]) -> int:
     if argv[:1] != ["lab"]:
-        return run_command(COMMANDS, argv, "batchproof", PURPOSE, EPILOG)
+        return run_command(COMMANDS, argv, "batchproof", PURPOSE, EPILOG, __version__)
     if find_spec(LAB) is None or places.ROOT != places.CHECKOUT:
         raise UsageError("`batchproof lab` checks the suite itself: run it in a checkout of Batchproof")
     return importlib.import_module(f"{LAB}.__main__").run(argv[1:])

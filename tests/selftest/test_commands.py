@@ -1,11 +1,15 @@
 """Wrong input to a command is one sentence on stderr that names value and rule, and exit code 2."""
 
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from batchproof.__main__ import main
+from batchproof.cli import pytest_process
 
 DTYPES = "--axis=--dtype=float32,bfloat16"
 WRONG_INPUT = [
@@ -13,9 +17,12 @@ WRONG_INPUT = [
     ("lab faulty", "'faulty' is no command; do you mean faults?"),
     ("tets mine.py:Engine", "'tets' is no command; do you mean test?"),
     ("test paged -n many", "-n is 'many', but must be a whole number, 'auto' or 'logical'"),
-    ("checkpoint gpt2-hash out -k parity", "unrecognized arguments: -k"),
+    ("checkpoint gpt2-hash out -k parity", "arguments: -k parity (see `batchproof checkpoint --help`)"),
     ("checkpoint gpt2-hash out --dtyp float16", "--dtyp"),  # no abbreviation
     ("test -n 2 -q mine.py:Engine", "no ENGINE is given: name one before all options"),
+    ("bench --released static", "--released is instead of engines, but 'static' is named as well"),
+    ("bench static --released --laps=1", "but 'static' is named as well"),
+    ("triage http://127.0.0.1:9 --pack no.pack", "there is no probe pack 'no.pack'"),
     ("judge static static", "'static' is named twice"),
     ("judge releases static 1 2", "'static' has no releases here"),
     ("judge matrix static", "'static' declares no axes: give some"),
@@ -54,3 +61,22 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
     assert err.count("\n") == 1
     assert words in err
     assert {each.name for each in tmp_path.rglob("*")} == {"full", "file"}
+
+
+def test_an_interrupt_that_this_process_alone_was_sent_ends_pytest_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted(subprocess.Popen[bytes]):
+        is_waited_for = False
+
+        def wait(self, timeout: float | None = None) -> int:
+            if not self.is_waited_for:
+                self.is_waited_for = True
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    monkeypatch.setattr(pytest_process, "GRACE_S", 0.5)
+    script = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); time.sleep(600)"
+    with pytest.raises(KeyboardInterrupt):
+        pytest_process._status([sys.executable, "-c", script], os.environ)

@@ -31,10 +31,15 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def run_command(
-    commands: Mapping[str, Command], argv: Sequence[str], prog: str, purpose: str, epilog: str = ""
+    commands: Mapping[str, Command],
+    argv: Sequence[str],
+    prog: str,
+    purpose: str,
+    epilog: str = "",
+    version: str = "",
 ) -> int:
     """Runs the command that `argv` begins with and returns its exit code. Raises `UsageError` if it is
-    unknown or its arguments are wrong."""
+    unknown or its arguments are wrong. With a `version` there is a flag that prints it."""
     name = argv[0] if argv else ""
     command = commands.get(name)
     if command is not None and argv[1:2] and argv[1] in command.below:
@@ -42,6 +47,8 @@ def run_command(
     if command is None and name and not name.startswith("-"):
         raise UsageError(f"{name!r} is no command; {near(name, commands)} (see `{prog} --help`)")
     parser = CommandParser(prog=prog, description=purpose, epilog=epilog)
+    if version:
+        parser.add_argument("--version", action="version", version=f"{prog} {version}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for each, known in commands.items():
         subparser = subparsers.add_parser(
@@ -55,7 +62,7 @@ def run_command(
             importlib.import_module(known.module).add_arguments(subparser)
     arguments, unknown = parser.parse_known_args(argv)
     if unknown and "arguments" not in arguments:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        subparsers.choices[name].error(f"unrecognized arguments: {' '.join(unknown)}")
     if unknown:  # what comes before the first argument that is no option
         arguments.arguments = [*unknown, *arguments.arguments]
     exit_code: int = importlib.import_module(commands[arguments.command].module).run(arguments)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 
@@ -29,6 +30,7 @@ UNSTARTED = (  # of a run without a test, which says why
     pytest.ExitCode.NO_TESTS_COLLECTED,  # -k or -m selects none
 )
 TERMINATED = 128 + signal.SIGTERM
+GRACE_S = 5.0  # for what a terminal has interrupted as well, before it is interrupted from here
 FAULTHANDLER_TIMEOUT_S = 300  # shows a hang in native code, which no time limit interrupts
 
 
@@ -103,7 +105,12 @@ def _status(command: Sequence[str], environment: Mapping[str, str]) -> int:
         try:
             return process.wait()
         except KeyboardInterrupt as interrupt:
-            if getattr(interrupt, "exit_code", None) == TERMINATED:  # a terminal sends Ctrl-C to both
+            if getattr(interrupt, "exit_code", None) == TERMINATED:
                 process.terminate()
+            else:  # a terminal sends Ctrl-C to both, `kill` to this process alone
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE_S)
+                if process.poll() is None:
+                    process.send_signal(signal.SIGINT)
             process.wait()  # pytest prints its summary
             raise

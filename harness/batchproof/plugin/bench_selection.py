@@ -1,5 +1,6 @@
 """What a benchmark run is about, resolved from the command line. Only with `--benchmark-only`."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,10 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
     ]
     num_threads = get("--threads")
     if num_threads is not None:
-        at_least("--threads", num_threads, 1)
+        cores = os.cpu_count() or num_threads
+        require(
+            1 <= num_threads <= cores, "--threads", num_threads, f"from 1 to {cores}, the cores here"
+        )
     elif device_type == "cpu":
         num_threads = 1
     terms = Terms(

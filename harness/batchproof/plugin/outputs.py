@@ -55,7 +55,8 @@ def resolve_outputs(config: pytest.Config) -> Outputs:
     journal = _file(JOURNAL, option.journal) if option.journal else None
     table, verdict = (_json(name, get(name)) for name in (TABLE, VERDICT))
     if verdict is not None and not has_one_engine:
-        raise UsageError(f"{VERDICT} holds the verdict on one engine: name one with --engine")
+        count = len(get("--engine") or ()) or "none"
+        raise UsageError(f"{VERDICT} holds the verdict on one engine, but {count} are named")
     return Outputs(table, verdict, journal, folder)
 
 

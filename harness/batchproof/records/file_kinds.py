@@ -31,7 +31,7 @@ class FileKind(Generic[Record]):
     def read(self, path: Path) -> Record:
         """Returns the record in the file. Raises `UsageError` naming the file if it is missing,
         foreign, of another version or damaged."""
-        return self.of(path, parsed(path))
+        return self.of(path, parsed(path, self.what))
 
     def of(self, path: Path, document: object) -> Record:
         """Returns the record of a document that `parsed` has read. Raises as `read` does."""
@@ -39,7 +39,7 @@ class FileKind(Generic[Record]):
             found = (
                 "null" if document is None else "a list" if isinstance(document, list) else "a value"
             )
-            raise UsageError(f"'{path}' is no result file: it holds {found}, not an object")
+            raise UsageError(f"'{path}' is no {self.what}: it holds {found}, not an object")
         schema = document.get("schema")
         if schema != self.schema:
             raise UsageError(
@@ -49,25 +49,25 @@ class FileKind(Generic[Record]):
         try:
             return decode(self.record, values)
         except DecodeError as error:
-            raise UsageError(f"result file '{path}' is damaged: {error}") from None
+            raise UsageError(f"{self.what} '{path}' is damaged: {error}") from None
 
     def write(self, record: Record, path: Path) -> None:
         """Replaces the file by the record, atomically. Raises `UsageError` if it cannot be written."""
         replace_text(path, json_lines({"schema": self.schema} | encode(record)))
 
 
-def parsed(path: Path) -> object:
-    """Returns the JSON value in a result file. Raises `UsageError`."""
+def parsed(path: Path, what: str = "result file") -> object:
+    """Returns the JSON value in a file. Raises `UsageError`, in which it is called `what`."""
     if path.is_dir():
-        raise UsageError(f"'{path}' is a directory, but must be a result file")
+        raise UsageError(f"'{path}' is a directory, but must be a {what}")
     try:
         document: object = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except FileNotFoundError as error:
-        raise UsageError(f"there is no result file '{path}'") from error
+        raise UsageError(f"there is no {what} '{path}'") from error
     except OSError as error:
-        raise UsageError(f"result file '{path}' cannot be read: {error.strerror}") from error
+        raise UsageError(f"{what} '{path}' cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not UTF-8, or not JSON
-        raise UsageError(f"'{path}' is no result file: it is not JSON ({error})") from error
+        raise UsageError(f"'{path}' is no {what}: it is not JSON ({error})") from error
     return document
 
 

@@ -77,6 +77,7 @@ def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Run) -> No
         ([*SMALL, "--shape=tiny"], "exclude each other"),
         ([*SMALL, "--isolate"], "--isolate cannot be had: one process takes the times of a benchmark"),
         ([*SMALL, "--verify=some"], "--verify is 'some', but must be 'all' or a number of requests"),
+        ([*SMALL, "--threads=99999"], "--threads is 99999, but must be from 1 to "),
         ([*SMALL, "--results=nowhere/out.json"], "there is no folder 'nowhere'"),
     ],
 )
