@@ -195,6 +195,10 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     evidence = evidence_of(reruns)
     if explained := _explained(reruns, evidence, size):
         return explained
+    calls = _in_one_batch(reruns.calls)
+    if calls and (explained := _explained(reruns, evidence_of(reruns, calls), size)):
+        fact = "as if all requests of a call were in one batch, whatever max_num_seqs is"
+        return replace(explained, evidence=(*explained.evidence, fact))
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
     if rounding:
         times, is_alike = rounding
@@ -211,6 +215,17 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     if size:
         shown = (shown[0], f"{shown[1]}; {size}") if shown else (Cause.SIZE, size)
     return _shown(shown, *reruns.facts)
+
+
+def _in_one_batch(calls: Sequence[Call]) -> list[Call] | None:
+    """Returns the calls with a slot for each request, which an engine may take unasked; None if they
+    have that, or if something shows its batches."""
+    each_has_one = [
+        replace(each, workload=each.workload.with_config(max_num_seqs=len(each.workload.requests)))
+        for each in calls
+    ]
+    is_shown = any(each.trace or each.events for each in calls)
+    return None if is_shown or each_has_one == [*calls] else each_has_one
 
 
 def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
