@@ -43,20 +43,21 @@ def resolve_outputs(config: pytest.Config) -> Outputs:
         if get(name) is not None and get("--benchmark-only", default=False):
             raise UsageError(f"{name} {get(name)!r} has nothing to write with --benchmark-only")
     folder = None if get(ARTIFACTS) is None else _artifacts(get(ARTIFACTS))
-    has_one_engine = len(get("--engine") or ()) == 1
+    num_engines = len(get("--engine") or ())
     if folder is not None:
         option.table = option.table or str(folder / "table.json")
         option.repro = option.repro or str(folder / "failures")
-        if has_one_engine:
+        if num_engines == 1:
             option.verdict = option.verdict or str(folder / "verdict.json")
         option.xmlpath = getattr(option, "xmlpath", None) or str(folder / "junit.xml")
     if option.repro:
         _require_room(REPRO, option.repro, Path(option.repro))
     journal = _file(JOURNAL, option.journal) if option.journal else None
     table, verdict = (_json(name, get(name)) for name in (TABLE, VERDICT))
-    if verdict is not None and not has_one_engine:
-        count = len(get("--engine") or ()) or "none"
-        raise UsageError(f"{VERDICT} holds the verdict on one engine, but {count} are named")
+    if verdict is not None and num_engines != 1:
+        raise UsageError(
+            f"{VERDICT} holds the verdict on one engine, but {num_engines or 'none'} are named"
+        )
     return Outputs(table, verdict, journal, folder)
 
 
