@@ -45,6 +45,7 @@ class Effort:
     max_examples: int | None = None  # None: the profile's
     shrinks: bool = False
     first: tuple[str, ...] = ()  # the test functions that run before all others, in this order
+    part: tuple[int, int] = (0, 1)  # (n, of): of so many parts of the selected tests, the nth alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        number, of = self.effort.part
+        items[:] = items[number::of]
         rank = {name: place for place, name in enumerate(self.effort.first)}
         items.sort(key=lambda item: rank.get(function_of(item.nodeid), len(rank)))
 

@@ -127,15 +127,15 @@ def test_a_mutant_that_refuses_a_model_which_the_engine_serves_fails(
 
 
 def test_what_the_last_verdict_or_the_option_says_is_served_is_not_refused(run_suite: RunSuite) -> None:
-    run = ("--engine=mine.py:choosy", "--model=gpt2-random", "--model=llama-hash", "--verdict=v.json")
+    run = ("--engine=mine.py:choosy", "--model=gpt2-random", "--model=llama-random", "--verdict=v.json")
     for refused, options, words in (
-        ("Llama", (), "choosy refuses llama-hash: 1 test not run"),
+        ("Llama", (), "choosy refuses llama-random: 1 test not run"),
         ("Nobody", (), "P1 parity"),
-        ("Llama", (), "refuses llama-hash, which it serves by its verdict of"),
-        ("Llama", ("--dtype=bfloat16",), "choosy refuses llama-hash: 1 test not run"),
-        ("Llama", ("--serves=gpt2-random",), "choosy refuses llama-hash: 1 test not run"),
-        ("Llama", ("--serves=all",), "refuses llama-hash, which it serves by --serves"),
-        ("Llama", (), "refuses llama-hash, which it serves by its verdict of"),
+        ("Llama", (), "refuses llama-random, which it serves by its verdict of"),
+        ("Llama", ("--dtype=bfloat16",), "choosy refuses llama-random: 1 test not run"),
+        ("Llama", ("--serves=gpt2-random",), "choosy refuses llama-random: 1 test not run"),
+        ("Llama", ("--serves=all",), "refuses llama-random, which it serves by --serves"),
+        ("Llama", (), "refuses llama-random, which it serves by its verdict of"),
     ):
         mine = CHOOSY.replace("REFUSED", repr(refused))
         session = run_suite(*run, *options, mine=mine, test_mini=HEAD + RIGHT)
