@@ -137,8 +137,8 @@ def run(arguments: argparse.Namespace) -> int:
     pack = PROBE_PACK.read(arguments.pack) if arguments.pack else None
     if pack is not None and arguments.model:
         raise UsageError(f"--model is given beside --pack, which is of {pack.model}: give one of them")
-    session = Session(arguments, pack, choices.writable(arguments.output))
     subjects = {each: _subject(each, pack, arguments) for each in engines}  # before any work
+    session = Session(arguments, pack, choices.writable(arguments.output))
     try:
         session.triage(subjects)
     finally:  # also what was found before Ctrl-C, or before a model that is unknown
