@@ -24,7 +24,7 @@ STRAINED = {
     "computing": ("P1", "P5", "P6", "P15"),
     "drafting": ("P1", "P2", "P3", "P17"),
     "delivery": ("P4", "P14", "P1", "P13"),
-    "limited": ("P1", "P9", "P12"),
+    "limited": ("P1", "P9", "P12", "P19"),
     "grammars": ("P22",),
     "lateness": ("P9", "P10", "P11", "P13", "P14"),
     "lifecycle": ("P23",),

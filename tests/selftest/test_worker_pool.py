@@ -41,9 +41,9 @@ def test_a_task_that_crashes_hangs_or_raises_is_lost_alone() -> None:
         assert lost == LostTask("it raised TypeError: 'str' object cannot be interpreted as an integer")
         ((_, unsendable),) = pool.run(_generator, [1])
         assert isinstance(unsendable, LostTask)
-    with WorkerPool(2, time_limit_s=1.0) as pool:
+    with WorkerPool(2, time_limit_s=3.0) as pool:
         slept = dict(pool.run(time.sleep, [0.0, 60.0]))
-        assert slept == {0.0: None, 60.0: LostTask("no result within 1 s")}
+        assert slept == {0.0: None, 60.0: LostTask("no result within 3 s")}
 
 
 def _process_id(_: int) -> int:
