@@ -71,6 +71,13 @@ def test_values_stand_beside_others_as_they_say() -> None:
         "mine",
         "mine?tp=2&ep=on",
     ]
+    models = {name: {"--model": name} for name in ("llama-hash", "mistral-hash", "mixtral-hash")}
+    on = {"ep": "on", "beside": {"--model": "mixtral-hash"}}
+    experts = declared_axes({"--model": models, "ep": {"off": {}, "on": on}})
+    asked = chosen(axes_of(experts, ["ep"], "mine"))
+    met = [(each["ep"], each["--model"]) for each in asked]
+    assert met[0] == ("off", "llama-hash")
+    assert {*met} == {met[0], ("off", "mixtral-hash"), ("on", "mixtral-hash")}
     with pytest.raises(UsageError, match="'ep': on may stand beside no other value: it needs tp=2"):
         chosen(axes_of(parallel, ["ep", "tp=1,4"], "mine"))
     without_tp = chosen(axes_of(parallel, ["pp", "ep"], "mine"))

@@ -106,11 +106,21 @@ def axes_of(declared: Axes, asked: Sequence[str], engine: str) -> Axes:
     axes = given or declared
     if not axes:
         raise UsageError(f"{engine!r} declares no axes: give some, as in --axis NAME=VALUE,VALUE")
+    if MODEL not in axes and (models := _models_needed(axes, declared)):
+        axes = {**axes, MODEL: models}  # a requirement of a model is asked of other values on it alone
     rest = {name: values for name, values in declared.items() if name not in axes}
     return {
         name: {value: with_needed(each, rest) for value, each in values.items()}
         for name, values in axes.items()
     }
+
+
+def _models_needed(axes: Axes, declared: Axes) -> Mapping[str, Value]:
+    """Returns the models that values need, behind the first one that the engine declares."""
+    known = declared.get(MODEL, {})
+    every = [with_needed(each, declared).beside for values in axes.values() for each in values.values()]
+    needed = {each[MODEL] for each in every if MODEL in each}
+    return {name: known[name] for name in known if needed and name in {*needed, next(iter(known))}}
 
 
 def _asked(text: str, known: Axes, engine: str) -> tuple[str, Mapping[str, Value]]:

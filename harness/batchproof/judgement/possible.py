@@ -4,7 +4,7 @@ a later one would be seen after minutes."""
 import argparse
 
 from batchproof.errors import UsageError
-from batchproof.judgement.axes import MODEL, Axes, Value, base_of, cell_of, with_needed
+from batchproof.judgement.axes import Axes, Value, base_of, cell_of, with_needed
 from batchproof.judgement.suite_session import split_options
 from batchproof.models.catalogue import resolve_device
 from batchproof.models.embedded import DTYPES
@@ -18,7 +18,7 @@ CHOICES = {"--dtype": DTYPES, "--compute-dtype": DTYPES, "--kv-cache-dtype": KV_
 
 def require_options(arguments: argparse.Namespace, axes: Axes) -> None:
     """Raises `UsageError` for a wrong option of the engine or the suite, and for an option that
-    `--pytest` gives as well. A model that it gives is that of other axes."""
+    `--pytest` gives as well."""
     given = {each.partition("=")[0] for each in split_options(arguments.pytest)}
     for name, values in axes.items():
         for value, each in values.items():
@@ -32,7 +32,7 @@ def require_options(arguments: argparse.Namespace, axes: Axes) -> None:
                 written, _, wanted = option.partition("=")
                 if written in CHOICES:
                     one_of(f"--axis {name}: {written}", wanted, CHOICES[written])
-                if written in given and written != MODEL:
+                if written in given:
                     raise UsageError(f"{written} is set by --axis {name!r} and by --pytest: choose one")
 
 
