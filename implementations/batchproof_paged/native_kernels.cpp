@@ -27,6 +27,7 @@ typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 const int PANEL = 16;  /* outputs whose weights lie side by side: a cache line for each input */
 const int PARTS = PANEL / LANES;
 const int AHEAD = 128; /* cache lines to ask for before they are needed; measured */
+const int NEAR = 32;   /* the same where more than one tile reads the weights, and not from memory; measured */
 const int CHUNK = 72;  /* rows that share a reading of the weights, and intermediate results */
 const int DEPTH = 1024; /* inputs whose weights stay in the cache while all rows read them; measured */
 const int KEYS = 64;   /* whose scores are held: those from a multiple of it on */
@@ -52,17 +53,20 @@ add_products(Sums<rows, num> &sums, int64_t count, const float *factors, int64_t
              const float *vectors, int64_t stride, int64_t panel_stride, int64_t ahead)
 {
     for (int64_t i = 0; i < count; i++) {
+        floats numbers[num][PARTS];
         UNROLL for (int panel = 0; panel < num; panel++) {
             const float *some = vectors + i * stride + panel * panel_stride;
             __builtin_prefetch(some + ahead, 0, 4 - level);
-            floats numbers[PARTS];
             UNROLL for (int part = 0; part < PARTS; part++)
-                numbers[part] = *(const floats *)(some + LANES * part);
-            UNROLL for (int row = 0; row < rows; row++) {
-                const float factor = factors[i * step + row * row_step];
+                numbers[panel][part] = *(const floats *)(some + LANES * part);
+        }
+        /* Row by row, so that one factor is held at a time: with a factor for each row held, sums of more
+           than seven rows do not fit beside them. */
+        UNROLL for (int row = 0; row < rows; row++) {
+            const float factor = factors[i * step + row * row_step];
+            UNROLL for (int panel = 0; panel < num; panel++)
                 UNROLL for (int part = 0; part < PARTS; part++)
-                    sums.of[row][panel][part] += factor * numbers[part];
-            }
+                    sums.of[row][panel][part] += factor * numbers[panel][part];
         }
     }
 }
@@ -92,6 +96,16 @@ static void store_sums(const Product &by, Sums<rows, num> &sums, int64_t first, 
                        int64_t out_stride, int64_t stored)
 {
     const int64_t left = by.num_outputs - first, width = left < PANEL * num ? left : PANEL * num;
+    if (left >= PANEL * num) { /* from registers: to copy a number of them that is not known takes longer */
+        UNROLL for (int row = 0; row < rows; row++)
+            if (row < stored)
+                UNROLL for (int each = 0; each < num * PARTS; each++) {
+                    floats &place = *(floats *)(out + row * out_stride + first + LANES * each);
+                    const floats sum = sums.of[row][each / PARTS][each % PARTS];
+                    place = by.is_added ? sum + place : sum;
+                }
+        return;
+    }
     for (int64_t row = 0; row < stored; row++) {
         float *place = out + row * out_stride + first;
         if (by.is_added) {
@@ -126,7 +140,7 @@ static void multiply_panels(const Product &by, int64_t panel, int64_t num_rows, 
                 sums = kept[row / rows];
             add_products<1>(sums, count, columns + row * by.num_inputs + input * rows, rows, 1,
                             by.panels + first * by.num_inputs + input * PANEL, PANEL,
-                            PANEL * by.num_inputs, AHEAD * PANEL);
+                            PANEL * by.num_inputs, (num_rows > rows ? NEAR : AHEAD) * PANEL);
             if (input + count < by.num_inputs)
                 kept[row / rows] = sums;
             else
@@ -141,10 +155,14 @@ template <int rows, int num>
 static void multiply_chunk(const Product &by, int64_t num_rows, const float *in, int64_t stride,
                            float *out, int64_t out_stride, float *columns)
 {
-    for (int64_t row = 0; row < (num_rows + rows - 1) / rows * rows; row++) {
-        float *column = columns + row / rows * rows * by.num_inputs + row % rows;
+    for (int64_t first = 0; first < num_rows; first += rows) {
+        const float *row[rows]; /* a tile that is not full repeats the last */
+        for (int64_t each = 0; each < rows; each++)
+            row[each] = in + (first + each < num_rows ? first + each : num_rows - 1) * stride;
+        float *column = columns + first * by.num_inputs;
         for (int64_t input = 0; input < by.num_inputs; input++)
-            column[input * rows] = row < num_rows ? in[row * stride + input] : 0;
+            UNROLL for (int each = 0; each < rows; each++)
+                *column++ = row[each][input];
     }
     const int64_t num_panels = (by.num_outputs + PANEL - 1) / PANEL, num_groups = num_panels / num;
     const int64_t left = num_panels - num_groups * num;
@@ -158,12 +176,13 @@ static void multiply_chunk(const Product &by, int64_t num_rows, const float *in,
     }
 }
 
-/* The most rows of a tile, and how many panels one has: for as many sums as there are registers, measured. */
-const int MOST_ROWS = PARTS == 1 ? 16 : 6;
+/* The most rows of a tile that is alone, and how many panels one has: for as many sums as there are registers
+   beside the numbers of a line and a factor. */
+const int MOST_ROWS = PARTS == 1 ? 14 : 6;
 
 constexpr int panels_for(int rows)
 {
-    const int num = PARTS == 1 ? (rows > 12 ? 1 : 28 / rows) : 12 / PARTS / rows;
+    const int num = PARTS == 1 ? 31 / (rows + 1) : 12 / PARTS / rows;
     return num < 1 ? 1 : num > 8 ? 8 : num;
 }
 
@@ -176,13 +195,14 @@ static MultiplyChunk *by_rows(int64_t num, std::integer_sequence<int, rows...>)
     return each[num - 1];
 }
 
-/* How many rows a tile has, for the least rows that are computed in vain. */
+/* How many rows a tile has, for the least rows that are computed in vain. Of many tiles those of 6 to 9 rows
+   are the fastest, measured: they load the least for a product. */
 static int64_t rows_of_tile(int64_t num_rows)
 {
     if (num_rows <= MOST_ROWS)
         return num_rows;
-    int64_t best = 6;
-    for (int64_t rows = 6; rows <= MOST_ROWS; rows++)
+    int64_t best = PARTS == 1 ? 9 : MOST_ROWS;
+    for (int64_t rows = best - 1; rows >= 6; rows--)
         if ((num_rows + rows - 1) / rows * rows < (num_rows + best - 1) / best * best)
             best = rows;
     return best;
