@@ -26,8 +26,7 @@ typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 
 const int PANEL = 16;  /* outputs whose weights lie side by side: a cache line for each input */
 const int PARTS = PANEL / LANES;
-const int AHEAD = 128; /* cache lines to ask for before they are needed; measured */
-const int NEAR = 32;   /* the same where more than one tile reads the weights, and not from memory; measured */
+const int AHEAD = 128; /* cache lines to ask for before a tile needs them that is alone; measured */
 const int CHUNK = 72;  /* rows that share a reading of the weights, and intermediate results */
 const int DEPTH = 1024; /* inputs whose weights stay in the cache while all rows read them; measured */
 const int KEYS = 64;   /* whose scores are held: those from a multiple of it on */
@@ -45,18 +44,20 @@ struct Sums {
 };
 
 /* Adds `count` terms to the sums of `rows` rows over `num` panels, one after another: term i of row r is
-   factors[i * step + r * row_step] times PANEL numbers from vectors[i * stride + panel * panel_stride] on;
-   asks for what lies `ahead` of them, for the cache of this level. */
+   factors[i * step + r * row_step] times PANEL numbers from vectors[i * stride + panel * panel_stride] on.
+   With term i it asks for the line i * soon_step bytes behind `soon`, and that of each other panel, for the
+   cache of this level. */
 template <int level, int rows, int num>
 static inline __attribute__((always_inline)) void
 add_products(Sums<rows, num> &sums, int64_t count, const float *factors, int64_t step, int64_t row_step,
-             const float *vectors, int64_t stride, int64_t panel_stride, int64_t ahead)
+             const float *vectors, int64_t stride, int64_t panel_stride, const char *soon,
+             int64_t soon_step)
 {
     for (int64_t i = 0; i < count; i++) {
         floats numbers[num][PARTS];
         UNROLL for (int panel = 0; panel < num; panel++) {
             const float *some = vectors + i * stride + panel * panel_stride;
-            __builtin_prefetch(some + ahead, 0, 4 - level);
+            __builtin_prefetch(soon + 4 * panel * panel_stride + i * soon_step, 0, 4 - level);
             UNROLL for (int part = 0; part < PARTS; part++)
                 numbers[panel][part] = *(const floats *)(some + LANES * part);
         }
@@ -129,19 +130,23 @@ static void multiply_panels(const Product &by, int64_t panel, int64_t num_rows, 
     if (by.bias)
         memcpy(&initial, by.bias + first, 4 * (left < PANEL * num ? left : PANEL * num));
     Sums<rows, num> kept[CHUNK / rows + 1]; /* of each tile */
-    const int64_t depth = num_rows > rows ? DEPTH : by.num_inputs;
+    const int64_t num_tiles = (num_rows + rows - 1) / rows, depth = num_tiles > 1 ? DEPTH : by.num_inputs;
     for (int64_t input = 0; input < by.num_inputs; input += depth) {
-        const int64_t count = by.num_inputs - input < depth ? by.num_inputs - input : depth;
+        const int64_t rest = by.num_inputs - input, count = rest < depth ? rest : depth;
+        const float *const weights = by.panels + first * by.num_inputs + input * PANEL;
+        /* What is read next; each of several tiles asks for a part, so that memory is never idle. */
+        const int64_t ahead = num_tiles == 1 ? AHEAD : count < rest ? count : num * by.num_inputs - input;
+        const char *const soon = (const char *)(weights + ahead * PANEL);
+        const int64_t soon_step = 4 * PANEL / num_tiles;
         for (int64_t row = 0; row < num_rows; row += rows) {
             Sums<rows, num> sums;
             for (int each = 0; each < rows; each++)
                 memcpy(sums.of[each], &initial, sizeof initial);
             if (input)
                 sums = kept[row / rows];
-            add_products<1>(sums, count, columns + row * by.num_inputs + input * rows, rows, 1,
-                            by.panels + first * by.num_inputs + input * PANEL, PANEL,
-                            PANEL * by.num_inputs, (num_rows > rows ? NEAR : AHEAD) * PANEL);
-            if (input + count < by.num_inputs)
+            add_products<1>(sums, count, columns + row * by.num_inputs + input * rows, rows, 1, weights,
+                            PANEL, PANEL * by.num_inputs, soon + row / rows * count * soon_step, soon_step);
+            if (count < rest)
                 kept[row / rows] = sums;
             else
                 store_sums(by, sums, first, out + row * out_stride, out_stride,
@@ -380,7 +385,8 @@ static inline void add_panels(float *sums, int64_t from, const float *weights, i
     Sums<rows, num> some;
     UNROLL for (int row = 0; row < rows; row++)
         memcpy(some.of[row], sums + row * stride + from, sizeof some.of[row]);
-    add_products<2>(some, count, weights, 1, KEYS, values + from, stride, PANEL, ahead);
+    add_products<2>(some, count, weights, 1, KEYS, values + from, stride, PANEL,
+                    (const char *)(values + from + ahead), 4 * stride);
     UNROLL for (int row = 0; row < rows; row++)
         memcpy(sums + row * stride + from, some.of[row], sizeof some.of[row]);
 }
@@ -404,7 +410,8 @@ static inline void score_panels(const float *columns, int64_t size, const float 
                                 float *scores)
 {
     Sums<rows, num> sums = {};
-    add_products<2>(sums, size, columns, rows, 1, keys, PANEL, PANEL * size, ahead);
+    add_products<2>(sums, size, columns, rows, 1, keys, PANEL, PANEL * size, (const char *)(keys + ahead),
+                    4 * PANEL);
     UNROLL for (int row = 0; row < rows; row++)
         memcpy(scores + row * KEYS, sums.of[row], sizeof sums.of[row]);
 }
