@@ -31,8 +31,10 @@ const int CHUNK = 72;  /* rows that share a reading of the weights, and intermed
 const int DEPTH = 1024; /* inputs whose weights stay in the cache while all rows read them; measured */
 const int KEYS = 64;   /* whose scores are held: those from a multiple of it on */
 
-/* As many sums as there are registers: of so many rows and panels. */
-const int TILE = PARTS == 1 ? 6 : 4, WIDE = PARTS == 1 ? 4 : 1;
+/* The rows of a tile of attention, and the panels that it reads at once: as many sums as there are registers. */
+const int TILE = PARTS == 1 ? 12 : 4;
+template <int rows>
+const int WIDE = PARTS > 1 ? 1 : rows > 6 ? 2 : 4;
 
 #define UNROLL _Pragma("GCC unroll 16")
 
@@ -396,9 +398,9 @@ static void add_values(float *sums, const float *weights, int64_t count, const f
                        int64_t stride, int64_t ahead)
 {
     int64_t from = 0;
-    for (; from + WIDE * PANEL <= stride; from += WIDE * PANEL)
-        add_panels<rows, WIDE>(sums, from, weights, count, values, stride, ahead);
-    for (; from + 2 * PANEL <= stride && WIDE > 2; from += 2 * PANEL)
+    for (; from + WIDE<rows> * PANEL <= stride; from += WIDE<rows> * PANEL)
+        add_panels<rows, WIDE<rows>>(sums, from, weights, count, values, stride, ahead);
+    for (; from + 2 * PANEL <= stride && WIDE<rows> > 2; from += 2 * PANEL)
         add_panels<rows, 2>(sums, from, weights, count, values, stride, ahead);
     for (; from < stride; from += PANEL)
         add_panels<rows, 1>(sums, from, weights, count, values, stride, ahead);
@@ -494,8 +496,8 @@ static void attend_tile(const Layer &layer, const Tokens &tokens, Tile tile, int
         int64_t panel = 0;
         float *scores = (float *)weights;
         const int64_t ahead = first + KEYS < end[rows - 1] ? KEYS : layer.capacity + first_key - first;
-        for (; panel + WIDE <= num_panels; panel += WIDE)
-            score_panels<rows, WIDE>(columns, size, chunk.keys + panel * size * PANEL, ahead * size,
+        for (; panel + WIDE<rows> <= num_panels; panel += WIDE<rows>)
+            score_panels<rows, WIDE<rows>>(columns, size, chunk.keys + panel * size * PANEL, ahead * size,
                                      scores + panel * PANEL);
         for (; panel < num_panels; panel++)
             score_panels<rows, 1>(columns, size, chunk.keys + panel * size * PANEL, ahead * size,
