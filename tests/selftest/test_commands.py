@@ -32,6 +32,8 @@ WRONG_INPUT = [
     ("lab faults mask_ignores_sequences", "is no planted fault; do you mean mask_ignores_sequence"),
     ("lab faults --output full/file/x", "--output 'full/file/x' cannot be written"),
     ("judge matrix static --axis=--dtype=float32,float31", "'float31' is unknown"),
+    ("judge matrix static --axis=--model=llama-hash,nope", "'nope' is unknown"),
+    ("judge matrix static --axis==1,2", "'=1,2' must begin with a name"),
     (
         f"judge matrix static {DTYPES} --pytest=--dtype=float16",
         "set by --axis '--dtype' and by --pytest",

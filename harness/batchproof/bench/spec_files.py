@@ -122,7 +122,7 @@ def _mixture(item: YamlNode) -> Mixture:
 
 def _decimal(item: YamlNode) -> float:
     if item.kind not in ("int", "float") or not re.fullmatch(r"\d+(\.\d+)?", str(item.node.value)):
-        raise item.wrong("a number, such as 0.25")
+        raise item.wrong("a number that is not negative, such as 0.25")
     return float(item.node.value)
 
 

@@ -134,7 +134,9 @@ def _asked(text: str, known: Axes, engine: str) -> tuple[str, Mapping[str, Value
             )
         return text, known[text]
     values = listed.split(",")
-    if not name.strip("=") or len({*filter(None, values)}) < max(2, len(values)):
+    if not name.strip("="):
+        raise UsageError(f"--axis {text!r} must begin with a name, as in NAME=VALUE,VALUE")
+    if len({*filter(None, values)}) < max(2, len(values)):
         raise UsageError(f"--axis {text!r} must have two or more different values, as NAME=VALUE,VALUE")
     declared = known.get(name, {})
     is_declared = set(values) <= set(declared)

@@ -3,6 +3,8 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import pytest
 
@@ -52,9 +54,13 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
         time_limit_s=ROUND_LIMIT_S if limit_s is None else limit_s,
         measures_memory=bool(get("--memory")),
     )
+    model_names = _model_names(get("--shape"), get("--model"), device_type)
+    for spec, name in product(specs, [each for each in model_names if each in SHAPES]):
+        shape: Any = SHAPES[name].config()  # of others the context is known when they are loaded
+        spec.realise(shape.vocab_size, shape.max_position_embeddings)
     return BenchSelection(
         specs=tuple(specs),
-        model_names=_model_names(get("--shape"), get("--model"), device_type),
+        model_names=model_names,
         terms=terms,
         num_threads=num_threads,
         results=get("--results"),

@@ -21,7 +21,7 @@ from batchproof.bench.benchmark_run import BenchmarkRun, result_path
 from batchproof.bench.hardware import device_facts
 from batchproof.bench.spec import BenchSpec
 from batchproof.bench.tables import table
-from batchproof.errors import EngineHang, UnsupportedModelError
+from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.plugin.bench_selection import BenchSelection
 from batchproof.plugin.selection import LAB, SELECTION, Selection
 from batchproof.run.registry import EngineSpec
@@ -122,6 +122,11 @@ class Benchmarks:
                 pytest.fail(f"UNVERIFIED: {lack}", pytrace=False)
             pytest.skip(lack)
         if cell.group not in self._found:
+            subject = self._config.stash[LAB].subject(cell.model_name)
+            try:  # before there is a result file
+                cell.workload.realise(subject.vocab_size, subject.context_len)
+            except UsageError as error:
+                raise pytest.fail.Exception(str(error), pytrace=False) from None
             self._found[cell.group] = self._compare(cell)
         comparison = self._found[cell.group]
         row = next(each for each in comparison["rows"] if each["engine"] == cell.engine.name)

@@ -79,8 +79,8 @@ class YamlNode:
     def integer(self, at_least: int | None = None) -> int:
         """A whole number in plain decimal notation."""
         value = self.node.value if isinstance(self.node, yaml.ScalarNode) else ""
-        if self.kind != "int" or not re.fullmatch(r"[-+]?(0|[1-9][0-9]*)", value):
-            raise self.wrong("a whole number")
+        if self.kind != "int" or not re.fullmatch(r"[-+]?(0|[1-9][0-9]{0,17})", value):
+            raise self.wrong("a whole number of at most 18 plain digits")
         number = int(value)
         with self.place.located():
             return number if at_least is None else values.at_least(self.what, number, at_least)

@@ -101,6 +101,7 @@ def test_lengths_and_caps_reach_both_ends_of_their_ranges_and_stay_inside() -> N
     ("old", "new", "says"),
     [
         ("seed: 0", "seed: -1", "7: seed is -1, but must be at least 0"),
+        ("seed: 0", f"seed: {'9' * 5000}", "7: seed is '99999"),
         ("[3, 9]", "[9, 3]", "4: prompt_len is [9, 3], but must be [LOW, HIGH] with LOW <= HIGH"),
         ("[3, 9]", "[3, 4000]", "1: max_num_batched_tokens is 2048, but must be at least 4000, for a"),
         (

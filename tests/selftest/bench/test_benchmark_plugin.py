@@ -75,6 +75,7 @@ def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Run) -> No
     [
         (["--laps=3"], "--laps belongs to benchmarks: add --benchmark-only"),
         ([*SMALL, "--shape=tiny"], "exclude each other"),
+        (["--benchmark-only", "--model=tiny", "--cap=9999"], "the model's context holds 8192"),
         ([*SMALL, "--isolate"], "--isolate cannot be had: one process takes the times of a benchmark"),
         ([*SMALL, "--verify=some"], "--verify is 'some', but must be 'all' or a number of requests"),
         ([*SMALL, "--threads=99999"], "--threads is 99999, but must be from 1 to "),
