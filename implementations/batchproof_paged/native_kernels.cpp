@@ -31,7 +31,8 @@ const int CHUNK = 72;  /* rows that share a reading of the weights, and intermed
 const int DEPTH = 1024; /* inputs whose weights stay in the cache while all rows read them; measured */
 const int KEYS = 64;   /* whose scores are held: those from a multiple of it on */
 
-/* The rows of a tile of attention, and the panels that it reads at once: as many sums as there are registers. */
+/* The rows of a tile of attention, and the panels that it reads at once: as many sums as there are
+   registers. */
 const int TILE = PARTS == 1 ? 12 : 4;
 template <int rows>
 const int WIDE = PARTS > 1 ? 1 : rows > 6 ? 2 : 4;
@@ -498,7 +499,7 @@ static void attend_tile(const Layer &layer, const Tokens &tokens, Tile tile, int
         const int64_t ahead = first + KEYS < end[rows - 1] ? KEYS : layer.capacity + first_key - first;
         for (; panel + WIDE<rows> <= num_panels; panel += WIDE<rows>)
             score_panels<rows, WIDE<rows>>(columns, size, chunk.keys + panel * size * PANEL, ahead * size,
-                                     scores + panel * PANEL);
+                                           scores + panel * PANEL);
         for (; panel < num_panels; panel++)
             score_panels<rows, 1>(columns, size, chunk.keys + panel * size * PANEL, ahead * size,
                                   scores + panel * PANEL);

@@ -12,7 +12,7 @@ from typing import Any
 from batchproof.bench.hardware import device_facts, measure_ceilings
 from batchproof.bench.interleaved import compare_engines
 from batchproof.bench.result_rows import Terms
-from batchproof.bench.spec import BenchSpec
+from batchproof.bench.spec import BenchWorkload
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
 from batchproof.records.decode import encode
@@ -46,17 +46,15 @@ class BenchmarkRun:
 
     def compare(
         self,
-        spec: BenchSpec,
+        workload: BenchWorkload,
         model_name: str,
         engines: Sequence[EngineSpec],
         on_round: Callable[[str], None],
     ) -> dict[str, Any]:
-        """Times all engines interleaved on one workload and model; writes and returns the comparison.
-        Raises `UsageError` if a request does not fit the model's context."""
+        """Times all engines interleaved on one workload; writes and returns the comparison."""
         began = perf_counter()
         subject = self._lab.subject(model_name)
         load_s = perf_counter() - began
-        workload = spec.realise(subject.vocab_size, subject.context_len)
         oracle = self._lab.oracle(model_name)
         trials = [Trial(self._lab, each, oracle, Promise.P1) for each in engines]
         found = compare_engines(trials, workload, self._terms, on_round)

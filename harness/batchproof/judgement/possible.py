@@ -2,12 +2,11 @@
 a later one would be seen after minutes."""
 
 import argparse
-from pathlib import Path
 
 from batchproof.errors import UsageError
 from batchproof.judgement.axes import MODEL, Axes, Value, base_of, cell_of, with_needed
 from batchproof.judgement.suite_session import split_options
-from batchproof.models.catalogue import resolve_device
+from batchproof.models.catalogue import may_be_checkpoint, resolve_device
 from batchproof.models.embedded import DTYPES, KNOWN
 from batchproof.models.shapes import SHAPES
 from batchproof.oracle.precision import KV_CACHES
@@ -32,7 +31,7 @@ def require_options(arguments: argparse.Namespace, axes: Axes) -> None:
                 )
             for option in cell.options:
                 written, _, wanted = option.partition("=")
-                if written == MODEL and "/" not in wanted and not Path(wanted).is_dir():
+                if written == MODEL and not may_be_checkpoint(wanted):
                     one_of(f"--axis {name}: {written}", wanted, (*KNOWN, *SHAPES))
                 if written in CHOICES:
                     one_of(f"--axis {name}: {written}", wanted, CHOICES[written])

@@ -220,9 +220,14 @@ def without_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def may_be_checkpoint(name: str) -> bool:
+    """Whether there is such a folder, or the hub may have the name."""
+    return Path(name).is_dir() or HUB_NAME.fullmatch(name) is not None
+
+
 def _load_checkpoint(name: str, dtype: torch.dtype) -> PreTrainedModel:
     """Returns the causal LM in a folder or on the hub. Raises `UsageError` with the reason."""
-    if not Path(name).is_dir() and not HUB_NAME.fullmatch(name):
+    if not may_be_checkpoint(name):
         raise UsageError("there is no such folder, and a name of the hub reads owner/name")
     try:
         with without_bars():

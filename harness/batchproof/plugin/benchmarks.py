@@ -19,7 +19,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from batchproof.bench.benchmark_run import BenchmarkRun, result_path
 from batchproof.bench.hardware import device_facts
-from batchproof.bench.spec import BenchSpec
+from batchproof.bench.spec import BenchSpec, BenchWorkload
 from batchproof.bench.tables import table
 from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.plugin.bench_selection import BenchSelection
@@ -124,10 +124,10 @@ class Benchmarks:
         if cell.group not in self._found:
             subject = self._config.stash[LAB].subject(cell.model_name)
             try:  # before there is a result file
-                cell.workload.realise(subject.vocab_size, subject.context_len)
+                workload = cell.workload.realise(subject.vocab_size, subject.context_len)
             except UsageError as error:
                 raise pytest.fail.Exception(str(error), pytrace=False) from None
-            self._found[cell.group] = self._compare(cell)
+            self._found[cell.group] = self._compare(cell, workload)
         comparison = self._found[cell.group]
         row = next(each for each in comparison["rows"] if each["engine"] == cell.engine.name)
         workload, model, clock = comparison["workload"], comparison["model"], comparison["clock"]
@@ -144,13 +144,13 @@ class Benchmarks:
         why = f"{row['verdict']}: {row['reason']}"
         return Measured(times_s, about | (row["metrics"] or {}), why, self._readings)
 
-    def _compare(self, cell: BenchCell) -> Mapping[str, Any]:
+    def _compare(self, cell: BenchCell, workload: BenchWorkload) -> Mapping[str, Any]:
         """Measures the whole group of a cell, but for engines that cannot take part."""
         able = [each for each in self._engines[cell.group] if self._lack(cell, each) is None]
         if self._run is None:
             self._run = BenchmarkRun(self._config.stash[LAB], self._options.terms, self._path)
         with self._bar() as on_step:
-            return self._run.compare(cell.workload, cell.model_name, able, on_step)
+            return self._run.compare(workload, cell.model_name, able, on_step)
 
     def _lack(self, cell: BenchCell, engine: EngineSpec) -> str | None:
         """Why an engine cannot take part in the group of a cell; None if it can."""
