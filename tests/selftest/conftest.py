@@ -24,6 +24,7 @@ from batchproof.run.registry import reference_factory
 from tests.selftest.adapters.stand_in_server import StandIn
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
+ARGUMENTS += ["-p", "no:unraisableexception"]  # collects garbage five times a session
 DEFAULTS = ("--engine=static", "--model=gpt2-random", "--no-isolate", "--diagnose-for=0")
 
 # What a small suite begins with, and tests that several of them have.

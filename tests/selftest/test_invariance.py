@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -44,17 +45,27 @@ RANDOM, HASH, ADAPTED = "llama-random", "gpt2-hash", "mistral-window"
 Change = Callable[[Completion, Sequence[Request]], Completion]
 
 
+@cache
+def answered(model: PreTrainedModel, config: EngineConfig, request: Request) -> Completion:
+    """Returns the answer to a prompt alone, computed once: its bits are the same each time."""
+    (completion,) = reference_factory()(model, config).generate([request])
+    return completion
+
+
 class Changed:
     """Answers each prompt alone, and then alters the completions by the whole call."""
 
     capabilities = LOGITS
 
-    def __init__(self, inner: Engine, change: Change) -> None:
-        self._inner, self._change = inner, change
+    def __init__(self, model: PreTrainedModel, config: EngineConfig, change: Change) -> None:
+        self._model, self._config, self._change = model, config, change
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        plain = [replace(each, adapter=None, grammar=None) for each in requests]
-        return [self._change(each, requests) for each in self._inner.generate(plain)]
+        return [self._change(self._alone(each), requests) for each in requests]
+
+    def _alone(self, request: Request) -> Completion:
+        plain = replace(request, request_id="", adapter=None, grammar=None)
+        return replace(answered(self._model, self._config, plain), request_id=request.request_id)
 
     def load_adapter(self, name: str, path: str) -> None:
         """It answers as without."""
@@ -63,7 +74,7 @@ class Changed:
 
 
 def engine(change: Change) -> EngineFactory:
-    return lambda model, config: Changed(reference_factory()(model, config), change)
+    return lambda model, config: Changed(model, config, change)
 
 
 def contents_of_others(requests: Sequence[Request]) -> int:
