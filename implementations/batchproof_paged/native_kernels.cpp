@@ -216,12 +216,13 @@ static int64_t rows_of_tile(int64_t num_rows)
     return best;
 }
 
-/* Memory that is kept, and grows. */
+/* Memory that is kept, and grows. It begins with a cache line, for a vector that lies across two takes
+   twice as long. */
 static float *scratch(std::vector<float> &kept, size_t size)
 {
     if (kept.size() < size + 16)
         kept.resize(size + 16);
-    return kept.data();
+    return (float *)(((uintptr_t)kept.data() + 63) / 64 * 64);
 }
 
 /* Multiplies the rows of `in`, `stride` apart, to those of `out`. Each thread has columns of its own:
@@ -300,6 +301,16 @@ static inline float total(floats x)
     return sums[0];
 }
 
+static inline float greatest(floats x)
+{
+    float some[LANES];
+    memcpy(some, &x, sizeof x);
+    UNROLL for (int width = LANES / 2; width; width /= 2)
+        UNROLL for (int lane = 0; lane < width; lane++)
+            some[lane] = some[lane] > some[lane + width] ? some[lane] : some[lane + width];
+    return some[0];
+}
+
 /* Attention -------------------------------------------------------------------------------------- */
 
 /* The cells of a layer. Keys lie in panels, as packed weights do: (lanes, num_kv_heads, capacity / PANEL,
@@ -345,14 +356,22 @@ static void store_tokens(const Layer &layer, const Tokens &tokens, const float *
                          int64_t value_head_stride)
 {
 #pragma omp for
-    for (int64_t token = 0; token < tokens.num; token++)
-        for (int64_t head = 0; head < layer.num_kv_heads; head++) {
-            const float *key = keys + token * stride + head * head_stride;
-            float *cell = key_cell(layer, tokens.places[token], head);
+    for (int64_t head = 0; head < layer.num_kv_heads; head++)
+        for (int64_t token = 0, num; token < tokens.num; token += num) {
+            /* Tokens of one panel together: each number of a key has a cache line of its own. */
+            const int64_t place = tokens.places[token], most = PANEL - place % layer.capacity % PANEL;
+            for (num = 1; num < most && token + num < tokens.num; num++)
+                if (tokens.places[token + num] != place + num)
+                    break;
+            const float *some = keys + token * stride + head * head_stride;
+            float *const cells = key_cell(layer, place, head);
             for (int64_t each = 0; each < layer.key_size; each++)
-                cell[each * PANEL] = key[each];
-            memcpy(value_cell(layer, tokens.places[token], head),
-                   values + token * value_stride + head * value_head_stride, 4 * layer.value_size);
+                for (int64_t one = 0; one < num; one++)
+                    cells[each * PANEL + one] = some[one * stride + each];
+            for (int64_t one = 0; one < num; one++)
+                memcpy(value_cell(layer, place + one, head),
+                       values + (token + one) * value_stride + head * value_head_stride,
+                       4 * layer.value_size);
         }
 }
 
@@ -440,8 +459,7 @@ static inline float weigh(const Layer &layer, float *scores, int64_t num_panels,
                 ? some : floats{} - INFINITY;
         largest = some > largest ? some : largest;
     }
-    for (int lane = 0; lane < LANES; lane++)
-        highest = largest[lane] > highest ? largest[lane] : highest;
+    highest = greatest(largest);
     const float factor = before == highest ? 1 : exponential(floats{} + (before - highest))[0];
     for (int part = 0; part < PARTS; part++)
         shares[part] *= factor;
@@ -468,11 +486,13 @@ static void attend_tile(const Layer &layer, const Tokens &tokens, Tile tile, int
     const int64_t value_stride = layer.value_stride;
     int64_t token[rows], head[rows], begin[rows], end[rows];
     float highest[rows];
-    floats shares[rows][PARTS] = {}, weights[rows][KEYS / LANES];
+    floats shares[rows][PARTS] = {};
+    alignas(64) floats weights[rows][KEYS / LANES];
     static thread_local std::vector<float> kept; /* heads may be larger than a stack */
-    float *const columns = scratch(kept, (rows + KEYS) * (size + value_stride));
-    float *const results = columns + rows * size, *const gathered_keys = results + rows * value_stride;
-    float *const gathered_values = gathered_keys + KEYS * size;
+    float *const results = scratch(kept, (rows + KEYS) * (size + value_stride));
+    float *const gathered_values = results + rows * value_stride;
+    float *const gathered_keys = gathered_values + KEYS * value_stride;
+    float *const columns = gathered_keys + KEYS * size;
     memset(results, 0, 4 * rows * value_stride);
     for (int row = 0; row < rows; row++) {
         token[row] = tile.token + (tile.row + row) / group;
