@@ -1,6 +1,6 @@
 """A diagnosis names the mistake that was made, says so when it knows none, and changes no verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import cycle, zip_longest
@@ -26,6 +26,7 @@ from batchproof.diagnosis.diagnose import diagnose
 from batchproof.diagnosis.schedules import schedule_of_events
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.models.embedded import LATENT_MODEL, STATE_MODEL, VARIANTS_MODEL
+from batchproof.oracle import oracle
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
@@ -46,8 +47,11 @@ def workload(cap: int = 5, lengths: Sequence[int] = LENGTHS, **limits: Any) -> W
 
 
 @pytest.fixture(scope="module")
-def lab(laboratory_for: LaboratoryFor) -> Laboratory:
-    return laboratory_for(5.0)
+def lab(laboratory_for: LaboratoryFor) -> Iterator[Laboratory]:
+    """It measures E on few prompts, which bounds what is wrong here by far and takes long otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(oracle, "NUM_CALIBRATION_PROMPTS", 3)
+        yield laboratory_for(5.0)
 
 
 def trial_of(lab: Laboratory, spec: EngineSpec, model: str = "gpt2-random") -> Trial:
