@@ -21,7 +21,7 @@ from hypothesis import Phase, core, settings
 from batchproof.checks.environment import compute_exactly
 from batchproof.models.catalogue import resolve_dtype
 from batchproof.places import SUITE
-from batchproof.plugin.items import record_of
+from batchproof.plugin.items import record_of, trial_of
 from batchproof.plugin.profiles import register_profiles
 from batchproof.plugin.selection import LAB
 from batchproof.run.devices import torch_restored
@@ -45,7 +45,7 @@ class Effort:
     max_examples: int | None = None  # None: the profile's
     shrinks: bool = False
     first: tuple[str, ...] = ()  # the test functions that run before all others, in this order
-    part: tuple[int, int] = (0, 1)  # (n, of): of so many parts of the selected tests, the nth alone
+    parts: int = 1  # of the selected tests: an engine meets one of them, the next engine the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Catch:
 @dataclass(slots=True)
 class SuiteOutcome:
     catches: list[Catch] = field(default_factory=list)
-    num_passed: int = 0
+    passed: Counter[str] = field(default_factory=Counter)  # tests, by engine
     exit_status: int = 0
     output: str = ""
     totals: Counter[str] = field(default_factory=Counter)  # all ledgers added up
@@ -88,8 +88,11 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        number, of = self.effort.part
-        items[:] = items[number::of]
+        by_engine: dict[object, list[pytest.Item]] = {}
+        for item in items:
+            by_engine.setdefault((trial_of(item) or ("",))[0], []).append(item)
+        own, parts = enumerate(by_engine.values()), self.effort.parts
+        items[:] = [item for place, of_engine in own for item in of_engine[place % parts :: parts]]
         rank = {name: place for place, name in enumerate(self.effort.first)}
         items.sort(key=lambda item: rank.get(function_of(item.nodeid), len(rank)))
 
@@ -103,8 +106,8 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         record = record_of(report)
-        self.findings.num_passed += report.passed and report.when == "call"
         if report.when == "call" and record is not None:
+            self.findings.passed[record.engine] += report.passed
             ledger = asdict(record.ledger).items()
             self.findings.totals.update({name: each for name, each in ledger if isinstance(each, int)})
         if report.failed:
@@ -145,8 +148,9 @@ def run_suite(
 ) -> SuiteOutcome:
     """Runs `tests/conformance` on the engine in this process and returns what was found.
 
-    `arguments` are pytest's, such as `-x` or `-m`; a test id among them replaces the whole suite. A
-    laboratory given is used by the tests; without one they make their own.
+    `arguments` are pytest's, such as `-x` or `-m`; a test id among them replaces the whole suite, and
+    `--engine` adds another engine. A laboratory given is used by the tests; without one they make their
+    own.
     """
     findings = SuiteOutcome()
     tests = [] if any("::" in each for each in arguments) else [str(SUITE)]

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from packaging.version import Version
 
 from batchproof.models.catalogue import load_model
 from batchproof.oracle.oracle import Oracle
+from batchproof.plugin.selection import LAB
 from batchproof.run.devices import num_threads
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import reference_factory
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 from tests.selftest.adapters.stand_in_server import StandIn
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
@@ -110,10 +113,32 @@ def oracle() -> Oracle:
     return oracle_of("gpt2-random")
 
 
+@cache
+def known() -> Laboratory:
+    return Laboratory(torch.device("cpu"), torch.float32, DEFAULT_TIME_LIMIT_S)
+
+
+class Known:
+    """A plugin that gives a session the models and right answers of those before it, which take longer
+    than its tests, unless it is about others."""
+
+    OTHERS = ("--dtype", "--compute-dtype", "--kv-cache-dtype", "--device", "--benchmark-only")
+
+    def pytest_load_initial_conftests(self, early_config: pytest.Config, args: list[str]) -> None:
+        """Comes before the plugin under test makes its own."""
+        if not any(each.startswith(self.OTHERS) for each in args):
+            limits = [each.partition("=")[2] for each in args if each.startswith("--engine-time-limit")]
+            limit_s = float(limits[-1]) if limits else DEFAULT_TIME_LIMIT_S
+            early_config.stash[LAB] = known().beside(limit_s)
+
+
 def session_of(command: list[str]) -> Session:
     """Runs pytest in this process."""
     with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
-        return Session(int(pytest.main(command)), output.getvalue())
+        try:
+            return Session(int(pytest.main(command, plugins=[Known()])), output.getvalue())
+        finally:
+            known().drop_damaged()
 
 
 def run_in(folder: Path, *arguments: str, defaults: Sequence[str] = DEFAULTS) -> Session:

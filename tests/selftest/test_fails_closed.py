@@ -114,7 +114,7 @@ def test_a_mutant_that_refuses_a_model_which_the_engine_serves_fails(
 ) -> None:
     """Its window is one key too wide, so its own trial batch refuses the model."""
     models = (f"--model={name}" for name in ("gpt2-random", "mistral-window", "bamba-hash"))
-    arguments = ("--engine=ragged", *models)
+    arguments = ("--engine=ragged", *models, "--device=cpu")  # its own models: none has passed before
     honest = run_suite(*arguments, test_mini=HEAD + RIGHT + RIGHT.replace("right", "again"))
     assert (honest.exit_status, honest.cell("P1 parity")) == (pytest.ExitCode.OK, "4"), honest.output
     assert "note: ragged refuses bamba-hash: 2 tests not run" in honest.output

@@ -139,4 +139,4 @@ def test_a_change_made_once_and_first_is_seen_and_harms_nobody_else(
     (catch,) = findings.catches
     assert place in catch.test, "the engine after it is not blamed"
     assert f"P15 no side effects is broken: the {thing} changed while the engine was" in catch.report
-    assert findings.num_passed == 1
+    assert findings.passed.total() == 1
