@@ -120,7 +120,7 @@ def known() -> Laboratory:
 
 class Known:
     """A plugin that gives a session the models and right answers of those before it, which take longer
-    than its tests, unless it is about others."""
+    than its tests, unless it asks for others."""
 
     OTHERS = ("--dtype", "--compute-dtype", "--kv-cache-dtype", "--device", "--benchmark-only")
 

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.promise(id="P1")
 def test_right(trial):
     trial.check(WORKLOAD)
 """
+OWN_MODELS = "--device=cpu"  # for who alters right answers, or a trial batch that has passed
 HOLLOW = """
 @given(data=st.data())
 def test_no_example(trial, data):
@@ -71,7 +72,7 @@ def test_of_choice(trial):
 
 
 def test_a_test_that_shows_nothing_fails_and_blames_no_engine(run_suite: RunSuite) -> None:
-    session = run_suite(test_hollow=SUITE + HOLLOW + SHOWING)
+    session = run_suite(OWN_MODELS, test_hollow=SUITE + HOLLOW + SHOWING)
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     assert "5 failed, 3 passed" in session.output
     for words in (
@@ -114,7 +115,7 @@ def test_a_mutant_that_refuses_a_model_which_the_engine_serves_fails(
 ) -> None:
     """Its window is one key too wide, so its own trial batch refuses the model."""
     models = (f"--model={name}" for name in ("gpt2-random", "mistral-window", "bamba-hash"))
-    arguments = ("--engine=ragged", *models, "--device=cpu")  # its own models: none has passed before
+    arguments = ("--engine=ragged", *models, OWN_MODELS)
     honest = run_suite(*arguments, test_mini=HEAD + RIGHT + RIGHT.replace("right", "again"))
     assert (honest.exit_status, honest.cell("P1 parity")) == (pytest.ExitCode.OK, "4"), honest.output
     assert "note: ragged refuses bamba-hash: 2 tests not run" in honest.output
