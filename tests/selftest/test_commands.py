@@ -28,6 +28,11 @@ WRONG_INPUT = [
     ("judge matrix static", "'static' declares no axes: give some"),
     ("judge matrix static --axis=polcy=a,b", "unknown option 'polcy'"),
     ("judge static --pytest '", "cannot be split into arguments: No closing quotation"),
+    (
+        "judge static --pytest=--engine=ragged",
+        "--pytest holds --engine=ragged, but the command names the engine",
+    ),
+    ("bench paged -n 2", "-n cannot be had: one process takes the times of a benchmark"),
     ("invariance paggd --model llama-random", "--engine 'paggd' is no engine"),
     ("lab faults mask_ignores_sequences", "is no planted fault; do you mean mask_ignores_sequence"),
     ("lab faults --output full/file/x", "--output 'full/file/x' cannot be written"),

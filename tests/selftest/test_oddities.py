@@ -1,8 +1,8 @@
 """The suite proves itself from the other side: who keeps the contract, however oddly, is not blamed.
 
-A quick look at each oddity, the same each time, on one model: those of a kind share out the tests of
-the promises that they seem to strain, and few share them with nobody. `batchproof lab honest` looks
-longer, and at all of them.
+A quick look at each oddity, the same each time, on few models: those of a kind share out the tests of
+the promises that they seem to strain, and meet a sixth each where they are few. `batchproof lab honest`
+looks longer, and at all of them.
 """
 
 import pytest

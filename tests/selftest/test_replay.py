@@ -13,6 +13,7 @@ from batchproof.api import Completion, EngineConfig, FinishReason, Request
 from batchproof.cases.files import load_file
 from batchproof.cases.runner import run_case
 from batchproof.findings.finding import CaseNote, Failure, Rule, Run, Scene, Subject, found
+from batchproof.findings.finding_text import failure_text
 from batchproof.models.embedded import NAN_MODEL
 from batchproof.records.decode import decode, encode
 from batchproof.records.journal import entries
@@ -129,14 +130,17 @@ def run_of(name: str) -> Run:
     return Run(2, replace(workload, weights=2, interruptions=done), (answer,))
 
 
-def made_up(name: str = "r0") -> FailureFile:
-    run = run_of(name)
+def failure_of(run: Run, name: str) -> Failure:
     finding = found(Rule.CAP, name, 3, got=(1, 2), cap=2, num_tokens=3, finish_reason="stop", eos=[])
     subject = Subject("ragged", None, MODEL, "cpu", "float32")
     case = CaseNote("a-case", "cases/a.yaml:3", "because")
-    failure = Failure(finding.under(Promise.P5, "afterwards"), Scene((run,), (run,)), subject, case)
+    return Failure(finding.under(Promise.P5, "afterwards"), Scene((run,), (run,)), subject, case)
+
+
+def made_up(name: str = "r0") -> FailureFile:
+    run = run_of(name)
     return FailureFile.of(
-        failure,
+        failure_of(run, name),
         (run.completions[0], None),
         test="test_x.py::test",
         time_limit_s=2.0,
@@ -144,6 +148,14 @@ def made_up(name: str = "r0") -> FailureFile:
         kv_cache_dtype="auto",
         is_shown_again=True,
     )
+
+
+@pytest.mark.parametrize(("num_before", "words"), [(1, "calls:"), (20, "behind 20 calls to the same")])
+def test_what_is_printed_to_paste_has_the_calls_before(num_before: int, words: str) -> None:
+    run = run_of("r0")
+    failure = failure_of(run, "r0")
+    assert words in failure_text(replace(failure, scene=Scene((run,) * (num_before + 1))))
+    assert words not in failure_text(failure)
 
 
 @pytest.mark.parametrize("name", ["r0", "'dou\"ble'\nü"])

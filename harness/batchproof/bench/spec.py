@@ -68,7 +68,7 @@ class BenchSpec:
     def __post_init__(self) -> None:
         for field, least in (("num_requests", 1), ("slots", 1), ("seed", 0)):
             at_least(field, getattr(self, field), least)
-        rule = "a range LOW..HIGH with 1 <= LOW <= HIGH"
+        rule = "a range from at least 1, its lower end first"
         for field, each in (("prompt_len", self.prompt_len), *(("cap", each) for _, each in self.cap)):
             require(1 <= each.low <= each.high, field, each, rule)
         shares = [share for share, _ in self.cap]

@@ -60,6 +60,7 @@ def _printable(fact: object) -> object:
 
 
 WORKLOAD = "workload, to paste into a file of cases/:"
+MOST_EARLIER = 24  # requests of the calls before, that are printed with it
 
 
 def failure_text(failure: Failure, diagnosis: Diagnosis | None = None) -> str:
@@ -77,15 +78,22 @@ def _lines(failure: Failure, diagnosis: Diagnosis | None) -> Iterator[str]:
     subject = failure.subject
     model = f"{subject.model} ({subject.dtype}, {subject.device})"
     yield f"engine: {subject.engine}    model: {model}"
-    if failure.scene.workload.adapters:
+    calls = [each.workload for each in failure.scene.runs if each.workload.requests]
+    calls = calls or [failure.scene.workload]
+    if any(each.adapters for each in calls):
         yield "workload: a case has no adapters; --repro=DIR saves it as data"
         return
     yield WORKLOAD
+    *earlier, last = calls
+    is_short = sum(len(each.requests) for each in earlier) <= MOST_EARLIER
     name = f"{failure.case.name}-as-run" if failure.case else NAME
-    yaml = as_yaml([failure.scene.workload], failure.promise.id, name)
+    yaml = as_yaml(calls if is_short else [last], failure.promise.id, name)
     yield from (f"    {line}" for line in yaml.splitlines())
-    if failure.scene.workload.has_lifecycle:
-        yield f"    # which a case has no words for: {_lifecycle(failure.scene.workload)}"
+    if not is_short:
+        yield f"    # behind {len(earlier)} calls to the same engine; --repro=DIR saves them all"
+    for each in calls if is_short else [last]:
+        if each.has_lifecycle:
+            yield f"    # which a case has no words for: {_lifecycle(each)}"
 
 
 def _lifecycle(workload: Workload) -> str:

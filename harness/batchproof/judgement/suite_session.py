@@ -60,6 +60,8 @@ def suite_options(engine: str, given: str) -> list[str]:
     """Returns the options of a run: those that `--pytest` gives; all models unless it names some; and
     no configuration, but what it says that the engine serves. Raises `UsageError`."""
     options = split_options(given)
+    if named := [each for each in options if each.partition("=")[0] == "--engine"]:
+        raise UsageError(f"--pytest holds {named[0]}, but the command names the engine")
     if not any(each.startswith("--model") for each in options):
         options.append("--model=all")
     config = find()

@@ -225,7 +225,8 @@ class Recorder:
             return None
         deselected = terminalreporter.stats.get("deselected", ())
         if asked and (not num_run or any("trial" in item.fixturenames for item in deselected)):
-            return f"no conformance test was selected by {asked}: this run proves nothing"
+            kind = "benchmark" if getattr(option, "benchmark_only", False) else "conformance test"
+            return f"no {kind} was selected by {asked}: this run proves nothing"
         return None
 
     def _files(self, has_table: bool) -> list[str]:
