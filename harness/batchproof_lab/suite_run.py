@@ -88,7 +88,7 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        by_engine: dict[object, list[pytest.Item]] = {}
+        by_engine: dict[str, list[pytest.Item]] = {}
         for item in items:
             by_engine.setdefault((trial_of(item) or ("",))[0], []).append(item)
         own, parts = enumerate(by_engine.values()), self.effort.parts

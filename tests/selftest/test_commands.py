@@ -32,7 +32,6 @@ WRONG_INPUT = [
         "judge static --pytest=--engine=ragged",
         "--pytest holds --engine=ragged, but the command names the engine",
     ),
-    ("bench paged -n 2", "-n cannot be had: one process takes the times of a benchmark"),
     ("invariance paggd --model llama-random", "--engine 'paggd' is no engine"),
     ("lab faults mask_ignores_sequences", "is no planted fault; do you mean mask_ignores_sequence"),
     ("lab faults --output full/file/x", "--output 'full/file/x' cannot be written"),

@@ -74,6 +74,7 @@ def test_an_engine_that_shows_nothing_has_passed_nothing(
             for option in ("--table", "--verdict", "--journal", "--artifacts", "--repro")
         ),
         ("--table=t.json --benchmark-only", "--table 't.json' has nothing to write with"),
+        ("--benchmark-only -n 2", "-n cannot be had: one process takes the times of a benchmark"),
         ("--requirement=test_x[a]", "--requirement 'test_x[a]' is none of this run"),
     ],
 )

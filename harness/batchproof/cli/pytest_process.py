@@ -56,8 +56,6 @@ def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) ->
     typed = [*(f"--engine={engine}" for engine in engines), *arguments[len(engines) :]]
     known = _known(typed)
     config = select_config(getattr(known, DEST))
-    if known.numprocesses and "--benchmark-only" in options:
-        raise UsageError("-n cannot be had: one process takes the times of a benchmark")
     if known.numprocesses and not re.fullmatch(JOBS, known.numprocesses):
         raise UsageError(f"-n is {known.numprocesses!r}, but must be {RULE_OF_JOBS}")
     if not known.engine:

@@ -78,20 +78,20 @@ def _lines(failure: Failure, diagnosis: Diagnosis | None) -> Iterator[str]:
     subject = failure.subject
     model = f"{subject.model} ({subject.dtype}, {subject.device})"
     yield f"engine: {subject.engine}    model: {model}"
-    calls = [each.workload for each in failure.scene.runs if each.workload.requests]
-    calls = calls or [failure.scene.workload]
-    if any(each.adapters for each in calls):
+    *before, last = (each.workload for each in failure.scene.runs)
+    before = [each for each in before if each.requests]
+    num_before = sum(len(each.requests) for each in before)
+    shown = [*before, last] if num_before <= MOST_EARLIER else [last]
+    if any(each.adapters for each in (*before, last)):
         yield "workload: a case has no adapters; --repro=DIR saves it as data"
         return
     yield WORKLOAD
-    *earlier, last = calls
-    is_short = sum(len(each.requests) for each in earlier) <= MOST_EARLIER
     name = f"{failure.case.name}-as-run" if failure.case else NAME
-    yaml = as_yaml(calls if is_short else [last], failure.promise.id, name)
+    yaml = as_yaml(shown, failure.promise.id, name)
     yield from (f"    {line}" for line in yaml.splitlines())
-    if not is_short:
-        yield f"    # behind {len(earlier)} calls to the same engine; --repro=DIR saves them all"
-    for each in calls if is_short else [last]:
+    if num_before > MOST_EARLIER:
+        yield f"    # behind {len(before)} calls to the same engine; --repro=DIR saves them all"
+    for each in shown:
         if each.has_lifecycle:
             yield f"    # which a case has no words for: {_lifecycle(each)}"
 

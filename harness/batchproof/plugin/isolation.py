@@ -41,6 +41,7 @@ HELP = (
     "run the tests in a process that is replaced if an engine ends it or never returns (default: if "
     "several engines are tested, one of which is not built in); with -n, workers are such processes"
 )
+ONE_PROCESS = "one process takes the times of a benchmark"
 NOTES, LOST = "batchproof_notes", "batchproof_lost"  # in a worker's input
 MOST_STARTS = 3  # of workers that die before they have met an engine
 MANY = 1_000_000  # workers may be lost: each costs its own test
@@ -53,6 +54,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     With -n, workers steal from each other unless they are told how to share the tests out: each begins
     with tests in a row, which need the same right answers and fixtures.
     """
+    if config.getoption("numprocesses", None) and config.getoption("--benchmark-only", default=False):
+        raise pytest.UsageError(f"-n cannot be had: {ONE_PROCESS}")
     if _is_isolated(config):
         config.option.numprocesses = 1
     elif config.getoption("numprocesses", None) and config.getoption("dist") == "no":
@@ -70,7 +73,7 @@ def _is_isolated(config: pytest.Config) -> bool:
     obstacle = (
         "xdist is switched off" if not config.pluginmanager.has_plugin("xdist") else
         "--pdb needs one process" if get("usepdb") else
-        "one process takes the times of a benchmark" if get("--benchmark-only", default=False) else
+        ONE_PROCESS if get("--benchmark-only", default=False) else
         None
     )  # fmt: skip
     if asked and obstacle:
