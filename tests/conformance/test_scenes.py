@@ -19,7 +19,7 @@ from batchproof.run.trial import Trial
 
 EXAMPLES = settings().max_examples
 PART = 0.25
-SHARE = 1.0 if EXAMPLES >= 10 else 0.15  # of the design; less for built-in engines
+SHARE = 1.0 if EXAMPLES >= 10 else 0.1  # of the design; less for built-in engines
 WHOLE = {*VARIED["quick_models"], QUICK_STATE_MODEL}  # models
 STRENGTH = 3 if EXAMPLES >= 100 else 2
 

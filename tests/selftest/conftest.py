@@ -1,8 +1,10 @@
 """Small suites of conformance tests, made by a test and run under the plugin."""
 
 import io
+import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from tests.selftest.adapters.stand_in_server import StandIn
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
 ARGUMENTS += ["-p", "no:unraisableexception"]  # collects garbage five times a session
+SESSION: list[pytest.Config] = []  # of these tests
 DEFAULTS = ("--engine=static", "--model=gpt2-random", "--no-isolate", "--diagnose-for=0")
 
 # What a small suite begins with, and tests that several of them have.
@@ -93,18 +96,21 @@ LaboratoryFor = Callable[[float], Laboratory]
 
 
 @pytest.fixture(scope="session")
-def laboratory_for(laboratory: Laboratory) -> LaboratoryFor:
-    """`laboratory_for(time_limit_s)` is a laboratory on the CPU for engines that may damage a model.
-    It has the models and right answers of this session, unless that is about something else."""
-    usual = Laboratory(torch.device("cpu"), torch.float32, 1.0)
-    is_usual = (laboratory.device, laboratory.dtype) == (usual.device, usual.dtype)
-    is_usual = is_usual and laboratory.precision == usual.precision
-    return (laboratory if is_usual else usual).beside
+def laboratory_for() -> LaboratoryFor:
+    """`laboratory_for(time_limit_s)` is a laboratory on the CPU for engines that may damage a model,
+    with the models and right answers of this session."""
+    return known().beside
 
 
 def oracle_of(name: str, dtype: torch.dtype = torch.float32) -> Oracle:
     """Returns the right answers of a model on the CPU, measured anew."""
     return Oracle(load_model(name, torch.device("cpu"), dtype), reference_factory())
+
+
+@pytest.fixture(autouse=True)
+def few_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E is measured on few prompts. That bounds by far what is wrong here, and takes long otherwise."""
+    monkeypatch.setattr("batchproof.oracle.oracle.NUM_CALIBRATION_PROMPTS", 3)
 
 
 @pytest.fixture(scope="session")
@@ -113,9 +119,36 @@ def oracle() -> Oracle:
     return oracle_of("gpt2-random")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    SESSION.append(config)
+    words = "every(n): its cases take long, so a run without a name or a profile meets one of n"
+    config.addinivalue_line("markers", words)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out cases of long tests, where neither tests are named nor a profile is."""
+    is_named = config.option.keyword or any("::" in each for each in config.args)
+    if is_named or config.getoption("--hypothesis-profile"):
+        return
+    met: Counter[object] = Counter()
+    left_out = []
+    for item in items:
+        if mark := item.get_closest_marker("every"):
+            function = item.nodeid.partition("[")[0]
+            if met[function] % mark.args[0]:
+                left_out.append(item)
+            met[function] += 1
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in {*left_out}]
+
+
 @cache
 def known() -> Laboratory:
-    return Laboratory(torch.device("cpu"), torch.float32, DEFAULT_TIME_LIMIT_S)
+    """Returns the laboratory of the session of these tests, unless that is about something else."""
+    usual = Laboratory(torch.device("cpu"), torch.float32, DEFAULT_TIME_LIMIT_S)
+    own = SESSION[0].stash.get(LAB, usual) if SESSION else usual
+    is_usual = (own.device, own.dtype, own.precision) == (usual.device, usual.dtype, usual.precision)
+    return own if is_usual else usual
 
 
 class Known:
@@ -174,6 +207,15 @@ def run_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSuite:
         return run_in(tmp_path, *arguments, defaults=defaults)
 
     return run
+
+
+@pytest.fixture
+def heard_again() -> Iterator[None]:
+    """SIGTERM is heard again after a test that sends one: a session ignores a second one, and whatever
+    it starts would ignore the first."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="module")

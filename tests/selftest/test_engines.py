@@ -25,6 +25,7 @@ EAGER = {"attn_implementation": "eager"}
 DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "engine", [pytest.param(each, marks=needs_psutil if each in PEERS else ()) for each in SERVED]
 )

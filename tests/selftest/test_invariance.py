@@ -166,6 +166,7 @@ class Unsettled(RaggedEngine):
         return logits + self.has_paused * LARGE * torch.rand(logits.shape) * logits.abs()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("factory", "axis", "grade", "evidence", "num_comparisons"),
     [
@@ -232,6 +233,7 @@ def held(
     return trial
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("change", "kept", "broken", "got"),
     [

@@ -243,13 +243,10 @@ def test_an_engine_that_swallows_every_exception_ends_the_run_in_words(tmp_path:
     assert kept == {"test_it[mine.py:Engine-gpt2-random-a]": "passed"}
 
 
+@pytest.mark.usefixtures("heard_again")
 def test_sigterm_keeps_what_was_found(bad: Bad, tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        kill = {"x": "os.kill(os.getpid(), signal.SIGTERM)", "y": "return done"}
-        run = bad(kill, "--diagnose-for=0", f"--table={tmp_path}/table.json")
-    finally:
-        signal.signal(signal.SIGTERM, before)  # of this session, which ignores a second one
+    kill = {"x": "os.kill(os.getpid(), signal.SIGTERM)", "y": "return done"}
+    run = bad(kill, "--diagnose-for=0", f"--table={tmp_path}/table.json")
     assert run.exit_status == 143, run.output
     assert "Interrupt: SIGTERM" in run.output
     assert run.cell("P1 parity") == "1"

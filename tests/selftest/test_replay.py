@@ -89,6 +89,7 @@ def case_fails(lab: Laboratory, path: Path, engine: str, model: str = MODEL) -> 
     return False
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failure_is_reproduced_by_its_file_and_its_case_and_gone_on_an_honest_engine(
     fault: str,

@@ -79,12 +79,13 @@ def triage(folder: Path, *arguments: str) -> tuple[int, EndpointTriage]:
     return code, found
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("engine", "model", "verdict", "name", "code"),
     [
         ("static", QUICK, CLEAN, "", 0),
-        ("coarse:bfloat16-reference", TWINS_MODEL, ROUNDING, "bfloat16", 4),
         ("set:bos_0-reference", QUICK, CONFIG, "token 0 stands before each prompt", 3),
+        ("coarse:bfloat16-reference", TWINS_MODEL, ROUNDING, "bfloat16", 4),
         ("set:repetition_1_1-reference", TWINS_MODEL, CONFIG, "repetition_penalty 1.", 3),
         ("set:cut_at_5-reference", QUICK, CONFIG, "cut at 5 tokens", 3),
         ("set:temperature_1-reference", QUICK, CONFIG, "about temperature", 3),
@@ -354,7 +355,7 @@ def watch(door: Simulated, turns: float) -> Watch:
 def test_no_honest_endpoint_raises_an_alarm_a_year(kind: type[Simulated]) -> None:
     """A small pack is asked often: a near-tie that goes the other way each time must count once."""
     turns, years = 100, 2
-    for seed in range(30):
+    for seed in range(12):
         honest, alarms = watch(kind(pack_of(8, seed), HONEST, seed, kind is Simulated), turns), 0
         for _ in range(years * turns):
             honest.turn()
@@ -388,6 +389,7 @@ def test_a_change_to_4_bits_is_found_within_so_many_requests(share: float, most:
     assert changing.state.num_requests - before <= most
 
 
+@pytest.mark.usefixtures("heard_again")
 def test_a_watch_goes_on_where_it_was_stopped(
     server: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

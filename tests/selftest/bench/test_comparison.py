@@ -281,6 +281,7 @@ def test_an_engine_in_more_slots_than_asked_is_compared_with_none(lab: Laborator
     assert "Stepping: more slots than asked, 5 at once; no ratio" in table([found])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("engine", "verdict", "words"),
     [

@@ -76,6 +76,7 @@ def asked(model: PreTrainedModel, seed: int) -> list[Request]:
     ]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_computes_what_the_model_does_and_no_row_depends_on_others_or_threads(

@@ -117,6 +117,7 @@ def _recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_argmax", lambda logits: logits.argmax(dim=-1))  # NumPy's is unseen
 
 
+@pytest.mark.every(2)
 @pytest.mark.usefixtures("_recorded")
 @pytest.mark.parametrize(
     ("overlap", "budget", "num_blocks"),

@@ -61,6 +61,7 @@ def phi3() -> PreTrainedModel:
     return Phi3ForCausalLM(config).eval().requires_grad_(False)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "lanes"])
 def test_every_variant_answers_alike(model: PreTrainedModel, name: str) -> None:
     asked = requests(model.config.vocab_size)
