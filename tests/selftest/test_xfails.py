@@ -125,6 +125,10 @@ X = ENTRY.format("a::t")
     [
         (X.replace("link", "lnk"), ":5: an expected failure has no key 'lnk'; do you mean link?"),
         (X.replace("link =", "# "), ":2: an expected failure lacks the key 'link'"),
+        (
+            X.replace("link =", "# ").replace("reason =", "# "),
+            ":2: an expected failure lacks the keys 'reason', 'link'",
+        ),
         (X + X, ":8: 'a::t' is listed already, in "),
         (X + 'device = "cpu"', ":6: device is a key of the file: it must stand above the first [["),
     ],

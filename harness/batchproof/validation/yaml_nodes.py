@@ -138,9 +138,9 @@ class YamlNode:
             if name not in known:
                 hint = values.near(name, known)
                 raise item.place.error(f"{self.what} has no key {name!r}; {hint}")
-        for name in required:
-            if name not in found:
-                raise self.place.error(f"{self.what} lacks the key {name!r}")
+        if missing := [repr(name) for name in required if name not in found]:
+            keys = "key" if len(missing) == 1 else "keys"
+            raise self.place.error(f"{self.what} lacks the {keys} {', '.join(missing)}")
         return found
 
 
