@@ -26,6 +26,7 @@ from batchproof.run.devices import num_threads
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import reference_factory
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
+from batchproof_lab.conformance_modules import function_of
 from tests.selftest.adapters.stand_in_server import StandIn
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
@@ -130,16 +131,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     is_named = config.option.keyword or any("::" in each for each in config.args)
     if is_named or config.getoption("--hypothesis-profile"):
         return
-    met: Counter[object] = Counter()
-    left_out = []
+    met: Counter[str] = Counter()
+    met_now, left_out = [], []
     for item in items:
-        if mark := item.get_closest_marker("every"):
-            function = item.nodeid.partition("[")[0]
-            if met[function] % mark.args[0]:
-                left_out.append(item)
-            met[function] += 1
+        mark, function = item.get_closest_marker("every"), function_of(item.nodeid)
+        is_due = mark is None or met[function] % mark.args[0] == 0
+        (met_now if is_due else left_out).append(item)
+        met[function] += mark is not None
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in {*left_out}]
+    items[:] = met_now
 
 
 @cache
