@@ -127,9 +127,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out cases of long tests, where neither tests are named nor a profile is."""
-    is_named = config.option.keyword or any("::" in each for each in config.args)
-    if is_named or config.getoption("--hypothesis-profile"):
+    """Leaves out cases of long tests, unless tests are chosen among those of the files, or a profile
+    is."""
+    ways = ("-k", "-m", "--lf", "--hypothesis-profile")
+    is_chosen = any(config.getoption(each, default=None) for each in ways)
+    if is_chosen or any("::" in each for each in config.args):
         return
     met: Counter[str] = Counter()
     met_now, left_out = [], []

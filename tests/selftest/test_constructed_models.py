@@ -255,6 +255,13 @@ def test_a_dialled_draft_disagrees_where_it_should() -> None:
         assert torch.equal(of_model.sort().values, of_draft.sort().values)
 
 
+def test_a_model_that_is_loaded_again_has_its_head_again() -> None:
+    """Heads are registered by the model itself, as is all that a copy of it would lack."""
+    for _ in range(2):
+        subject = load_model("eagle-hash", torch.device("cpu"), torch.float32)
+        assert head_of(dialled_draft(subject.model, 1.0)) is not None
+
+
 @pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 @pytest.mark.parametrize("name", ["eagle-hash", "mtp-hash"])
