@@ -122,7 +122,7 @@ def oracle() -> Oracle:
 
 def pytest_configure(config: pytest.Config) -> None:
     SESSION.append(config)
-    words = "every(n): its cases take long, so a run without a name or a profile meets one of n"
+    words = "every(n): its cases take long; where none are chosen, and no profile, one of n is met"
     config.addinivalue_line("markers", words)
 
 

@@ -83,7 +83,7 @@ def under_adapters(asked: Workload) -> Workload:
     return replace(asked.with_requests(named), adapters=(("a", 1), ("b", 2)))
 
 
-ADAPTED = under_adapters(USUAL)
+ADAPTED, CHUNKED = under_adapters(USUAL), under_adapters(IN_CHUNKS)
 SHARED = under_adapters(
     PREFIXES.with_requests([replace(PREFIXES.requests[0], request_id=f"r{i}") for i in range(3)])
 )
@@ -108,9 +108,15 @@ NAMED = [
     ("blocks_known_by_their_own_tokens", PREFIXES, GPT2, Cause.STALE, "from a prefix cache"),
     ("rows_that_join_have_the_experts_of_pads", JOINING, LATENT_MODEL, Cause.STALE, "of its pads"),
     ("adapters_share_their_prefixes", SHARED, HASH, Cause.ADAPTER, "computed under adapter 'a'"),
+    ("fused_gates_are_not_adapted", ADAPTED, HASH, Cause.ADAPTER, "left out of gate_proj"),
     ("the_last_adapter_stays", ADAPTED, HASH, Cause.ADAPTER, "under adapter 'a'; it names none"),
+    ("chunks_have_no_place_in_the_mapping", CHUNKED, HASH, Cause.ADAPTER, "not end its prompt"),
     ("state_is_left_to_the_next_tenant", USUAL, STATE_MODEL, Cause.STATE, STALE_STATE),
     ("chunks_forget_the_window", IN_CHUNKS, STATE_MODEL, Cause.STATE, NO_WINDOW),
+    (
+        "the_last_token_of_a_prompt_counts_twice",
+        *(USUAL, STATE_MODEL, Cause.STATE, "the token of position 8 is fed to the states twice"),
+    ),
 ]
 
 
