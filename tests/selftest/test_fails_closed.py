@@ -13,6 +13,8 @@ from batchproof.api import Completion, FinishReason, Request
 from batchproof.errors import OracleError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
+from batchproof.plugin.writers.table import notes
+from batchproof.records.trial_record import Ledger
 from batchproof.run.registry import reference_factory
 from batchproof_engines.model_support import sliding_window
 from batchproof_lab.suite_run import run_suite
@@ -207,6 +209,17 @@ def test_an_engine_without_a_trace_meets_prefixes_and_is_not_said_to_have_shown_
     findings = run_suite(f"{tmp_path}/boxed.py:factory", chosen)
     assert len(findings.catches) == num_failed, findings.output
     assert "has no trace; not shown to have happened: prefix hit" in findings.output or num_failed
+
+
+def test_what_tests_do_not_show_is_a_line_for_each_engine() -> None:
+    ledgers = Ledger(), Ledger()
+    for ledger, other in zip(ledgers, ("prefix hit", "chunk"), strict=True):
+        for each in ("preemption", other):
+            ledger.note_item("mine has no trace; not shown to have happened", each)
+    records = [SimpleNamespace(ledger=each, refused=None) for each in ledgers]
+    assert notes([("passed", each) for each in records]) == [  # type: ignore[misc]
+        "mine has no trace; not shown to have happened: preemption; prefix hit; chunk"
+    ]
 
 
 def test_what_only_a_trace_shows_is_not_held_without_one(tmp_path: Path) -> None:

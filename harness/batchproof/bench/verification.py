@@ -101,7 +101,7 @@ def blaming(accuse: Callable[[str, bool], None]) -> Iterator[None]:
     except (KeyboardInterrupt, NoRightAnswer):
         raise
     except EngineHang as hang:
-        accuse(f"{hang} (--engine-time-limit)", True)
+        accuse(f"{hang.what} (--engine-time-limit)", True)
     except UnsupportedModelError as error:
         accuse(str(error), True)
     except BrokenPromise as error:

@@ -160,7 +160,7 @@ class Benchmarks:
         except UnsupportedModelError as error:
             return f"refused: {error}"
         except EngineHang as hang:
-            return f"{hang} (--engine-time-limit)"
+            return f"{hang.what} (--engine-time-limit)"
         return None
 
     @contextmanager

@@ -25,6 +25,7 @@ class Ledger:
     precision: str = ""  # declared for the engine; empty: that of the model
     conventions: tuple[str, ...] = ()  # and settings, in the engine's own words
     notes: tuple[str, ...] = ()
+    lists: dict[str, tuple[str, ...]] = field(default_factory=dict)  # notes, to which each test adds
     counters: dict[str, int] = field(default_factory=dict)  # what happened, by trace and engine
 
     def count(self, counted: Mapping[str, int]) -> None:
@@ -36,6 +37,11 @@ class Ledger:
         """Adds a note unless it is there already."""
         if text not in self.notes:
             self.notes += (text,)
+
+    def note_item(self, text: str, item: str) -> None:
+        """Adds an item to the note that begins with `text`, unless it is there already."""
+        if item not in (listed := self.lists.get(text, ())):
+            self.lists[text] = (*listed, item)
 
 
 @dataclass(frozen=True)

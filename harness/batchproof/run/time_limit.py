@@ -90,7 +90,7 @@ def _alarm(seconds: float, what: str) -> Iterator[None]:
         yield
     except Exception as error:
         if alarm.left_s < 0:
-            raise EngineHang(alarm.words) from error
+            raise alarm.hang() from error
         raise
     finally:
         alarm.restore()
@@ -109,7 +109,7 @@ class _Alarm:
         now = time.monotonic()
         outer_s, _ = signal.getitimer(signal.ITIMER_REAL)
         self._what, self.words = what, f"{what} did not return within {seconds:g} s"
-        self._end = now + seconds
+        self._end, self._cpu_s = now + seconds, time.process_time()
         self._num_tries = 0
         self._outer = signal.getsignal(signal.SIGALRM)
         self._outer_due = now + outer_s if outer_s else math.inf
@@ -120,6 +120,11 @@ class _Alarm:
     @property
     def left_s(self) -> float:
         return self._end - time.monotonic()
+
+    def hang(self) -> EngineHang:
+        """Returns the error, with what tells an endless loop from an endless wait and a busy machine."""
+        computed_s = time.process_time() - self._cpu_s
+        return EngineHang(self.words, (f"this process computed for {computed_s:.1f} s of that",))
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         if callable(self._outer) and self._outer_due <= time.monotonic() < self._end:
@@ -132,7 +137,7 @@ class _Alarm:
             _end_process(self._what, self.words)
         self._num_tries += 1
         signal.setitimer(signal.ITIMER_REAL, GRACE_S)
-        raise Interrupt.sent or EngineHang(self.words)
+        raise Interrupt.sent or self.hang()
 
     def restore(self) -> None:
         """Gives the timer back; an alarm that is overdue goes off at once."""

@@ -371,7 +371,7 @@ class Trial:
         without a trace, or where it is its `OWN_CHOICE`, the summary says that it is not shown.
         """
         if Capability.TRACING not in self.capabilities:
-            self.ledger.note(f"{self.spec.name} has no trace; not shown to have happened: {what}")
+            self.ledger.note_item(f"{self.spec.name} has no trace; not shown to have happened", what)
             return
         self.has_happened[what] = self.has_happened.get(what, False) or did_happen
 
@@ -379,7 +379,7 @@ class Trial:
         """Notes what no example has shown although it could, once all have run."""
         for what, did_happen in self.has_happened.items():
             if what in OWN_CHOICE and not did_happen:
-                self.ledger.note(f"{self.spec.name} may do without, and has not shown: {what}")
+                self.ledger.note_item(f"{self.spec.name} may do without, and has not shown", what)
 
     def judge(
         self,

@@ -61,8 +61,14 @@ def totals_line(engine: str, total: Totals) -> str:
 def notes(outcomes: Sequence[Outcome]) -> list[str]:
     """Returns remarks on the session, each once, and how many tests each refused model has cost."""
     remarks = dict.fromkeys(note for _, record in outcomes for note in record.ledger.notes)
+    lists: dict[str, dict[str, None]] = {}
+    for _, record in outcomes:
+        for text, items in record.ledger.lists.items():
+            lists.setdefault(text, {}).update(dict.fromkeys(items))
+    listed = [f"{text}: {'; '.join(items)}" for text, items in lists.items()]
     refused = Counter(f"{r.engine} refuses {r.model}" for _, r in outcomes if r.refused is not None)
-    return [*remarks, *(f"{what}: {counted(n, 'test')} not run" for what, n in refused.items())]
+    lines = (f"{what}: {counted(n, 'test')} not run" for what, n in refused.items())
+    return [*remarks, *listed, *lines]
 
 
 NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"
