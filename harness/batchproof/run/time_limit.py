@@ -122,7 +122,7 @@ class _Alarm:
         return self._end - time.monotonic()
 
     def hang(self) -> EngineHang:
-        """Returns the error; computing time tells an endless loop from a wait and from a busy machine."""
+        """Returns the error, with what tells an endless loop, a wait and a busy machine apart."""
         computed_s = time.process_time() - self._cpu_s
         return EngineHang(self.words, (f"this process computed for {computed_s:.1f} s of that",))
 
