@@ -86,3 +86,11 @@ def test_an_interrupt_that_this_process_alone_was_sent_ends_pytest_too(
     script = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); time.sleep(600)"
     with pytest.raises(KeyboardInterrupt):
         pytest_process._status([sys.executable, "-c", script], os.environ)
+
+
+@pytest.mark.parametrize(("option", "exit_status"), [("--help", 0), ("-q", 1)])
+def test_an_engine_is_not_said_to_end_what_runs_no_test(
+    option: str, exit_status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pytest_process, "_status", lambda *_: 0)
+    assert pytest_process.run_pytest(tmp_path, ["static", option], []) == exit_status

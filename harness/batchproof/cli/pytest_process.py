@@ -29,6 +29,7 @@ UNSTARTED = (  # of a run without a test, which says why
     pytest.ExitCode.USAGE_ERROR,
     pytest.ExitCode.NO_TESTS_COLLECTED,  # -k or -m selects none
 )
+WITHOUT_SESSION = {"-h", "--help", "-V", "--version", "--markers"}  # pytest only shows a text
 TERMINATED = 128 + signal.SIGTERM
 GRACE_S = 5.0  # for what a terminal has interrupted as well, before it is interrupted from here
 FAULTHANDLER_TIMEOUT_S = 300  # shows a hang in native code, which no time limit interrupts
@@ -85,7 +86,7 @@ def _run(tests: Path, arguments: Sequence[str]) -> int:
         ended = Path(folder) / "ended"
         variables = {TYPED: command_line("batchproof"), ENDED: str(ended)}
         status = _status(command, os.environ | variables)
-        has_ended = ended.exists()
+        has_ended = ended.exists() or not WITHOUT_SESSION.isdisjoint(arguments)
     if status < 0:
         name = signal.Signals(-status).name
         print(f"pytest was ended by {name}: --isolate finds the test and goes on", file=sys.stderr)
