@@ -29,6 +29,14 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Reports arguments that it does not know, with the options that a misspelt one may mean."""
+        flag = unknown[0].partition("=")[0]
+        if not flag.startswith("--"):
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        known = near(flag, self._option_string_actions, f"`{self.prog} --help`")
+        raise UsageError(f"{flag} is no option; {known}")
+
 
 def run_command(
     commands: Mapping[str, Command],
@@ -62,7 +70,7 @@ def run_command(
             importlib.import_module(known.module).add_arguments(subparser)
     arguments, unknown = parser.parse_known_args(argv)
     if unknown and "arguments" not in arguments:
-        subparsers.choices[name].error(f"unrecognized arguments: {' '.join(unknown)}")
+        subparsers.choices[name].refuse(unknown)
     if unknown:  # what comes before the first argument that is no option
         arguments.arguments = [*unknown, *arguments.arguments]
     exit_code: int = importlib.import_module(commands[arguments.command].module).run(arguments)

@@ -5,6 +5,7 @@ A key is the long name of an option, with underscores. The file is read where th
 awakens the plugin, and in the process that was started: its workers are given values.
 """
 
+import difflib
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,15 @@ from itertools import chain
 import pytest
 
 from batchproof.cli.config_file import DEST, ConfigFile, select_config
-from batchproof.cli.option_names import EXPECTED, FLAGS, JOBS, RULE_OF_JOBS, SERVED, SWITCHES
+from batchproof.cli.option_names import (
+    EXPECTED,
+    FLAGS,
+    JOBS,
+    OPTIONS,
+    RULE_OF_JOBS,
+    SERVED,
+    SWITCHES,
+)
 from batchproof.errors import UsageError
 from batchproof.plugin import bench_options
 
@@ -26,7 +35,11 @@ CONFIGURED = pytest.StashKey[str]()
 
 
 def configure(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Puts the arguments of the configuration before those typed. Raises `pytest.UsageError`."""
+    """Puts the arguments of the configuration before those typed. Raises `pytest.UsageError`, also for
+    an option that nobody knows, if it is like one of ours."""
+    for flag in (each.partition("=")[0] for each in parser.parse_known_and_unknown_args(args)[1]):
+        if flag.startswith("--") and (close := difflib.get_close_matches(flag, OPTIONS)):
+            raise pytest.UsageError(f"{flag} is no option; do you mean {' or '.join(close)}?")
     args[:] = [*_of_file(config, parser, args), *args]
 
 
