@@ -110,13 +110,17 @@ def test_steps_get_the_first_rung_that_passes(ran: Ran) -> None:
     assert not_run == ["float32", "bfloat16", "float16"]
 
 
-def test_a_run_that_is_cut_off_ends_its_step_and_tells_what_it_has(ran: Ran) -> None:
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_cut_off_ends_its_step_and_tells_what_it_has(
+    ended_by: signal.Signals, ran: Ran
+) -> None:
     run = ran.begin("correct", HANGING="1")
     while not ran.calls.exists():
         time.sleep(0.05)
-    run.send_signal(signal.SIGTERM)
-    (line, _) = run.communicate(timeout=30)[0].partition("##### summary\n")[2].splitlines()
-    assert line.split()[:2] == ["versions", "STOPPED"]
+    run.send_signal(ended_by)
+    (first, *others, _) = run.communicate(timeout=30)[0].partition("##### summary\n")[2].splitlines()
+    assert first.split()[:2] == ["versions", "STOPPED"]
+    assert [each.count("not run") for each in others] == [1] * 6
     assert run.returncode == 1
     assert "the end of tests.gpu.versions" in (ran.out / "correct-log.txt").read_text()
 
