@@ -124,7 +124,8 @@ class _Alarm:
     def hang(self) -> EngineHang:
         """Returns the error, with what tells an endless loop, a wait and a busy machine apart."""
         computed_s = time.process_time() - self._cpu_s
-        return EngineHang(self.words, (f"this process computed for {computed_s:.1f} s of that",))
+        fact = f"the process of the tests computed for {computed_s:.1f} s of that"
+        return EngineHang(self.words, (fact,))
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         if callable(self._outer) and self._outer_due <= time.monotonic() < self._end:

@@ -89,7 +89,7 @@ class Process:
             raise ProgramFailed(self.kill(str(broken))) from None
         except EngineHang as hang:
             killed = self.kill(f"did not answer {op!r} within the time limit and was killed")
-            raise EngineHang(hang.what, (*hang.evidence, killed)) from None
+            raise EngineHang(hang.what, (killed, *hang.evidence)) from None
         except BaseException as error:  # Ctrl-C: a late answer would be taken for another one
             self.kill(f"was killed by {type(error).__name__} while answering {op!r}")
             raise
