@@ -17,6 +17,7 @@ WRONG_INPUT = [
     ("lab faulty", "'faulty' is no command; do you mean faults?"),
     ("tets mine.py:Engine", "'tets' is no command; do you mean test?"),
     ("test paged -n many", "-n is 'many', but must be a whole number, 'auto' or 'logical'"),
+    ("judge static --model=x", "--model is an option of pytest: --pytest=--model=x"),
     ("judge static --outptu=x", "--outptu is no option; do you mean --output or --pytest?"),
     ("checkpoint gpt2-hash out -k parity", "arguments: -k parity (see `batchproof checkpoint --help`)"),
     ("checkpoint gpt2-hash out --dtyp float16", "--dtyp"),  # no abbreviation

@@ -226,6 +226,35 @@ def test_what_a_neighbour_says_is_a_leak_and_no_matter_of_pads(lab: Laboratory) 
     assert "rewriting the contents of 'r2' changes it" in found.evidence
 
 
+class _LastColumn:
+    """Feeds all tokens again, padded on the right, and chooses at the last column of the batch."""
+
+    capabilities: frozenset[Capability] = frozenset()
+
+    def __init__(self, model: PreTrainedModel, _config: EngineConfig) -> None:
+        self._model = model
+
+    @torch.inference_mode()
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        given = [list(each.prompt_token_ids) for each in requests]
+        for _ in range(requests[0].max_new_tokens):
+            width = max(map(len, given))
+            padded = torch.tensor([row + [0] * (width - len(row)) for row in given])
+            for row, logits in zip(given, self._model(padded).logits[:, -1], strict=True):
+                row.append(int(logits.argmax()))
+        rows = [
+            (r, tuple(row[len(r.prompt_token_ids) :])) for r, row in zip(requests, given, strict=True)
+        ]
+        return [Completion(r.request_id, tokens, FinishReason.LENGTH) for r, tokens in rows]
+
+
+def test_a_token_that_is_chosen_behind_its_row_is_named(lab: Laboratory) -> None:
+    found = diagnosed(
+        trial_of(lab, EngineSpec("last-column", _LastColumn)), workload(cap=2, max_num_seqs=4)
+    )
+    assert (found.cause, "at the last of up to 5 pads" in found.text) == (Cause.PADDING, True), found
+
+
 def test_it_ends_when_its_time_is_up(lab: Laboratory) -> None:
     trial = trial_of(lab, resolve_engine("fault:mask_ignores_sequence"))
     found = diagnosed(trial, workload(), seconds=0.0)
@@ -238,7 +267,7 @@ def test_a_cause_is_the_evidence_and_not_what_the_test_is_about(lab: Laboratory)
     cancelled = Workload((Request("gone", (1, 2), 4), stopped), arrivals=(0, 0), aborts=(("gone", 1),))
     with pytest.raises(ConformanceFailure) as caught:
         check_run_with_aborts(trial, cancelled, trial.build(cancelled.config))
-    assert caught.value.failure.promise is Promise.P13
+    assert caught.value.failure.promise is Promise.P3, "it is wrong with nothing aborted as well"
     found = diagnose(trial, caught.value.failure, 60.0)
     assert (found.cause, "the first token is not compared" in found.text) == (Cause.EOS, True), found
 

@@ -8,8 +8,10 @@ import argparse
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import NoReturn
 
+from batchproof.cli.option_names import OPTIONS
 from batchproof.errors import UsageError
 from batchproof.validation.values import near
 
@@ -34,7 +36,10 @@ class CommandParser(argparse.ArgumentParser):
         flag = unknown[0].partition("=")[0]
         if not flag.startswith("--"):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        known = near(flag, self._option_string_actions, f"`{self.prog} --help`")
+        options = self._option_string_actions
+        if "--pytest" in options and flag in OPTIONS:
+            raise UsageError(f"{flag} is an option of pytest: --pytest={quote(unknown[0])}")
+        known = near(flag, options, f"`{self.prog} --help`")
         raise UsageError(f"{flag} is no option; {known}")
 
 

@@ -71,7 +71,8 @@ def failure_text(failure: Failure, diagnosis: Diagnosis | None = None) -> str:
 def _lines(failure: Failure, diagnosis: Diagnosis | None) -> Iterator[str]:
     yield first_line(failure.finding)
     yield from (f"  {line}" for line in _evidence(failure))
-    if diagnosis is not None:
+    repeats = diagnosis and (diagnosis.text, diagnosis.evidence) == (headline(failure.finding), ())
+    if diagnosis is not None and not (diagnosis.cause is Cause.UNKNOWN and repeats):
         likely = f"most likely cause: {diagnosis.cause.word}"
         yield f"{'no cause found' if diagnosis.cause is Cause.UNKNOWN else likely}: {diagnosis.text}"
         yield from (f"  {line}" for line in diagnosis.evidence)

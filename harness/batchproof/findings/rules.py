@@ -537,8 +537,8 @@ class Rule(Enum):
     WORLD = Declared(Promise.P15, thing=str, when=str, changes=LINES).says(
         "the {thing} changed {when}", "*changes"
     )
-    CALLERS_LIST = Declared(Promise.P15, num_before=int, num_after=int).says(
-        "generate altered the caller's list: it held {num_before} requests, now {num_after}"
+    CALLERS_LIST = Declared(Promise.P15, change=str).says(
+        "generate altered the caller's list: {change}"
     )
     CALLERS_REQUESTS = Declared(Promise.P15).says("the caller's requests were edited")
     # the run itself

@@ -158,8 +158,9 @@ def index_table(folder: Path) -> Iterator[str]:
     """Yields a line in Markdown for the verdict of each judgement that was not stopped, with a sign for
     each promise, and what the signs mean."""
     yield from header("engine", "judged", "answers", *(each.id for each in Promise))
-    for path in sorted(folder.glob(f"*/{RECORD}")):
-        verdict = VERDICT.read(path)
+    found = [(p, VERDICT.read(p)) for p in sorted(folder.glob(f"*/{RECORD}"))]
+    incomplete = [f"[{v.title}]({p.parent.name}/{PAGE})" for p, v in found if not v.is_complete]
+    for path, verdict in found:
         if verdict.is_complete:
             yield line(
                 f"[{verdict.title}]({path.parent.name}/{PAGE})",
@@ -167,6 +168,8 @@ def index_table(folder: Path) -> Iterator[str]:
                 f"{verdict.totals.num_requests:,}",
                 *signs_of(verdict.promises),
             )
+    if incomplete:
+        yield from ("", f"Not listed, since not all tests were run: {', '.join(incomplete)}.")
     yield from ("", LEGEND, "", *(f"* {each.id} {each.title}" for each in Promise))
     matrices = sorted((folder / matrix.MATRICES).glob(f"*/{matrix.MATRIX_FILE}"))
     if matrices:
@@ -177,13 +180,13 @@ def index_table(folder: Path) -> Iterator[str]:
             *header("engine", "judged", "cells", "answers"),
         ]
     for path in matrices:
-        found = matrix.MATRIX.read(path)
-        name = f"{found.engine}, releases" if found.is_ordered else found.engine
+        judged = matrix.MATRIX.read(path)
+        name = f"{judged.engine}, releases" if judged.is_ordered else judged.engine
         yield line(
             f"[{name}]({matrix.MATRICES}/{path.parent.name}/{matrix.PAGE})",
-            found.made.date[:10],
-            str(len(found.cells)),
-            f"{sum(each.num_requests for each in found.cells):,}",
+            judged.made.date[:10],
+            str(len(judged.cells)),
+            f"{sum(each.num_requests for each in judged.cells):,}",
         )
 
 

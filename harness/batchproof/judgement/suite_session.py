@@ -16,7 +16,7 @@ from batchproof.cli import choices
 from batchproof.cli.config_file import find
 from batchproof.cli.option_names import NO_CONFIG
 from batchproof.errors import UsageError
-from batchproof.places import ROOT, SUITE_ARGUMENTS, VERDICTS
+from batchproof.places import CHECKOUT, ROOT, SUITE_ARGUMENTS, VERDICTS
 from batchproof.plugin.declared import SERVES
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import made_now
@@ -94,7 +94,6 @@ class Session:
 
     @property
     def arguments(self) -> list[str]:
-        """What a person would type to see the same."""
         return [*SUITE_ARGUMENTS, f"--engine={self.engine}", *self.options]
 
     def judge(self, issues: Sequence[KnownIssue], conclude: Conclude) -> bool:
@@ -111,7 +110,10 @@ class Session:
     def _verdict_of(
         self, found: Sequence[JournalEntry], has_ended: bool, issues: Sequence[KnownIssue]
     ) -> EngineVerdict:
-        command, conditions = shlex.join(["pytest", *self.arguments]), Conditions(tuple(self.options))
+        is_elsewhere = CHECKOUT not in (None, ROOT)  # where no path of the suite is right for all
+        words = ["python", "-m", "batchproof", "test", f"--engine={self.engine}", *self.options]
+        command = shlex.join(words if is_elsewhere else ["pytest", *self.arguments])
+        conditions = Conditions(tuple(self.options))
         # By its own verdict the run left out no test: not by -k, -m or the like.
         is_whole = self.verdict.is_file() and VERDICT.read(self.verdict).is_complete
         is_complete = has_ended and is_whole

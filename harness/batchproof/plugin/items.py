@@ -46,9 +46,12 @@ def trial_of(item: pytest.Item) -> tuple[str, str] | None:
 
 
 def again(item: pytest.Item) -> str:
-    """Returns the line with the command that runs the test again."""
+    """Returns the line with the command that runs the test again, in the folder of this run."""
     options = [f"{name}={quote(value)}" for name, value in options_given(item.config, AGAIN_OPTIONS)]
     name = name_of(item)
+    if CHECKOUT and name.startswith(str(SUITE)):  # a path that pages of verdicts leave out
+        requirement = f"--requirement={quote(requirement_id(item))}"
+        return " ".join(["again: python -m batchproof test", *options, requirement])
     pyargs = ["--pyargs"] if name.startswith(INSTALLED_SUITE) else []
     return " ".join(["again: pytest", *pyargs, quote(name), *options])
 

@@ -29,6 +29,7 @@ from batchproof.plugin.profiles import register_profiles
 from batchproof.plugin.selection import LAB, Selection
 from batchproof.requirements.promises import Promise
 from batchproof.run.devices import make_current
+from batchproof.run.failures import place_words
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.trial import Trial
 
@@ -93,6 +94,7 @@ def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Labora
             raise
         except Exception as error:
             words = shorten(f"{type(error).__name__}: {error}", LONGEST_ERROR, placeholder=" ...")
+            words += place_words(error)
             raise UsageError(f"--engine {spec.name!r}: its factory raised {words}") from error
     if missing and len(missing) == len(selection.engines):
         raise UsageError(str(missing[0]))

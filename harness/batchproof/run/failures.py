@@ -81,6 +81,11 @@ def raised_at(error: BaseException) -> Frame | None:
     return innermost((frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walked)
 
 
+def place_words(error: BaseException) -> str:
+    """Returns ` (file:line in function)` of the frame where it was `raised_at`; empty without one."""
+    return " ({}:{} in {})".format(*at) if (at := raised_at(error)) else ""
+
+
 def innermost(frames: Iterable[Frame]) -> Frame | None:
     """Returns the last of the frames, outermost first, whose file is the repository's own."""
     root = repository()

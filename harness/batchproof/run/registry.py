@@ -23,6 +23,7 @@ from batchproof.api import Engine, EngineFactory
 from batchproof.errors import UsageError
 from batchproof.run import engine_names as names
 from batchproof.run.engine_names import PACKAGE, engine_error
+from batchproof.run.failures import place_words
 from batchproof.validation.values import near
 
 COLLECTIONS = {  # by prefix: what each of them is, and the module and the table that hold them
@@ -104,7 +105,8 @@ def load_factory(text: str, target: str) -> Callable[..., Engine]:
         raise engine_error(text, str(error)) from None
     except (Exception, SystemExit) as error:
         what = f"{'running' if is_file else 'importing'} {module_name!r}"
-        raise engine_error(text, f"{what} raised {type(error).__name__}: {error}") from error
+        raised = f"{what} raised {type(error).__name__}: {error}{place_words(error)}"
+        raise engine_error(text, raised) from error
     if not hasattr(module, attribute):
         own = inspect.getmembers(module, lambda it: getattr(it, "__module__", "") == module.__name__)
         callables = [name for name, value in own if callable(value) and not name.startswith("_")]

@@ -194,13 +194,14 @@ def _of_other_rows(suspect: Suspect) -> Iterator[Mistake]:
 
 
 def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
-    """Yields mistakes of left padding. The prompt has as many pads in front as the longest prompt of
-    its first step is longer."""
+    """Yields mistakes of padding. On the left the prompt has as many pads as the longest prompt of its
+    first step is longer."""
     table, own = suspect.table, suspect.is_own
     first = table.step == table.step[own].min()
     num_pads = int((table.query_len[first].max() - table.query_len[own & first].max()).item())
     if num_pads > 0:
         yield from _with_pads(suspect, num_pads)
+    yield from _read_at_pads(suspect)
     if not suspect.is_continuous:
         yield from _too_much_padding(suspect)
 
@@ -236,6 +237,36 @@ def _padded(suspect: Suspect, num_pads: int, attended: Tensor, pads_see_pads: bo
         position=pad(honest.position, (0, num_pads)),
         visible=visible,
     )
+
+
+def _read_at_pads(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields mistakes of padding on the right: a token is chosen at the last column of the batch,
+    though its row ends before: at each token if all are fed again, or at the first alone."""
+    table, honest = suspect.table, suspect.honest
+    for words, where in (("", table.index >= 0), (" of its prefill", table.context_len == 0)):
+        view, num_pads = honest, 0
+        for at, cell in enumerate(honest.samples.tolist()):
+            batch = where & (table.step == table.step[cell])
+            num = int((table.index[batch].max() - table.index[cell]).item()) if where[cell] else 0
+            if num:
+                view, num_pads = _continued(view, at, cell, num), max(num, num_pads)
+        if num_pads:
+            text = f"a token is chosen at the last of up to {num_pads} pads behind its row{words}"
+            yield Mistake(Cause.PADDING, text, view)
+
+
+def _continued(view: View, sample: int, cell: int, num_pads: int) -> View:
+    """Returns the view in which the sample is read from the last of so many pads of token 0 behind the
+    cell, which see what it sees, and themselves."""
+    size = len(view.token)
+    visible = pad(view.visible, (0, num_pads, 0, num_pads))
+    visible[size:] = visible[cell]
+    visible[size:, size:] = torch.ones(num_pads, num_pads).tril()
+    samples = view.samples.clone()
+    samples[sample] = size + num_pads - 1
+    position = torch.cat([view.position, view.position[cell] + torch.arange(1, num_pads + 1)])
+    token = pad(view.token, (0, num_pads))
+    return replace(view, token=token, position=position, visible=visible, samples=samples)
 
 
 def _too_much_padding(suspect: Suspect) -> Iterator[Mistake]:
