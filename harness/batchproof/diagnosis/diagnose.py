@@ -10,11 +10,19 @@ from batchproof.checks.answers import structure_findings
 from batchproof.diagnosis.conduct import cause_of_exception, cause_of_refusal, explain_hang, of_conduct
 from batchproof.diagnosis.counterfactual import Suspect
 from batchproof.diagnosis.explain import Observed, evidence_of, explain, rounding_of
-from batchproof.diagnosis.hypotheses import Answer, Family, answers_of, is_wrong, named_mistake
+from batchproof.diagnosis.hypotheses import (
+    NUM_OTHERS,
+    Answer,
+    Family,
+    answers_of,
+    is_wrong,
+    named_mistake,
+)
 from batchproof.diagnosis.mistakes.choices import choice_mistakes
 from batchproof.diagnosis.mistakes.ends import end_mistakes
 from batchproof.diagnosis.mistakes.logprobs import logprob_mistakes, returned_mistakes
 from batchproof.diagnosis.reruns import (
+    MORE,
     OF_PLACES,
     SHOWN,
     Call,
@@ -23,6 +31,7 @@ from batchproof.diagnosis.reruns import (
     Reruns,
     Symptom,
     Without,
+    good_requests,
     wrong_again,
 )
 from batchproof.diagnosis.sizes import size_words
@@ -170,11 +179,28 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
         right, _ = rerunner.trial.oracle.under(call.workload.adapters).expected(symptom.request)
         delay = rerunner.trial.scheduling_delay
         at_once = streamed_wrongly(call, symptom, right, delay) or fed_too_early(call, symptom)
-        if at_once is not None:
+        if at_once or (at_once := _anothers(rerunner, call, symptom, right)):
             return at_once
     if not symptom.is_content or failure.promise in (Promise.P3, Promise.P14):
         return _wrong_end(failure, reruns)
     return _wrong_content(failure, reruns)
+
+
+def _anothers(
+    rerunner: Rerunner, call: Call, symptom: Symptom, right: tuple[int, ...]
+) -> Diagnosis | None:
+    """Returns a diagnosis if the answer, of several tokens, is that to another request of its call."""
+    own, oracle = symptom.request, rerunner.trial.oracle.under(call.workload.adapters)
+    given = call.completion(own.request_id)
+    others = [each for each in good_requests(call.workload, oracle) if not is_drawn(each)]
+    for each in others[:NUM_OTHERS] if given and len(given.token_ids) > 1 else ():
+        if each is own or not oracle.subject.has_answer(each.prompt_token_ids):
+            continue
+        tokens, _ = oracle.expected(each)
+        if given and given.token_ids == tokens and tokens[: len(right)] != right[: len(tokens)]:
+            text = f"it was given the answer to {each.request_id!r} (request {own.request_id!r})"
+            return Diagnosis(Cause.ROUTING, text, ("all its tokens are those of that answer",))
+    return None
 
 
 def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
@@ -193,12 +219,15 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
         return Diagnosis(cause, text, tuple(reruns.facts))
     size = size_words(reruns)
     evidence = evidence_of(reruns)
-    if explained := _explained(reruns, evidence, size):
-        return explained
-    calls = _in_one_batch(reruns.calls)
-    if calls and (explained := _explained(reruns, evidence_of(reruns, calls), size)):
-        fact = "as if all requests of a call were in one batch, whatever max_num_seqs is"
-        return replace(explained, evidence=(*explained.evidence, fact))
+    has_few = evidence and evidence[1].logits is None and len(evidence[1].tokens) < MORE
+    longer = reruns.with_more_tokens() if has_few else None  # a few tokens fit many mistakes
+    for calls in filter(None, (longer, reruns.calls)):
+        if explained := _explained(reruns, evidence_of(reruns, calls), size):
+            return explained
+        batch = _in_one_batch(calls)
+        if batch and (explained := _explained(reruns, evidence_of(reruns, batch), size)):
+            fact = "as if all requests of a call were in one batch, whatever max_num_seqs is"
+            return replace(explained, evidence=(*explained.evidence, fact))
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
     if rounding:
         times, is_alike = rounding

@@ -373,6 +373,18 @@ class Reruns:
         calls = self.rerunner.run(longer)
         return [] if calls is None else [calls]
 
+    def with_more_tokens(self) -> list[Call] | None:
+        """Returns the calls with a longer answer to this request alone, if the same token is wrong."""
+        here, own, oracle = self.here, self.symptom.request, self.rerunner.trial.oracle
+        room = Limits.of(oracle.subject.model, here.config).max_model_len - len(own.prompt_token_ids)
+        longer = replace(_longer(own, room), eos_token_ids=frozenset())
+        asked = here.with_requests([longer if each is own else each for each in here.requests])
+        calls = self.rerunner.run(self._with_call(asked))
+        place = self.symptom.call, own.request_id, self.symptom.step
+        found = self.symptoms_of(calls, oracle) if calls else ()
+        is_same = any((each.call, each.request.request_id, each.step) == place for each in found)
+        return calls if is_same else None
+
     def _rewrite(self) -> None:
         """Rewrites each neighbour at the same length and notes whose contents change the answer."""
         here, vocab_size = self.here, self.rerunner.trial.subject.vocab_size
