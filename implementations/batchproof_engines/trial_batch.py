@@ -17,12 +17,7 @@ from transformers import PreTrainedModel
 
 from batchproof.api import Completion, Engine, EngineConfig, Limits, Request
 from batchproof.errors import UsageError
-from batchproof_engines.model_support import (
-    cache_parameter,
-    counts_from_zero,
-    state_of,
-    unsupported,
-)
+from batchproof_engines.model_support import cache_parameter, counts_from_zero, state_of, unsupported
 
 NUM_NEW_TOKENS = 4
 LEAST_TOLERANCE = 0.02  # of the spread of the logits

@@ -34,11 +34,7 @@ class CachedRunner:
     """Has the methods of `ModelRunner` that the engine calls."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        backend: Backend,
-        _config: EngineConfig,
-        options: PagedOptions,
+        self, model: PreTrainedModel, backend: Backend, _config: EngineConfig, options: PagedOptions
     ) -> None:
         self._model = model
         self._device = model.device

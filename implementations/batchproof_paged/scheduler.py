@@ -42,11 +42,7 @@ class Scheduler:
     """Owns the two queues, the lanes and the blocks."""
 
     def __init__(
-        self,
-        limits: Limits,
-        config: EngineConfig,
-        has_lanes: bool = True,
-        num_host_blocks: int = 0,
+        self, limits: Limits, config: EngineConfig, has_lanes: bool = True, num_host_blocks: int = 0
     ) -> None:
         self.blocks = BlockManager(
             config.num_blocks,

@@ -29,15 +29,7 @@ from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import (
-    CLEAR,
-    PAUSE,
-    RESUME,
-    SLEEP,
-    WAKE,
-    Interruption,
-    Workload,
-)
+from batchproof.workload.workloads import CLEAR, PAUSE, RESUME, SLEEP, WAKE, Interruption, Workload
 
 pytestmark = [pytest.mark.promise(id="P23"), pytest.mark.on_model(VARIANTS_MODEL)]
 

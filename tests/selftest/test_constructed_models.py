@@ -19,12 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from batchproof.decoding.speculation import (
-    dialled_draft,
-    disagreeing_tokens,
-    head_of,
-    proposed_instead,
-)
+from batchproof.decoding.speculation import dialled_draft, disagreeing_tokens, head_of, proposed_instead
 from batchproof.models.cached_states import read_as
 from batchproof.models.catalogue import ModelUnderTest, load_model, moved
 from batchproof.models.embedded import EMBEDDED, KNOWN, VARIANTS_MODEL

@@ -11,13 +11,7 @@ from batchproof.places import ROOT
 from batchproof.records.matrix import MATRICES, MATRIX
 from batchproof.requirements.issues import DEFAULT_ISSUES, read_issues
 from batchproof.requirements.promises import Promise
-from batchproof_lab.reports_command import (
-    FOLDER,
-    pages,
-    read_recording,
-    read_reports,
-    recording_of,
-)
+from batchproof_lab.reports_command import FOLDER, pages, read_recording, read_reports, recording_of
 from batchproof_lab.suite_run import run_suite
 from docs.check_tutorial import TUTORIAL, blocks, is_printed, write
 

@@ -62,10 +62,7 @@ def test_an_engine_that_shows_nothing_has_passed_nothing(
         ("--engine=broken.py:factory", "its factory raised OSError: gone"),
         ("--engine=broken.py:Grade", "'Grade' is an enumeration, but must be a factory(model, config)"),
         ("--engine=broken.py:verbose", "its factory raised ValueError: GPT2LMHeadModel( "),
-        (
-            "--engine=broken.py:Invariant -k smoke",
-            "invariance has the axis 'bach'",
-        ),
+        ("--engine=broken.py:Invariant -k smoke", "invariance has the axis 'bach'"),
         ("--model=/nonesuch", "--model '/nonesuch' is neither an embedded model (gpt2-hash"),
         ("--device=warp9", "--device 'warp9' is unknown; choose one of auto, cpu, cuda"),
         ("--diagnose-for=soon", "argument --diagnose-for: invalid float value: 'soon'"),

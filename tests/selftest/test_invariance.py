@@ -179,12 +179,7 @@ class Unsettled(RaggedEngine):
     ],
 )
 def test_each_grade_is_reached(
-    lab: Laboratory,
-    factory: EngineFactory,
-    axis: str,
-    grade: str,
-    evidence: str,
-    num_comparisons: int,
+    lab: Laboratory, factory: EngineFactory, axis: str, grade: str, evidence: str, num_comparisons: int
 ) -> None:
     """E and T are reached by engines that declare more, below."""
     record = along(lab, factory, axis)

@@ -19,14 +19,7 @@ from batchproof.checks.lifecycle import Cuts, parts, standing_findings
 from batchproof.checks.prefixes import ComputedPrefixes
 from batchproof.checks.trace import LateEnds, position_findings
 from batchproof.findings.finding import Rule
-from batchproof.workload.workloads import (
-    PAUSE,
-    RESUME,
-    UPDATE,
-    Interruption,
-    Outcome,
-    Workload,
-)
+from batchproof.workload.workloads import PAUSE, RESUME, UPDATE, Interruption, Outcome, Workload
 
 ASKED = Request("a", (1, 2, 3, 4), 4)
 ANSWER = Completion("a", (10, 11, 22, 23), FinishReason.LENGTH)

@@ -334,10 +334,7 @@ def test_a_matrix_that_is_stopped_keeps_the_cell_in_progress(judged: Judged) -> 
 
 @pytest.mark.parametrize("halving", ["", "--bisect"])
 def test_releases_are_dated(
-    halving: str,
-    judged: Judged,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    halving: str, judged: Judged, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = judged(where("release=3"))
     monkeypatch.setattr(libraries, "interpreter", lambda *_: "python")

@@ -25,13 +25,7 @@ from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import (
-    CLEAR,
-    DEFAULT_TIME_LIMIT_S,
-    UPDATE,
-    Interruption,
-    Workload,
-)
+from batchproof.workload.workloads import CLEAR, DEFAULT_TIME_LIMIT_S, UPDATE, Interruption, Workload
 from batchproof_lab.suite_run import run_suite
 from tests.selftest.conftest import LaboratoryFor
 

@@ -287,10 +287,7 @@ def accounting_findings(
 
 
 def end_findings(
-    trace: Sequence[StepRecord],
-    workload: Workload,
-    completions: Sequence[Completion],
-    ends: LateEnds,
+    trace: Sequence[StepRecord], workload: Workload, completions: Sequence[Completion], ends: LateEnds
 ) -> Iterator[Finding]:
     """Yields breaks of P10: every step feeds something, the step bound holds, and every request
     finishes once. And of P14: each request is sampled once for each token, surplus rows excepted."""

@@ -14,15 +14,7 @@ from itertools import chain
 import pytest
 
 from batchproof.cli.config_file import DEST, ConfigFile, select_config
-from batchproof.cli.option_names import (
-    EXPECTED,
-    FLAGS,
-    JOBS,
-    OPTIONS,
-    RULE_OF_JOBS,
-    SERVED,
-    SWITCHES,
-)
+from batchproof.cli.option_names import EXPECTED, FLAGS, JOBS, OPTIONS, RULE_OF_JOBS, SERVED, SWITCHES
 from batchproof.errors import UsageError
 from batchproof.plugin import bench_options
 

@@ -44,7 +44,7 @@ PROTOCOLS = {
 }
 # Methods of these names may do something else, so an engine has what it declares.
 LIFECYCLE: Set[object] = {
-    *(Capability.PAUSING, Capability.SLEEPING, Capability.CACHE_CLEARING, Capability.WEIGHT_UPDATES),
+    *(Capability.PAUSING, Capability.SLEEPING, Capability.CACHE_CLEARING, Capability.WEIGHT_UPDATES)
 }
 MEMBERS = {
     each: sorted(name for name in vars(protocol) if not name.startswith("_"))

@@ -31,7 +31,7 @@ def _released_names() -> list[str]:
 
 
 PEERS_HERE = {  # in the process of the tests
-    "transformers-cb": "batchproof_engines.adapters.transformers_cb:transformers_cb",
+    "transformers-cb": "batchproof_engines.adapters.transformers_cb:transformers_cb"
 }
 PEERS_ELSEWHERE = {  # in a process of their own
     "openai": "batchproof_engines.adapters.openai:openai",

@@ -142,9 +142,7 @@ class TransformersEngine:
             raise RuntimeError("generate was called while requests given by add are unfinished")
         refusals = self._limits.refusals(requests)
         return with_refused(
-            requests,
-            refusals,
-            lambda good: map(completion_of, self._served(good)) if good else (),
+            requests, refusals, lambda good: map(completion_of, self._served(good)) if good else ()
         )
 
     @property

@@ -178,9 +178,7 @@ def in_words(manager: ContinuousBatchingManager | None, attention: str) -> str:
 
 
 def _manager(
-    model: PreTrainedModel,
-    config: ContinuousBatchingConfig,
-    hints: WorkloadHints | None = None,
+    model: PreTrainedModel, config: ContinuousBatchingConfig, hints: WorkloadHints | None = None
 ) -> ContinuousBatchingManager:
     """Makes a manager that decodes greedily and ignores the model's own generation settings."""
     greedy = GenerationConfig(do_sample=False, eos_token_id=-1)

@@ -13,12 +13,7 @@ from batchproof.api import Capability, RowRecord
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.ragged.engine import (
-    RaggedEngine,
-    keys_and_values,
-    packed_mask,
-    packed_places,
-)
+from batchproof_engines.ragged.engine import RaggedEngine, keys_and_values, packed_mask, packed_places
 from batchproof_engines.ragged.scheduler import SchedulerOutput
 from batchproof_engines.static import PAD_TOKEN_ID, StaticEngine
 

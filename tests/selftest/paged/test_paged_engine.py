@@ -117,10 +117,7 @@ def test_layers_of_other_families_multiply_by_copies_and_the_callers_model_is_un
     [
         ({"backend": "pages"}, "backend is 'pages', but must be one of auto, lanes, blocks, triton"),
         ({"compile": True, "native": True}, "native and compile exclude each other"),
-        (
-            {"linears": "fast"},
-            "'linears' is no option; there are backend, native, graphs, overlap",
-        ),
+        ({"linears": "fast"}, "'linears' is no option; there are backend, native, graphs, overlap"),
         ({"feed": "stacked", "graphs": True}, "graphs needs feed=packed"),
         ({"native": 1}, "native is 1, but must be one of false, true"),
         ({"offload": -1}, "offload is -1, but must be a whole number of blocks"),
@@ -230,10 +227,7 @@ def in_another_place(weight: torch.Tensor) -> None:
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize("change", [in_place, through_data, in_another_place])
 def test_packed_weights_follow_the_model(
-    family: str,
-    is_tied: bool,
-    change: Callable[[torch.Tensor], None],
-    request: pytest.FixtureRequest,
+    family: str, is_tied: bool, change: Callable[[torch.Tensor], None], request: pytest.FixtureRequest
 ) -> None:
     model: Any = copy.deepcopy(request.getfixturevalue(family))
     if is_tied:

@@ -22,13 +22,7 @@ from typing import Any
 from batchproof.errors import EngineHang, UsageError
 from batchproof.records.decode import DecodeError, decode
 from batchproof_engines.adapters.child import Child
-from batchproof_engines.adapters.piped.messages import (
-    ANSWERS,
-    CAPABILITIES,
-    Failed,
-    Hello,
-    Nothing,
-)
+from batchproof_engines.adapters.piped.messages import ANSWERS, CAPABILITIES, Failed, Hello, Nothing
 from batchproof_engines.adapters.piped.protocol import VERSION
 
 MAX_LOG_BYTES = 64 * 1024**2  # of a program's stderr, which is then thrown away

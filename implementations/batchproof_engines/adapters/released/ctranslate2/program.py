@@ -79,11 +79,7 @@ class GeneratorEngine:
     """An engine of one model and configuration."""
 
     def __init__(
-        self,
-        generator: ctranslate2.Generator,
-        includes_prompt: bool,
-        batch_size: int,
-        length: Length,
+        self, generator: ctranslate2.Generator, includes_prompt: bool, batch_size: int, length: Length
     ) -> None:
         self._length = length
         self._generator = generator

@@ -10,17 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
-from serving import (
-    Completion,
-    Event,
-    Logprobs,
-    Request,
-    Stepped,
-    biases_of,
-    event_of,
-    siblings,
-    words,
-)
+from serving import Completion, Event, Logprobs, Request, Stepped, biases_of, event_of, siblings, words
 from tracing import Tracer
 from vllm import LLMEngine, SamplingParams
 from vllm.exceptions import VLLMClientError
