@@ -1,15 +1,15 @@
 """A diagnosis names the mistake that was made, says so when it knows none, and changes no verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import cycle, zip_longest
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from torch.nn.functional import pad
+from transformers import DynamicCache, PreTrainedModel
 
 from batchproof.api import (
     Capability,
@@ -182,19 +182,6 @@ def test_the_mistake_is_named(
     assert not line or any(line in each for each in found.evidence), found
 
 
-def test_a_batch_that_is_larger_than_its_slots_is_thought_of(lab: Laboratory) -> None:
-    fault = resolve_engine("fault:static_without_position_ids")
-
-    def unbounded(model: PreTrainedModel, config: EngineConfig) -> Any:
-        inner = fault.factory(model, replace(config, max_num_seqs=64, return_logits=False))
-        return SimpleNamespace(generate=inner.generate, capabilities=frozenset())  # shows no trace
-
-    asked = workload(max_num_seqs=1)
-    found = diagnosed(trial_of(lab, EngineSpec("unbounded", unbounded)), asked)
-    assert (found.cause, "off by +5" in found.text) == (Cause.PADDING, True), found
-    assert any("all requests of a call were in one batch" in each for each in found.evidence)
-
-
 class _Contrary(RaggedEngine):
     """Answers with tokens that nobody would choose."""
 
@@ -205,18 +192,35 @@ class _Contrary(RaggedEngine):
         return [replace(each, token_ids=ids, logits=None) for each, ids in pairs]
 
 
-class _Overwritten:
-    """Feeds the first prompt with the first token of the last, and shows nothing but answers."""
+class _Plain:
+    """A batch for each call, without EOS ids, that shows nothing but answers."""
 
     capabilities: frozenset[Capability] = frozenset()
+    chosen: Callable[..., torch.Tensor]  # for all rows, with a cache for each
 
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        self._inner = RaggedEngine(model, replace(config, return_logits=False))
+    def __init__(self, model: PreTrainedModel, _config: EngineConfig) -> None:
+        self.model = model
+
+    @torch.inference_mode()
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        rows = [list(each.prompt_token_ids) for each in requests]
+        caches = [DynamicCache() for _ in rows]
+        for _ in range(requests[0].max_new_tokens):
+            for row, token in zip(rows, self.chosen(rows, caches), strict=True):
+                row.append(int(token))
+        pairs = [*zip(requests, rows, strict=True)]
+        tokens = [tuple(row[len(each.prompt_token_ids) :]) for each, row in pairs]
+        ends = zip(requests, tokens, strict=True)
+        return [Completion(r.request_id, each, FinishReason.LENGTH) for r, each in ends]
+
+
+class _Overwritten(_Plain):
+    """Feeds the first prompt with the first token of the last."""
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         first, last = (requests[at].prompt_token_ids for at in (0, -1))
         fed = replace(requests[0], prompt_token_ids=(last[0], *first[1:]))
-        return self._inner.generate([fed, *requests[1:]])
+        return RaggedEngine(self.model, EngineConfig()).generate([fed, *requests[1:]])
 
 
 def test_what_a_neighbour_says_is_a_leak_and_no_matter_of_pads(lab: Laboratory) -> None:
@@ -226,33 +230,66 @@ def test_what_a_neighbour_says_is_a_leak_and_no_matter_of_pads(lab: Laboratory) 
     assert "rewriting the contents of 'r2' changes it" in found.evidence
 
 
-class _LastColumn:
+class _LastColumn(_Plain):
     """Feeds all tokens again, padded on the right, and chooses at the last column of the batch."""
 
-    capabilities: frozenset[Capability] = frozenset()
+    def chosen(self, rows: list[list[int]], _caches: list[DynamicCache]) -> torch.Tensor:
+        width = max(map(len, rows))
+        padded = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+        return self.model(padded).logits[:, -1].argmax(-1)
 
-    def __init__(self, model: PreTrainedModel, _config: EngineConfig) -> None:
-        self._model = model
 
-    @torch.inference_mode()
+class _ZerosInFront(_Plain):
+    """Decodes behind caches that zeros pad to the longest, and attends those."""
+
+    def chosen(self, rows: list[list[int]], caches: list[DynamicCache]) -> torch.Tensor:
+        if not caches[0].get_seq_length():
+            given = zip(rows, caches, strict=True)
+            passes = [self.model(torch.tensor([row]), past_key_values=cache) for row, cache in given]
+            return torch.stack([each.logits[0, -1].argmax() for each in passes])
+        lens = [each.get_seq_length() for each in caches]
+        ahead = [(0, 0, max(lens) - each, 0) for each in lens]
+        batch = DynamicCache()
+        for at in range(len(caches[0].layers)):
+            kept = [each.layers[at] for each in caches]
+            keys = [pad(each.keys, by) for each, by in zip(kept, ahead, strict=True)]
+            values = [pad(each.values, by) for each, by in zip(kept, ahead, strict=True)]
+            batch.update(torch.cat(keys), torch.cat(values), at)
+        places = torch.tensor(lens)[:, None]
+        fed = torch.tensor([[row[-1]] for row in rows])
+        logits = self.model(fed, position_ids=places, past_key_values=batch).logits[:, -1]
+        for row, cache in enumerate(caches):
+            for at, layer in enumerate(batch.layers):
+                cache.update(layer.keys[row : row + 1, :, -1:], layer.values[row : row + 1, :, -1:], at)
+        return logits.argmax(-1)
+
+
+class _Exchanged(_Plain):
+    """Gives each request the answer to the one behind it."""
+
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        given = [list(each.prompt_token_ids) for each in requests]
-        for _ in range(requests[0].max_new_tokens):
-            width = max(map(len, given))
-            padded = torch.tensor([row + [0] * (width - len(row)) for row in given])
-            for row, logits in zip(given, self._model(padded).logits[:, -1], strict=True):
-                row.append(int(logits.argmax()))
-        rows = [
-            (r, tuple(row[len(r.prompt_token_ids) :])) for r, row in zip(requests, given, strict=True)
-        ]
-        return [Completion(r.request_id, tokens, FinishReason.LENGTH) for r, tokens in rows]
+        given = RaggedEngine(self.model, EngineConfig()).generate(requests)
+        behind = [*given[1:], given[0]]
+        pairs = zip(requests, behind, strict=True)
+        return [replace(each, request_id=request.request_id) for request, each in pairs]
 
 
-def test_a_token_that_is_chosen_behind_its_row_is_named(lab: Laboratory) -> None:
-    found = diagnosed(
-        trial_of(lab, EngineSpec("last-column", _LastColumn)), workload(cap=2, max_num_seqs=4)
-    )
-    assert (found.cause, "at the last of up to 5 pads" in found.text) == (Cause.PADDING, True), found
+@pytest.mark.parametrize(
+    ("engine", "slots", "cause", "words"),
+    [
+        (_LastColumn, 1, Cause.PADDING, "at the last of up to 5 pads"),  # its batch has them all
+        (_ZerosInFront, 4, Cause.PADDING, "to the longest of a step, are attended"),
+        (_Exchanged, 4, Cause.ROUTING, "it was given the answer to 'r1' (request 'r0')"),
+    ],
+)
+def test_what_shows_nothing_but_answers_is_named(
+    lab: Laboratory, engine: type[_Plain], slots: int, cause: Cause, words: str
+) -> None:
+    asked = workload(cap=3, max_num_seqs=slots)
+    found = diagnosed(trial_of(lab, EngineSpec("plain", engine)), asked)
+    assert (found.cause, words in found.text) == (cause, True), found
+    is_of_one = any("all requests of a call were in one batch" in each for each in found.evidence)
+    assert is_of_one == (slots == 1)
 
 
 def test_it_ends_when_its_time_is_up(lab: Laboratory) -> None:

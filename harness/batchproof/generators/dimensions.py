@@ -353,20 +353,12 @@ class Dimension:
 
 
 SETTERS: Mapping[str, Callable[[Plan, str], None]] = {
-    "slots": _set_slots,
-    "chunks": _set_chunks,
-    "prompts": _set_prompts,
-    "prefixes": _set_prefixes,
-    "drafts": _set_drafts,
-    "adapters": _set_adapters,
-    "parameters": _set_parameters,
-    "ends": _set_ends,
-    "logprobs": _set_logprobs,
-    "siblings": _set_siblings,
-    "pool": _set_pool,
-    "arrival": _set_arrival,
-    "abort": _set_abort,
-    "interruption": _set_interruption,
+    each.__name__.removeprefix("_set_"): each
+    for each in (
+        *(_set_slots, _set_chunks, _set_prompts, _set_prefixes, _set_drafts, _set_adapters),
+        *(_set_parameters, _set_ends, _set_logprobs, _set_siblings, _set_pool, _set_arrival),
+        *(_set_abort, _set_interruption),
+    )
 }
 FILE = package_yaml("generators/dimensions.yaml")
 DIMENSIONS: Mapping[str, Dimension] = {

@@ -13,15 +13,8 @@ from batchproof.records.trial_record import TrialRecord
 INSTALLED_SUITE = "batchproof.suite."
 ANY_MODEL = "any"  # in a requirement id
 AGAIN_OPTIONS = (
-    "--config",
-    "--engine",
-    "--model",
-    "--device",
-    "--dtype",
-    "--compute-dtype",
-    "--kv-cache-dtype",
-    "--engine-time-limit",
-    "--serves",
+    *("--config", "--engine", "--model", "--device", "--dtype", "--compute-dtype"),
+    *("--kv-cache-dtype", "--engine-time-limit", "--serves"),
 )
 
 

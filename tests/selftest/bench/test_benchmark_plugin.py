@@ -11,17 +11,9 @@ from batchproof.places import ROOT
 from tests.selftest.conftest import RunSuite as Run
 
 SMALL = [
-    "--benchmark-only",
-    "--model=gpt2-random",
-    "--workload=bimodal",
-    "--num-requests=5",
-    "--prompt-len=2:6",
-    "--cap=2:6",
-    "--slots=2",
-    "--laps=2",
+    *("--benchmark-only", "--model=gpt2-random", "--workload=bimodal", "--num-requests=5"),
+    *("--prompt-len=2:6", "--cap=2:6", "--slots=2", "--laps=2"),
 ]
-
-
 FILE = Path("out.json")  # in the folder in which the session inside runs
 INTO_FILE = f"--results={FILE}"
 

@@ -3,6 +3,7 @@ scores."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,11 +14,13 @@ from batchproof.diagnosis.counterfactual import (
     PICKS,
     SLIDING,
     CellTable,
+    Edit,
     Mistake,
     Suspect,
     View,
     of_picked_row,
 )
+from batchproof.diagnosis.mistakes.storage import held_where
 from batchproof.findings.causes import Cause
 
 NO_ROW = 1 << 30
@@ -175,6 +178,7 @@ def _of_other_rows(suspect: Suspect) -> Iterator[Mistake]:
     places = [*zip(table.step.tolist(), table.row.tolist(), strict=True)]
     decodes = table.is_decode().nonzero()[:, 0].tolist()
     fed = {places[cell]: int(table.token[cell]) for cell in decodes}
+    num_rows = {step: row + 1 for step, row in sorted(places)}
     chosen: dict[tuple[int, int], int] = {}  # one step earlier in a row of the same number
     for sample in table.samples:
         (step, row), after = places[sample.cell], int(table.index[sample.cell]) + 1
@@ -188,8 +192,8 @@ def _of_other_rows(suspect: Suspect) -> Iterator[Mistake]:
     ):
         token = table.token.clone()
         for cell in decodes:
-            step, row = places[cell]
-            token[cell] = known.get((step, row + offset), int(token[cell]))
+            step, row = places[cell]  # behind the last comes the first
+            token[cell] = known.get((step, (row + offset) % num_rows[step]), int(token[cell]))
         yield suspect.mistake(Cause.FEED, f"decodes are fed the token of {words}", token=token)
 
 
@@ -201,6 +205,7 @@ def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     num_pads = int((table.query_len[first].max() - table.query_len[own & first].max()).item())
     if num_pads > 0:
         yield from _with_pads(suspect, num_pads)
+    yield from _padded_with_zeros(suspect)
     yield from _read_at_pads(suspect)
     if not suspect.is_continuous:
         yield from _too_much_padding(suspect)
@@ -237,6 +242,23 @@ def _padded(suspect: Suspect, num_pads: int, attended: Tensor, pads_see_pads: bo
         position=pad(honest.position, (0, num_pads)),
         visible=visible,
     )
+
+
+def _padded_with_zeros(suspect: Suspect) -> Iterator[Mistake]:
+    """Yields mistakes of decodes whose caches have zeros in front, up to the longest of their step:
+    these are attended, or each row has the mask of the first."""
+    table, size = suspect.table, suspect.table.num_cells
+    where = "the zeros that pad its cache in front, to the longest of a step, are"
+    for pick, what in (("longest", "attended"), ("first", "masked as those of the first row")):
+        surplus = of_picked_row(table, table.context_len, pick) - table.context_len
+        surplus *= suspect.is_own & table.is_decode()
+        most = int(surplus.max().clamp(min=0).item())
+        view = _padded(suspect, most, surplus > 0, pads_see_pads=True)
+        view.visible[:size, size:] = torch.arange(most) < surplus[:, None]
+        view.visible[:size, :size] &= table.index >= -surplus[:, None]
+        zeros = partial(held_where, held=torch.zeros_like, are_values_kept=False)
+        edit = Edit(torch.arange(size + most) >= size, zeros) if most else None
+        yield Mistake(Cause.PADDING, f"{where} {what}", replace(view, edit=edit))
 
 
 def _read_at_pads(suspect: Suspect) -> Iterator[Mistake]:

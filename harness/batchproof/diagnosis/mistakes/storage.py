@@ -136,7 +136,7 @@ def kept_as(
         within[kind] = torch.cat([wide, wide[copied]])
 
     is_substitute = torch.arange(table.num_cells + len(chosen)) >= table.num_cells
-    during = held and partial(_held_where, held=held, are_values_kept=are_values_kept)
+    during = held and partial(held_where, held=held, are_values_kept=are_values_kept)
     return replace(
         view,
         token=torch.cat([view.token, view.token[copied]]),
@@ -148,7 +148,7 @@ def kept_as(
     )
 
 
-def _held_where(
+def held_where(
     model: PreTrainedModel, marked: Tensor, held: Callable[[Tensor], Tensor], are_values_kept: bool
 ) -> AbstractContextManager[None]:
     def read(states: Tensor) -> Tensor:
