@@ -112,7 +112,8 @@ def test_a_prefix_whose_blocks_were_given_away_is_not_found(trial: Trial, data: 
         prefix_caching=True,
     )
     hits = []
-    with trial.engine(config) as engine, blame(Promise.P8, "once its blocks had been given away"):
+    behind = blame(Promise.P8, "once its blocks had been given away", trial)
+    with trial.engine(config) as engine, behind:
         asked = [("a", old), ("b", new), ("b-again", new), ("a-again", old), ("a-once-more", old)]
         for name, prompt in asked:
             num_before = len(trial.trace_of(engine))

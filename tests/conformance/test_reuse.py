@@ -108,7 +108,8 @@ def test_conversations_come_back_in_any_order(trial: Trial, data: st.DataObject)
     """Serves bursts of requests: turns, forks and beginnings of conversations before, and others. What
     was kept of one is found by the next that begins alike, and by no other."""
     calls = data.draw(conversations(trial, NUM_BURSTS))
-    with trial.engine(calls[0].config) as engine, blame(Promise.P8, "among other conversations"):
+    among = blame(Promise.P8, "among other conversations", trial)
+    with trial.engine(calls[0].config) as engine, among:
         for call in calls:
             (check_run_with_aborts if call.aborts else Trial.check)(trial, call, engine)
 
@@ -121,7 +122,7 @@ def test_ids_may_be_used_again_in_the_next_call(trial: Trial, data: st.DataObjec
         for call in range(3):
             prompt = data.draw(prompts(trial.subject, st.integers(1, 12)))
             requests = (Request("a", prompt, 3), Request("b", prompt[::-1], 2))
-            with blame(Promise.P8 if call else Promise.P1, f"in call {call + 1} with the same ids"):
+            with blame(Promise.P8, f"in call {call + 1} with the same ids", trial):
                 trial.check(Workload(requests, config), engine)
 
 

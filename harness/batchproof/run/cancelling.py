@@ -2,15 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from batchproof.api import Completion, Engine, FinishReason, Request, StepRecord
 from batchproof.checks.broken import require
-from batchproof.errors import OracleError
 from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.oracle.choosing import is_plain
 from batchproof.requirements.promises import Promise
-from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
@@ -53,8 +50,7 @@ def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> O
     """Runs the workload, then one more request on the same engine; judges survivors and leftovers.
     Raises `ConformanceFailure`, `HangFailure` and `OracleError`, as `Trial.run` does."""
     num_records = len(trial.trace_of(engine))
-    is_wrong_without = partial(_is_wrong_without_aborts, trial, workload)
-    with blame(Promise.P13, "beside a cancelled request", is_wrong_without):
+    with blame(Promise.P13, "beside a cancelled request", trial):
         outcome = trial.run(workload, engine)
         trace = trial.trace_of(engine)
         with trial.reporting(workload):
@@ -64,18 +60,6 @@ def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> O
             with trial.reporting(workload):
                 require(final_findings(final))
     return outcome
-
-
-def _is_wrong_without_aborts(trial: Trial, workload: Workload) -> bool:
-    """Returns whether a fresh engine breaks a promise as well where nothing is aborted."""
-    later = Workload((afterwards(workload),), workload.config, arrivals=(0,))
-    try:
-        trial.renewed().check_calls([replace(workload, aborts=()), later])
-    except OracleError:  # a request that was cancelled may have no right answer
-        return False
-    except (ConformanceFailure, HangFailure):
-        return True
-    return False
 
 
 def _findings(

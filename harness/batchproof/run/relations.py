@@ -6,7 +6,7 @@ logits. An engine that is not repeatable (rule O0) is held to the tolerance of r
 the summary says so.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -16,10 +16,11 @@ import torch
 
 from batchproof.api import Capability, Completion, EngineConfig, Request, StepRecord
 from batchproof.checks.broken import BrokenPromise, require
-from batchproof.findings.finding import Finding, Rule, found
+from batchproof.errors import OracleError
+from batchproof.findings.finding import Failure, Finding, Rule, found
 from batchproof.oracle.oracle import centred
 from batchproof.requirements.promises import Promise
-from batchproof.run.failures import ConformanceFailure
+from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
@@ -192,14 +193,23 @@ def comparing(trial: Trial, old: Completion, new: Completion) -> Iterator[None]:
 
 
 @contextmanager
-def blame(
-    promise: Promise, relation: str, is_wrong_without: Callable[[], bool] = lambda: False
-) -> Iterator[None]:
-    """Counts a wrong answer inside the block as a break of `promise`, which appeared `relation`, unless
-    it `is_wrong_without` that."""
+def blame(promise: Promise, relation: str, trial: Trial | None = None) -> Iterator[None]:
+    """Counts a wrong answer inside the block as a break of `promise`, which appeared `relation`. With a
+    trial that is so unless a fresh engine is as wrong in that call alone, with nothing aborted."""
     try:
         yield
     except ConformanceFailure as error:
-        if error.failure.promise not in ABOUT_ONE_ANSWER or is_wrong_without():
+        failure = error.failure
+        if failure.promise not in ABOUT_ONE_ANSWER or (trial and _is_wrong_alone(trial, failure)):
             raise
-        raise ConformanceFailure(error.failure.under(promise, relation)) from None
+        raise ConformanceFailure(failure.under(promise, relation)) from None
+
+
+def _is_wrong_alone(trial: Trial, failure: Failure) -> bool:
+    try:
+        trial.renewed().check(replace(failure.scene.workload, aborts=()))
+    except OracleError:  # a request that was cancelled may have no right answer
+        return False
+    except (ConformanceFailure, HangFailure):
+        return True
+    return False
