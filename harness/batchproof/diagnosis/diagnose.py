@@ -179,27 +179,26 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
         right, _ = rerunner.trial.oracle.under(call.workload.adapters).expected(symptom.request)
         delay = rerunner.trial.scheduling_delay
         at_once = streamed_wrongly(call, symptom, right, delay) or fed_too_early(call, symptom)
-        if at_once or (at_once := _anothers(rerunner, call, symptom, right)):
+        if at_once or (at_once := _anothers(rerunner, call, symptom)):
             return at_once
     if not symptom.is_content or failure.promise in (Promise.P3, Promise.P14):
         return _wrong_end(failure, reruns)
     return _wrong_content(failure, reruns)
 
 
-def _anothers(
-    rerunner: Rerunner, call: Call, symptom: Symptom, right: tuple[int, ...]
-) -> Diagnosis | None:
+def _anothers(rerunner: Rerunner, call: Call, symptom: Symptom) -> Diagnosis | None:
     """Returns a diagnosis if the answer, of several tokens, is that to another request of its call."""
     own, oracle = symptom.request, rerunner.trial.oracle.under(call.workload.adapters)
     given = call.completion(own.request_id)
-    others = [each for each in good_requests(call.workload, oracle) if not is_drawn(each)]
-    for each in others[:NUM_OTHERS] if given and len(given.token_ids) > 1 else ():
-        if each is own or not oracle.subject.has_answer(each.prompt_token_ids):
-            continue
-        tokens, _ = oracle.expected(each)
-        if given and given.token_ids == tokens and tokens[: len(right)] != right[: len(tokens)]:
-            text = f"it was given the answer to {each.request_id!r} (request {own.request_id!r})"
-            return Diagnosis(Cause.ROUTING, text, ("all its tokens are those of that answer",))
+    if given is None or symptom.step > 0 or len(given.token_ids) == 1:
+        return None
+    for each in good_requests(call.workload, oracle)[:NUM_OTHERS]:
+        is_other = each is not own and not is_drawn(each)
+        if is_other and oracle.subject.has_answer(each.prompt_token_ids):
+            tokens, _ = oracle.expected(each)
+            if given.token_ids == tokens:
+                text = f"it was given the answer to {each.request_id!r} (request {own.request_id!r})"
+                return Diagnosis(Cause.ROUTING, text, ("all its tokens are those of that answer",))
     return None
 
 

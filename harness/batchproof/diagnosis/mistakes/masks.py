@@ -33,6 +33,7 @@ def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:
         yield suspect.mistake(Cause.MASK, text, within=within)
     for text, visible in _within_the_sequence(suspect):
         yield suspect.mistake(Cause.MASK, text, visible=visible)
+    yield from _own_zeros(suspect)  # also of a request alone
 
 
 def _of_other_kinds(honest: View) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
@@ -298,7 +299,12 @@ def _too_much_padding(suspect: Suspect) -> Iterator[Mistake]:
     for num_hidden in range(1, table.sequences[suspect.seq].num_prompt_tokens):
         text = f"the first {num_hidden} tokens of the prompt are taken for padding"
         yield from _taken_for_pads(suspect, text, own & (table.index < num_hidden))
-    alike = own & (table.token == 0) & (table.index < table.num_prompt_tokens())
+    yield from _own_zeros(suspect)
+
+
+def _own_zeros(suspect: Suspect) -> Iterator[Mistake]:
+    table = suspect.table
+    alike = suspect.is_own & (table.token == 0) & (table.index < table.num_prompt_tokens())
     yield from _taken_for_pads(suspect, "a prompt's own token 0 is taken for padding", alike)
 
 
