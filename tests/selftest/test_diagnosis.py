@@ -22,8 +22,9 @@ from batchproof.api import (
     SamplingParams,
     TokenEvent,
 )
+from batchproof.diagnosis.counterfactual import cell_table_of, of_row_numbers
 from batchproof.diagnosis.diagnose import diagnose
-from batchproof.diagnosis.schedules import schedule_of_events
+from batchproof.diagnosis.schedules import plain_events, schedule_of_events
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.models.embedded import LATENT_MODEL, STATE_MODEL, VARIANTS_MODEL
 from batchproof.requirements.promises import Promise
@@ -65,15 +66,9 @@ HASH, CAPPED = VARIANTS_MODEL, "gemma2-hash"  # eager attention, and two kinds o
 USUAL, IN_CHUNKS = workload(), workload(max_num_batched_tokens=4)
 PREEMPTED = workload(cap=10, lengths=(8, 8, 8), num_blocks=6)
 JOINING = workload(cap=10, lengths=(8, 3, 8, 4), max_num_seqs=3, num_blocks=6)
-PREFIXES = Workload(
-    tuple(
-        Request(f"r{i}", prompt, 2)
-        for i, prompt in enumerate(
-            [(1, 2, 3, 4, 5, 6, 7, 8, 9), (9, 8, 7, 6, 5), (9, 8, 7, 6, 5, 6, 7, 8, 3)]
-        )
-    ),
-    EngineConfig(1, block_size=4, num_blocks=16, return_logits=True, prefix_caching=True),
-)
+ALIKE = [(1, 2, 3, 4, 5, 6, 7, 8, 9), (9, 8, 7, 6, 5), (9, 8, 7, 6, 5, 6, 7, 8, 3)]
+CACHED = EngineConfig(1, block_size=4, num_blocks=16, return_logits=True, prefix_caching=True)
+PREFIXES = Workload(tuple(Request(f"r{i}", prompt, 2) for i, prompt in enumerate(ALIKE)), CACHED)
 
 
 def under_adapters(asked: Workload) -> Workload:
@@ -87,8 +82,10 @@ ADAPTED, CHUNKED = under_adapters(USUAL), under_adapters(IN_CHUNKS)
 SHARED = under_adapters(
     PREFIXES.with_requests([replace(PREFIXES.requests[0], request_id=f"r{i}") for i in range(3)])
 )
-STALE_STATE = "it starts from the states that 'r0' left"
-NO_WINDOW = "each later chunk of a prompt starts without the window of the convolution"
+STALE_STATE, NO_WINDOW = (
+    "it starts from the states that 'r0' left",
+    "without the window of the convolution",
+)
 
 
 NAMED = [
@@ -131,8 +128,6 @@ FREQUENT = SamplingParams(frequency_penalty=-2.0)
 BIASED = SamplingParams(logit_bias=((7, 40.0),))
 SCORED = SamplingParams(logprobs=2)
 DRAFTED = {"num_speculative_tokens": 3, "draft_agreement": 1.0}
-
-
 SAID = [  # and a line of the evidence
     (
         "only_the_first_row_is_processed",
@@ -208,8 +203,7 @@ class _Plain:
         for _ in range(requests[0].max_new_tokens):
             for row, token in zip(rows, self.chosen(rows, caches), strict=True):
                 row.append(int(token))
-        pairs = [*zip(requests, rows, strict=True)]
-        tokens = [tuple(row[len(each.prompt_token_ids) :]) for each, row in pairs]
+        tokens = [tuple(row[-requests[0].max_new_tokens :]) for row in rows]
         ends = zip(requests, tokens, strict=True)
         return [Completion(r.request_id, each, FinishReason.LENGTH) for r, each in ends]
 
@@ -251,9 +245,8 @@ class _ZerosInFront(_Plain):
         ahead = [(0, 0, max(lens) - each, 0) for each in lens]
         batch = DynamicCache()
         for at in range(len(caches[0].layers)):
-            kept = [each.layers[at] for each in caches]
-            keys = [pad(each.keys, by) for each, by in zip(kept, ahead, strict=True)]
-            values = [pad(each.values, by) for each, by in zip(kept, ahead, strict=True)]
+            kept = [(each.layers[at], by) for each, by in zip(caches, ahead, strict=True)]
+            keys, values = ([pad(getattr(c, it), by) for c, by in kept] for it in ("keys", "values"))
             batch.update(torch.cat(keys), torch.cat(values), at)
         places = torch.tensor(lens)[:, None]
         fed = torch.tensor([[row[-1]] for row in rows])
@@ -269,8 +262,7 @@ class _Exchanged(_Plain):
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         given = RaggedEngine(self.model, EngineConfig()).generate(requests)
-        behind = [*given[1:], given[0]]
-        pairs = zip(requests, behind, strict=True)
+        pairs = zip(requests, [*given[1:], given[0]], strict=True)
         return [replace(each, request_id=request.request_id) for request, each in pairs]
 
 
@@ -285,11 +277,10 @@ class _Exchanged(_Plain):
 def test_what_shows_nothing_but_answers_is_named(
     lab: Laboratory, engine: type[_Plain], slots: int, cause: Cause, words: str
 ) -> None:
-    asked = workload(cap=3, max_num_seqs=slots)
-    found = diagnosed(trial_of(lab, EngineSpec("plain", engine)), asked)
+    trial = trial_of(lab, EngineSpec("plain", engine))
+    found = diagnosed(trial, workload(cap=3, max_num_seqs=slots))
     assert (found.cause, words in found.text) == (cause, True), found
-    is_of_one = any("all requests of a call were in one batch" in each for each in found.evidence)
-    assert is_of_one == (slots == 1)
+    assert any("were in one batch" in each for each in found.evidence) == (slots == 1)
 
 
 def test_it_ends_when_its_time_is_up(lab: Laboratory) -> None:
@@ -393,6 +384,14 @@ def test_a_broken_rule_of_the_trace_says_what_it_needs(lab: Laboratory) -> None:
     asked = PREEMPTED.with_requests([*PREEMPTED.requests, *behind])
     found = diagnosed(trial_of(lab, resolve_engine("fault:preempted_goes_to_the_back")), asked)
     assert "it does not occur with a pool that never runs full" in found.text, found
+
+
+def test_lengths_may_stay_with_the_number_of_a_row() -> None:
+    asked = Workload((Request("a", (1,), 1), Request("b", (1, 2, 3), 3)), EngineConfig(2))
+    rows = zip(asked.requests, [(7,), (7, 8, 9)], strict=True)
+    given = [Completion(each.request_id, row, FinishReason.LENGTH) for each, row in rows]
+    table = cell_table_of([(asked, given, schedule_of_events(asked, plain_events(asked, given)))])
+    assert of_row_numbers(table).tolist() == [0, 0, 0, 0, 1, 2], "behind `a`, which had one token"
 
 
 def test_events_show_the_steps_of_an_engine_without_a_trace() -> None:

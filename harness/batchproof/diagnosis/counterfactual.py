@@ -337,3 +337,17 @@ def of_picked_row(table: CellTable, column: Tensor, pick: str) -> Tensor:
             "shortest": values.min(),
         }[pick]
     return found
+
+
+def of_row_numbers(table: CellTable) -> Tensor:
+    """Returns for each cell the context length that its row has where lengths are kept by the number of
+    a row, and no row moves up when a request has left, `(num_cells,)`."""
+    kept: dict[int, int] = {}
+    found = table.context_len.clone()
+    columns = (table.row, table.index, table.context_len, table.query_len)
+    for cell, (row, index, context, num) in enumerate(torch.stack(columns, 1).tolist()):
+        if index == context:  # the first cell of its row in this step
+            start = kept.get(row, context) if context else 0
+            kept[row] = start + num
+        found[cell] = start
+    return found

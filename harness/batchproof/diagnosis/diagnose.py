@@ -7,17 +7,11 @@ from itertools import chain
 
 from batchproof.api import FinishReason
 from batchproof.checks.answers import structure_findings
+from batchproof.diagnosis.batches import supposed
 from batchproof.diagnosis.conduct import cause_of_exception, cause_of_refusal, explain_hang, of_conduct
 from batchproof.diagnosis.counterfactual import Suspect
 from batchproof.diagnosis.explain import Observed, evidence_of, explain, rounding_of
-from batchproof.diagnosis.hypotheses import (
-    NUM_OTHERS,
-    Answer,
-    Family,
-    answers_of,
-    is_wrong,
-    named_mistake,
-)
+from batchproof.diagnosis.hypotheses import Answer, Family, answers_of, is_wrong, named_mistake
 from batchproof.diagnosis.mistakes.choices import choice_mistakes
 from batchproof.diagnosis.mistakes.ends import end_mistakes
 from batchproof.diagnosis.mistakes.logprobs import logprob_mistakes, returned_mistakes
@@ -51,6 +45,7 @@ ABOUT_FORM = {
 }
 NONE = "no mistake of the list gives this answer"
 MOST_NEEDS = 2  # that a line tells
+MOST_OTHERS = 12  # requests whose answers one's own may be
 SHORT = 16  # tokens before a wrong output: too few to see whether its error comes with their number
 # Rules about what is made of logits.
 FAMILY_OF: Mapping[Rule, Family] = {
@@ -192,7 +187,7 @@ def _anothers(rerunner: Rerunner, call: Call, symptom: Symptom) -> Diagnosis | N
     given = call.completion(own.request_id)
     if given is None or symptom.step > 0 or len(given.token_ids) == 1:
         return None
-    for each in good_requests(call.workload, oracle)[:NUM_OTHERS]:
+    for each in good_requests(call.workload, oracle)[:MOST_OTHERS]:
         is_other = each is not own and not is_drawn(each)
         if is_other and oracle.subject.has_answer(each.prompt_token_ids):
             tokens, _ = oracle.expected(each)
@@ -221,12 +216,9 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     has_few = evidence and evidence[1].logits is None and len(evidence[1].tokens) < MORE
     longer = reruns.with_more_tokens() if has_few else None  # a few tokens fit many mistakes
     for calls in filter(None, (longer, reruns.calls)):
-        if explained := _explained(reruns, evidence_of(reruns, calls), size):
-            return explained
-        batch = _in_one_batch(calls)
-        if batch and (explained := _explained(reruns, evidence_of(reruns, batch), size)):
-            fact = "as if all requests of a call were in one batch, whatever max_num_seqs is"
-            return replace(explained, evidence=(*explained.evidence, fact))
+        for each, said in supposed(replace(reruns, calls=calls)):
+            if explained := _explained(each, evidence_of(each), size):
+                return replace(explained, evidence=(*explained.evidence, *said))
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
     if rounding:
         times, is_alike = rounding
@@ -243,17 +235,6 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     if size:
         shown = (shown[0], f"{shown[1]}; {size}") if shown else (Cause.SIZE, size)
     return _shown(shown, *reruns.facts)
-
-
-def _in_one_batch(calls: Sequence[Call]) -> list[Call] | None:
-    """Returns the calls with a slot for each request, which an engine may take unasked; None if they
-    have that, or if something shows its batches."""
-    each_has_one = [
-        replace(each, workload=each.workload.with_config(max_num_seqs=len(each.workload.requests)))
-        for each in calls
-    ]
-    is_shown = any(each.trace or each.events for each in calls)
-    return None if is_shown or each_has_one == [*calls] else each_has_one
 
 
 def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
@@ -307,7 +288,7 @@ def _wrong_end(failure: Failure, reruns: Reruns) -> Diagnosis:
     elif evidence:
         shown = cause, evidence[0]
     else:
-        shown = None
+        shown = None if completion.token_ids else (Cause.DROPPED, "it comes back without a token")
     named = _named(reruns, end_mistakes, cause, evidence)
     return named or _shown(shown, *evidence, *reruns.facts)
 

@@ -1,6 +1,6 @@
 """Finds the mistake under which the reference gives exactly the engine's answer."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, takewhile
@@ -41,7 +41,7 @@ from batchproof.diagnosis.mistakes.states import (
 )
 from batchproof.diagnosis.mistakes.storage import precision_mistakes, storage_mistakes
 from batchproof.diagnosis.mistakes.tokens import feeding_mistakes, position_mistakes
-from batchproof.diagnosis.reruns import Call, Rerunner, Reruns, Without
+from batchproof.diagnosis.reruns import Rerunner, Reruns, Without
 from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import centred
@@ -183,10 +183,10 @@ def _are_right(reruns: Reruns, observed: Observed) -> bool:
     return bool((shown - observed.honest[0]).abs().max() <= observed.tolerance)
 
 
-def evidence_of(reruns: Reruns, calls: Sequence[Call] | None = None) -> tuple[Suspect, Observed] | None:
-    """Returns the answer to explain and what was observed, `calls` in the place of those of `reruns`;
-    None if the reference cannot repeat it: no mistake of the list makes logits that are not finite."""
-    trial, calls, symptom = reruns.rerunner.trial, calls or reruns.calls, reruns.symptom
+def evidence_of(reruns: Reruns) -> tuple[Suspect, Observed] | None:
+    """Returns the answer to explain and what was observed; None if the reference cannot repeat it: no
+    mistake of the list makes logits that are not finite."""
+    trial, calls, symptom = reruns.rerunner.trial, reruns.calls, reruns.symptom
     subject = trial.subject
     has_states = carries_states(subject)
     if not (has_states or subject.layer_kinds <= {FULL, SLIDING}):

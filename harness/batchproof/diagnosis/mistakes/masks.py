@@ -19,6 +19,7 @@ from batchproof.diagnosis.counterfactual import (
     Suspect,
     View,
     of_picked_row,
+    of_row_numbers,
 )
 from batchproof.diagnosis.mistakes.storage import held_where
 from batchproof.findings.causes import Cause
@@ -196,6 +197,9 @@ def _of_other_rows(suspect: Suspect) -> Iterator[Mistake]:
             step, row = places[cell]  # behind the last comes the first
             token[cell] = known.get((step, (row + offset) % num_rows[step]), int(token[cell]))
         yield suspect.mistake(Cause.FEED, f"decodes are fed the token of {words}", token=token)
+    text = "its position is that of the row that had its number before a request left"
+    start = of_row_numbers(table)
+    yield suspect.mistake(Cause.POSITION, text, position=table.index - table.context_len + start)
 
 
 def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
@@ -247,11 +251,15 @@ def _padded(suspect: Suspect, num_pads: int, attended: Tensor, pads_see_pads: bo
 
 def _padded_with_zeros(suspect: Suspect) -> Iterator[Mistake]:
     """Yields mistakes of decodes whose caches have zeros in front, up to the longest of their step:
-    these are attended, or each row has the mask of the first."""
+    these are attended, or each row has the mask of another."""
     table, size = suspect.table, suspect.table.num_cells
     where = "the zeros that pad its cache in front, to the longest of a step, are"
-    for pick, what in (("longest", "attended"), ("first", "masked as those of the first row")):
-        surplus = of_picked_row(table, table.context_len, pick) - table.context_len
+    for what, its in (
+        ("attended", of_picked_row(table, table.context_len, "longest")),
+        ("masked as those of the first row", of_picked_row(table, table.context_len, "first")),
+        ("masked as before a request left, by the number of its row", of_row_numbers(table)),
+    ):
+        surplus = its - table.context_len
         surplus *= suspect.is_own & table.is_decode()
         most = int(surplus.max().clamp(min=0).item())
         view = _padded(suspect, most, surplus > 0, pads_see_pads=True)
