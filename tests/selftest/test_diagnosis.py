@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import cycle, zip_longest
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,10 +83,8 @@ ADAPTED, CHUNKED = under_adapters(USUAL), under_adapters(IN_CHUNKS)
 SHARED = under_adapters(
     PREFIXES.with_requests([replace(PREFIXES.requests[0], request_id=f"r{i}") for i in range(3)])
 )
-STALE_STATE, NO_WINDOW = (
-    "it starts from the states that 'r0' left",
-    "without the window of the convolution",
-)
+STALE_STATE = "it starts from the states that 'r0' left"
+NO_WINDOW = "each later chunk of a prompt starts without the window of the convolution"
 
 
 NAMED = [
@@ -175,6 +174,19 @@ def test_the_mistake_is_named(
     assert (found.cause, words in found.text) == (cause, True), found
     assert found.evidence or cause in (Cause.CHUNK, Cause.PREEMPTION), "the trace itself shows those"
     assert not line or any(line in each for each in found.evidence), found
+
+
+def test_a_batch_that_is_larger_than_its_slots_is_thought_of(lab: Laboratory) -> None:
+    fault = resolve_engine("fault:static_without_position_ids")
+
+    def unbounded(model: PreTrainedModel, config: EngineConfig) -> Any:
+        inner = fault.factory(model, replace(config, max_num_seqs=64, return_logits=False))
+        return SimpleNamespace(generate=inner.generate, capabilities=frozenset())  # shows no trace
+
+    asked = workload(max_num_seqs=1)
+    found = diagnosed(trial_of(lab, EngineSpec("unbounded", unbounded)), asked)
+    assert (found.cause, "off by +5" in found.text) == (Cause.PADDING, True), found
+    assert any("all requests of a call were in one batch" in each for each in found.evidence)
 
 
 class _Contrary(RaggedEngine):
@@ -280,7 +292,9 @@ def test_what_shows_nothing_but_answers_is_named(
     trial = trial_of(lab, EngineSpec("plain", engine))
     found = diagnosed(trial, workload(cap=3, max_num_seqs=slots))
     assert (found.cause, words in found.text) == (cause, True), found
-    assert any("were in one batch" in each for each in found.evidence) == (slots == 1)
+    assert any("all requests of a call were in one batch" in each for each in found.evidence) == (
+        slots == 1
+    )
 
 
 def test_it_ends_when_its_time_is_up(lab: Laboratory) -> None:

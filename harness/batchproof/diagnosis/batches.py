@@ -26,11 +26,9 @@ def _in_waves(reruns: Reruns) -> Reruns:
         num_slots = each.workload.config.max_num_seqs
         for start in range(0, len(each.workload.requests), num_slots):
             batch = slice(start, start + num_slots)
-            requests = each.workload.requests[batch]
-            if number == symptom.call and any(
-                r.request_id == symptom.request.request_id for r in requests
-            ):
+            part = each.workload.with_requests(each.workload.requests[batch])
+            names = {request.request_id for request in part.requests}
+            if number == symptom.call and symptom.request.request_id in names:
                 place = len(calls)
-            part = each.workload.with_requests(requests)
             calls.append(replace(each, workload=part, completions=each.completions[batch]))
     return replace(reruns, calls=calls, symptom=replace(symptom, call=place))

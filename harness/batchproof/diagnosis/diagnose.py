@@ -25,7 +25,6 @@ from batchproof.diagnosis.reruns import (
     Reruns,
     Symptom,
     Without,
-    good_requests,
     wrong_again,
 )
 from batchproof.diagnosis.sizes import size_words
@@ -45,7 +44,6 @@ ABOUT_FORM = {
 }
 NONE = "no mistake of the list gives this answer"
 MOST_NEEDS = 2  # that a line tells
-MOST_OTHERS = 12  # requests whose answers one's own may be
 SHORT = 16  # tokens before a wrong output: too few to see whether its error comes with their number
 # Rules about what is made of logits.
 FAMILY_OF: Mapping[Rule, Family] = {
@@ -174,26 +172,25 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
         right, _ = rerunner.trial.oracle.under(call.workload.adapters).expected(symptom.request)
         delay = rerunner.trial.scheduling_delay
         at_once = streamed_wrongly(call, symptom, right, delay) or fed_too_early(call, symptom)
-        if at_once or (at_once := _anothers(rerunner, call, symptom)):
+        if at_once or (at_once := _anothers(reruns)):
             return at_once
     if not symptom.is_content or failure.promise in (Promise.P3, Promise.P14):
         return _wrong_end(failure, reruns)
     return _wrong_content(failure, reruns)
 
 
-def _anothers(rerunner: Rerunner, call: Call, symptom: Symptom) -> Diagnosis | None:
+def _anothers(reruns: Reruns) -> Diagnosis | None:
     """Returns a diagnosis if the answer, of several tokens, is that to another request of its call."""
-    own, oracle = symptom.request, rerunner.trial.oracle.under(call.workload.adapters)
-    given = call.completion(own.request_id)
-    if given is None or symptom.step > 0 or len(given.token_ids) == 1:
+    symptom, answers = reruns.symptom, answers_of(reruns.calls, reruns.rerunner.trial.oracle)
+    own = next((a for a in answers if a.call == symptom.call and a.request is symptom.request), None)
+    if own is None or symptom.step > 0 or len(own.completion.token_ids) == 1:
         return None
-    for each in good_requests(call.workload, oracle)[:MOST_OTHERS]:
-        is_other = each is not own and not is_drawn(each)
-        if is_other and oracle.subject.has_answer(each.prompt_token_ids):
-            tokens, _ = oracle.expected(each)
-            if given.token_ids == tokens:
-                text = f"it was given the answer to {each.request_id!r} (request {own.request_id!r})"
-                return Diagnosis(Cause.ROUTING, text, ("all its tokens are those of that answer",))
+    for each in own.others:
+        is_beside = each.call == own.call and not is_drawn(each.request)
+        if is_beside and own.completion.token_ids == each.oracle.expected(each.request)[0]:
+            name = own.request.request_id
+            text = f"it was given the answer to {each.request.request_id!r} (request {name!r})"
+            return Diagnosis(Cause.ROUTING, text, ("all its tokens are those of that answer",))
     return None
 
 
@@ -217,7 +214,8 @@ def _wrong_content(failure: Failure, reruns: Reruns) -> Diagnosis:
     longer = reruns.with_more_tokens() if has_few else None  # a few tokens fit many mistakes
     for calls in filter(None, (longer, reruns.calls)):
         for each, said in supposed(replace(reruns, calls=calls)):
-            if explained := _explained(each, evidence_of(each), size):
+            its = evidence if each.calls is reruns.calls else evidence_of(each)
+            if explained := _explained(each, its, size):
                 return replace(explained, evidence=(*explained.evidence, *said))
     rounding = evidence and rounding_of(reruns.rerunner.trial.subject, *evidence)
     if rounding:
