@@ -181,13 +181,14 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
 
 def _anothers(reruns: Reruns) -> Diagnosis | None:
     """Returns a diagnosis if the answer, of several tokens, is that to another request of its call."""
-    symptom, answers = reruns.symptom, answers_of(reruns.calls, reruns.rerunner.trial.oracle)
+    symptom, oracle = reruns.symptom, reruns.rerunner.trial.oracle
+    answers, under = answers_of(reruns.calls, oracle), oracle.under(reruns.here.adapters)
     own = next((a for a in answers if a.call == symptom.call and a.request is symptom.request), None)
     if own is None or symptom.step > 0 or len(own.completion.token_ids) == 1:
         return None
     for each in own.others:
         is_beside = each.call == own.call and not is_drawn(each.request)
-        if is_beside and own.completion.token_ids == each.oracle.expected(each.request)[0]:
+        if is_beside and own.completion.token_ids == under.expected(each.request)[0]:
             name = own.request.request_id
             text = f"it was given the answer to {each.request.request_id!r} (request {name!r})"
             return Diagnosis(Cause.ROUTING, text, ("all its tokens are those of that answer",))
